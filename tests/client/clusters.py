@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
 from firetrail.client import Message, MessageQueue, Producer, PullConsumer, Received
 from firetrail.errors import RequestError
 from firetrail.format.delay import DelayLevels
@@ -19,14 +21,14 @@ SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
 """A store whose retries are redelivered almost at once."""
 
 
-def clustered(test: Callable[[str], Awaitable[None]], **settings: Any) -> None:
-    """Run a test with the address of a name server; its one broker has the settings."""
+@asynccontextmanager
+async def running_cluster(config: BrokerConfig | None = None) -> AsyncIterator[str]:
+    """Run a name server and a broker, and return the address of the name server.
 
-    async def run() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON, **settings) as broker:
-            await test(broker.namesrv)
-
-    asyncio.run(run())
+    The fixture ``namesrv`` does so with the default settings.
+    """
+    async with Broker.running(config=config, store=SOON) as broker:
+        yield broker.namesrv
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
+from tests.client.clusters import running_cluster
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +20,10 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         monkeypatch.setattr(f"firetrail.client.{name}", 0.01)
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 0.02)
+
+
+@pytest.fixture
+async def namesrv() -> AsyncIterator[str]:
+    """The address of a name server with one broker."""
+    async with running_cluster() as address:
+        yield address

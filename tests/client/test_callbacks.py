@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -56,25 +55,24 @@ class Consumer:
         return None
 
 
-def ask(consumer: Consumer, code: int, body: bytes = b"", **fields: str) -> RemotingCommand | None:
-    async def run() -> RemotingCommand | None:
-        consumer.assigned = {QUEUE: ProcessQueue(QUEUE, by_tags("T"), 7, 10)}
-        request = RemotingCommand(code, fields, body)
-        answer = answer_to(CallbackHandlers(consumer).handlers, NOBODY, request)
-        if answer is None or isinstance(answer, RemotingCommand):
-            return answer
-        return await outcome_of(request, answer)
-
-    return asyncio.run(run())
+async def ask(
+    consumer: Consumer, code: int, body: bytes = b"", **fields: str
+) -> RemotingCommand | None:
+    consumer.assigned = {QUEUE: ProcessQueue(QUEUE, by_tags("T"), 7, 10)}
+    request = RemotingCommand(code, fields, body)
+    answer = answer_to(CallbackHandlers(consumer).handlers, NOBODY, request)
+    if answer is None or isinstance(answer, RemotingCommand):
+        return answer
+    return await outcome_of(request, answer)
 
 
 @pytest.mark.parametrize(("group", "calls"), [("G", ["change"]), ("other", [])])
-def test_a_change_of_members_is_passed_on_for_the_own_group_only(
+async def test_a_change_of_members_is_passed_on_for_the_own_group_only(
     group: str, calls: list[str]
 ) -> None:
     consumer = Consumer()
     code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
-    assert ask(consumer, code, consumerGroup=group) is None
+    assert await ask(consumer, code, consumerGroup=group) is None
     assert consumer.calls == calls
 
 
@@ -83,22 +81,24 @@ def test_a_change_of_members_is_passed_on_for_the_own_group_only(
     [ResetOffsets({QUEUE: 3}), ResetOffsetList([QueueOffset("T", "a", 1, 3)])],
     ids=["java", "others"],
 )
-def test_offsets_are_reset(body: ResetOffsets | ResetOffsetList) -> None:
+async def test_offsets_are_reset(body: ResetOffsets | ResetOffsetList) -> None:
     consumer = Consumer()
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-    assert ask(consumer, code, body.encode(), topic="T", group="G") is None
+    assert await ask(consumer, code, body.encode(), topic="T", group="G") is None
     assert consumer.calls == [{QUEUE: 3}]
 
 
-def test_status_contains_the_offsets() -> None:
-    answer = ask(Consumer(), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="T", group="G")
+async def test_status_contains_the_offsets() -> None:
+    answer = await ask(
+        Consumer(), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="T", group="G"
+    )
     assert answer is not None
     assert ConsumerStatus.decode(answer.content).message_queue_table == {QUEUE: 7}
 
 
-def test_running_info_contains_queues_and_subscriptions() -> None:
+async def test_running_info_contains_queues_and_subscriptions() -> None:
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    answer = ask(Consumer(), code, consumerGroup="G", clientId="x")
+    answer = await ask(Consumer(), code, consumerGroup="G", clientId="x")
     assert answer is not None
     info = ConsumerRunningInfo.decode(answer.content)
     assert info.mq_table[QUEUE]["commitOffset"] == 7
@@ -107,9 +107,9 @@ def test_running_info_contains_queues_and_subscriptions() -> None:
     assert [wanted.topic for wanted in info.subscription_set] == ["T"]
 
 
-def test_running_info_of_another_group_is_an_error() -> None:
+async def test_running_info_of_another_group_is_an_error() -> None:
     code = RequestCode.GET_CONSUMER_RUNNING_INFO
-    answer = ask(Consumer(), code, consumerGroup="other", clientId="x")
+    answer = await ask(Consumer(), code, consumerGroup="other", clientId="x")
     assert answer is not None and answer.remark == "this client is a member of G, not of other"
 
 
@@ -120,11 +120,11 @@ def first_message() -> bytes:
 
 
 @pytest.mark.parametrize(("fails", "result"), [(False, "CR_SUCCESS"), (True, "CR_THROW_EXCEPTION")])
-def test_a_message_is_consumed_directly(fails: bool, result: str) -> None:
+async def test_a_message_is_consumed_directly(fails: bool, result: str) -> None:
     consumer = Consumer()
     consumer.fails = fails
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
-    answer = ask(consumer, code, first_message(), consumerGroup="G", brokerName="a")
+    answer = await ask(consumer, code, first_message(), consumerGroup="G", brokerName="a")
     assert answer is not None
     done = DirectlyConsumed.decode(answer.content)
     assert (done.consume_result, done.remark) == (result, "ValueError()" if fails else None)

@@ -60,7 +60,7 @@ class SlowBroker:
 
 @asynccontextmanager
 async def slow_broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowBroker]:
-    async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
+    async with Broker.running(store=SOON) as broker:
         await fill(broker.namesrv, "T", 1)
         slow = SlowBroker(broker)
         with monkeypatch.context() as patch:
@@ -82,92 +82,78 @@ async def begin_sends(producer: Producer, slow: SlowBroker) -> list[asyncio.Futu
     return sends
 
 
-def test_a_close_finishes_running_sends(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with slow_broker(monkeypatch) as slow:
-            producer = Producer(slow.namesrv, timeout_s=60)
-            await producer.open()
-            sends = await begin_sends(producer, slow)
-            closing = asyncio.ensure_future(producer.close(20))
-            await asyncio.sleep(0)
-            with pytest.raises(ClientClosedError, match="is being closed"):
-                await producer.send(Message("T", b"too late"))
-            slow.go_on()
-            results = await asyncio.gather(*sends)
-            await closing
-            found = {message.message_id for message in await read_all(slow.namesrv, "T", 4)}
-            assert {result.message_id for result in results} <= found
-
-    asyncio.run(test())
+async def test_a_close_finishes_running_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with slow_broker(monkeypatch) as slow:
+        producer = Producer(slow.namesrv, timeout_s=60)
+        await producer.open()
+        sends = await begin_sends(producer, slow)
+        closing = asyncio.ensure_future(producer.close(20))
+        await asyncio.sleep(0)
+        with pytest.raises(ClientClosedError, match="is being closed"):
+            await producer.send(Message("T", b"too late"))
+        slow.go_on()
+        results = await asyncio.gather(*sends)
+        await closing
+        found = {message.message_id for message in await read_all(slow.namesrv, "T", 4)}
+        assert {result.message_id for result in results} <= found
 
 
-def test_sends_that_take_too_long_fail(
+async def test_sends_that_take_too_long_fail(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def test() -> None:
-        async with slow_broker(monkeypatch) as slow:
-            producer = Producer(slow.namesrv, timeout_s=60)
-            await producer.open()
-            sends = await begin_sends(producer, slow)
-            await producer.close(0.05)
-            for send in sends:
-                assert send.done()
-                with pytest.raises(ClientClosedError, match=FAILED):
-                    send.result()
-
-    asyncio.run(test())
+    async with slow_broker(monkeypatch) as slow:
+        producer = Producer(slow.namesrv, timeout_s=60)
+        await producer.open()
+        sends = await begin_sends(producer, slow)
+        await producer.close(0.05)
+        for send in sends:
+            assert send.done()
+            with pytest.raises(ClientClosedError, match=FAILED):
+                send.result()
     assert "Producer: 3 calls did not end within 0.05 s after the close and raise" in caplog.text
 
 
-def test_an_exception_in_the_block_is_kept_and_other_sends_finish(
+async def test_an_exception_in_the_block_is_kept_and_other_sends_finish(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The error of the block is raised, and the sends of other tasks are finished."""
-
-    async def test() -> None:
-        async with slow_broker(monkeypatch) as slow:
-            with pytest.raises(ZeroDivisionError):
-                async with Producer(slow.namesrv, timeout_s=60) as producer:
-                    sends = await begin_sends(producer, slow)
-                    slow.go_on()
-                    raise ZeroDivisionError
-            assert all(send.done() for send in sends)
-            await asyncio.gather(*sends)
-
-    asyncio.run(test())
+    async with slow_broker(monkeypatch) as slow:
+        with pytest.raises(ZeroDivisionError):
+            async with Producer(slow.namesrv, timeout_s=60) as producer:
+                sends = await begin_sends(producer, slow)
+                slow.go_on()
+                raise ZeroDivisionError
+        assert all(send.done() for send in sends)
+        await asyncio.gather(*sends)
 
 
 @pytest.mark.parametrize("twice", [False, True])
-def test_a_cancelled_block_still_waits_for_other_sends(
+async def test_a_cancelled_block_still_waits_for_other_sends(
     monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
     """The first cancellation waits for the sends of other tasks; a second one ends the wait."""
+    sends: list[asyncio.Future[Any]] = []
 
-    async def test() -> None:
-        sends: list[asyncio.Future[Any]] = []
+    async def work(slow: SlowBroker) -> None:
+        async with Producer(slow.namesrv, timeout_s=60) as producer:
+            sends.extend(await begin_sends(producer, slow))
+            await asyncio.Event().wait()
 
-        async def work(slow: SlowBroker) -> None:
-            async with Producer(slow.namesrv, timeout_s=60) as producer:
-                sends.extend(await begin_sends(producer, slow))
-                await asyncio.Event().wait()
-
-        async with slow_broker(monkeypatch) as slow, nothing_left():
-            working = asyncio.ensure_future(work(slow))
-            await until(lambda: sends)
+    async with slow_broker(monkeypatch) as slow, nothing_left():
+        working = asyncio.ensure_future(work(slow))
+        await until(lambda: sends)
+        working.cancel()
+        await asyncio.sleep(0.01)
+        if twice:
             working.cancel()
-            await asyncio.sleep(0.01)
-            if twice:
-                working.cancel()
-            else:
-                slow.go_on()
-            await asyncio.wait({working})
-            assert working.cancelled()
-            outcomes = await asyncio.gather(*sends, return_exceptions=True)
-            closed = [isinstance(outcome, ClientClosedError) for outcome in outcomes]
-            assert closed == [twice] * 3
+        else:
             slow.go_on()
-
-    asyncio.run(test())
+        await asyncio.wait({working})
+        assert working.cancelled()
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+        closed = [isinstance(outcome, ClientClosedError) for outcome in outcomes]
+        assert closed == [twice] * 3
+        slow.go_on()
 
 
 async def wait_for_a_reply(producer: Producer) -> object:
@@ -183,138 +169,116 @@ async def wait_for_a_decision(producer: Producer) -> object:
 
 
 @pytest.mark.parametrize("call", [wait_for_a_reply, wait_for_a_decision])
-def test_calls_that_wait_for_others_fail_after_a_close(
+async def test_calls_that_wait_for_others_fail_after_a_close(
     call: Callable[[Producer], Awaitable[object]],
 ) -> None:
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
-            await fill(broker.namesrv, "T", 1)
-            producer = Producer(broker.namesrv)
-            await producer.open()
-            waiting = asyncio.ensure_future(call(producer))
-            await asyncio.wait({waiting}, timeout=0.2)
-            await producer.close(0.05)
-            assert waiting.done()
-            with pytest.raises(ClientClosedError, match=FAILED):
-                waiting.result()
-
-    asyncio.run(test())
+    async with Broker.running(store=SOON) as broker, nothing_left():
+        await fill(broker.namesrv, "T", 1)
+        producer = Producer(broker.namesrv)
+        await producer.open()
+        waiting = asyncio.ensure_future(call(producer))
+        await asyncio.wait({waiting}, timeout=0.2)
+        await producer.close(0.05)
+        assert waiting.done()
+        with pytest.raises(ClientClosedError, match=FAILED):
+            waiting.result()
 
 
-def test_a_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
-            await fill(broker.namesrv, "T", 1)
+async def test_a_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Broker.running(store=SOON) as broker, nothing_left():
+        await fill(broker.namesrv, "T", 1)
 
-            def begin_put(message: object) -> object:
-                raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
+        def begin_put(message: object) -> object:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
 
-            monkeypatch.setattr(broker.store, "begin_put", begin_put)
-            monkeypatch.setattr("firetrail.client.producer.BUSY_S", 60.0)
-            producer = Producer(broker.namesrv)
-            await producer.open()
-            waiting = asyncio.ensure_future(producer.send(Message("T", b"")))
-            await asyncio.wait({waiting}, timeout=0.2)
-            assert not waiting.done()
-            await producer.close(0.05)
-            assert waiting.done()
-            with pytest.raises(ClientClosedError, match=FAILED):
-                waiting.result()
-
-    asyncio.run(test())
+        monkeypatch.setattr(broker.store, "begin_put", begin_put)
+        monkeypatch.setattr("firetrail.client.producer.BUSY_S", 60.0)
+        producer = Producer(broker.namesrv)
+        await producer.open()
+        waiting = asyncio.ensure_future(producer.send(Message("T", b"")))
+        await asyncio.wait({waiting}, timeout=0.2)
+        assert not waiting.done()
+        await producer.close(0.05)
+        assert waiting.done()
+        with pytest.raises(ClientClosedError, match=FAILED):
+            waiting.result()
 
 
-def test_a_close_within_a_call_does_not_wait_for_it() -> None:
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
-            producer = Producer(broker.namesrv)
-            await producer.open()
+async def test_a_close_within_a_call_does_not_wait_for_it() -> None:
+    async with Broker.running(store=SOON) as broker, nothing_left():
+        producer = Producer(broker.namesrv)
+        await producer.open()
 
-            async def decide(message: Message) -> Outcome:
-                await producer.close(60)
-                return Outcome.COMMIT
+        async def decide(message: Message) -> Outcome:
+            await producer.close(60)
+            return Outcome.COMMIT
 
-            with pytest.raises(ClientClosedError, match=r"^Producer is closed"):
-                await producer.send_in_transaction(Message("T", b""), decide)
-
-    asyncio.run(test())
+        with pytest.raises(ClientClosedError, match=r"^Producer is closed"):
+            await producer.send_in_transaction(Message("T", b""), decide)
 
 
-def test_a_close_finishes_acknowledgements() -> None:
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON) as broker, nothing_left():
-            await fill(broker.namesrv, "T", 1)
-            consumer = SimpleConsumer(broker.namesrv, "G", {"T": "*"})
-            await consumer.open()
-            messages = await consumer.receive(invisible_s=1000, wait_s=20)
-            ack = asyncio.ensure_future(consumer.ack(*messages))
-            await asyncio.sleep(0)
-            await consumer.close()
-            assert ack.done()
-            ack.result()
-
-    asyncio.run(test())
-
-
-def test_a_close_can_be_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every send ends, acknowledged messages are stored, and no task is left."""
-
-    async def test() -> None:
-        async with slow_broker(monkeypatch) as slow:
-            sends: list[asyncio.Future[Any]] = []
-
-            async def attempt(at: int, moment: Moment) -> bool:
-                async with nothing_left():
-                    slow.hold()
-                    producer = Producer(slow.namesrv, timeout_s=60)
-                    await producer.open()
-                    sends.append(asyncio.ensure_future(producer.send(Message("T", b""))))
-                    await until(lambda: slow.asked == len(sends))
-                    closing = asyncio.ensure_future(interrupted(producer.close(20), at, moment))
-                    await asyncio.sleep(0)
-                    slow.go_on()
-                    was_interrupted = True
-                    with suppress(Cancelled):
-                        was_interrupted, _ = await closing
-                    await until(lambda: all(send.done() for send in sends))
-                return was_interrupted
-
-            assert await at_every_await(attempt) > 1
-            stored = {message.message_id for message in await read_all(slow.namesrv, "T", 1)}
-            for send in sends:
-                if (error := send.exception()) is None:
-                    assert send.result().message_id in stored
-                else:
-                    assert isinstance(error, ClientClosedError)
-
-    asyncio.run(test())
-
-
-def test_a_call_that_is_cancelled_while_it_fails_is_cancelled() -> None:
-    async def test() -> None:
-        calls = Calls("Producer")
-
-        async def call() -> None:
-            with calls.one():
-                await asyncio.sleep(60)
-
-        calling = asyncio.ensure_future(call())
+async def test_a_close_finishes_acknowledgements() -> None:
+    async with Broker.running(store=SOON) as broker, nothing_left():
+        await fill(broker.namesrv, "T", 1)
+        consumer = SimpleConsumer(broker.namesrv, "G", {"T": "*"})
+        await consumer.open()
+        messages = await consumer.receive(invisible_s=1000, wait_s=20)
+        ack = asyncio.ensure_future(consumer.ack(*messages))
         await asyncio.sleep(0)
-        ending = asyncio.ensure_future(calls.end(0.0))
-        while calls.running and not calling.cancelling():
-            await asyncio.sleep(0)
-        calling.cancel()
-        await ending
-        assert calling.cancelled()
-
-    asyncio.run(test())
+        await consumer.close()
+        assert ack.done()
+        ack.result()
 
 
-def test_a_timeout_around_a_call_is_still_a_timeout() -> None:
-    async def test() -> None:
-        calls = Calls("Producer")
-        with pytest.raises(TimeoutError, match=r"^slow$"), calls.one():
-            raise TimeoutError("slow")
-        await calls.end(60)
+async def test_a_close_can_be_cancelled_at_every_await(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every send ends, acknowledged messages are stored, and no task is left."""
+    async with slow_broker(monkeypatch) as slow:
+        sends: list[asyncio.Future[Any]] = []
 
-    asyncio.run(test())
+        async def attempt(at: int, moment: Moment) -> bool:
+            async with nothing_left():
+                slow.hold()
+                producer = Producer(slow.namesrv, timeout_s=60)
+                await producer.open()
+                sends.append(asyncio.ensure_future(producer.send(Message("T", b""))))
+                await until(lambda: slow.asked == len(sends))
+                closing = asyncio.ensure_future(interrupted(producer.close(20), at, moment))
+                await asyncio.sleep(0)
+                slow.go_on()
+                was_interrupted = True
+                with suppress(Cancelled):
+                    was_interrupted, _ = await closing
+                await until(lambda: all(send.done() for send in sends))
+            return was_interrupted
+
+        assert await at_every_await(attempt) > 1
+        stored = {message.message_id for message in await read_all(slow.namesrv, "T", 1)}
+        for send in sends:
+            if (error := send.exception()) is None:
+                assert send.result().message_id in stored
+            else:
+                assert isinstance(error, ClientClosedError)
+
+
+async def test_a_call_that_is_cancelled_while_it_fails_is_cancelled() -> None:
+    calls = Calls("Producer")
+
+    async def call() -> None:
+        with calls.one():
+            await asyncio.sleep(60)
+
+    calling = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    ending = asyncio.ensure_future(calls.end(0.0))
+    while calls.running and not calling.cancelling():
+        await asyncio.sleep(0)
+    calling.cancel()
+    await ending
+    assert calling.cancelled()
+
+
+async def test_a_timeout_around_a_call_is_still_a_timeout() -> None:
+    calls = Calls("Producer")
+    with pytest.raises(TimeoutError, match=r"^slow$"), calls.one():
+        raise TimeoutError("slow")
+    await calls.end(60)

@@ -16,7 +16,7 @@ from tests.client.cancelling import (
     interrupted,
     nothing_left,
 )
-from tests.client.clusters import clustered, fill, until
+from tests.client.clusters import fill, until
 
 from firetrail.client import (
     ConsumeFromWhere,
@@ -34,146 +34,137 @@ LONG_S = 1000.0
 """Longer than every test, so that a lost message is not redelivered during the test."""
 
 
-def test_cancelled_receives_and_acks_lose_no_message() -> None:
+async def test_cancelled_receives_and_acks_lose_no_message(namesrv: str) -> None:
     """Every message is delivered, and no acknowledged message is redelivered."""
+    await fill(namesrv, "T", 1)
+    sent: set[bytes] = {b"0"}
+    acked: set[bytes] = set()
+    came: list[bytes] = []
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        sent: set[bytes] = {b"0"}
-        acked: set[bytes] = set()
-        came: list[bytes] = []
+    async def attempt(at: int, moment: Moment) -> bool:
+        async with (
+            Producer(namesrv) as producer,
+            SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer,
+        ):
+            body = b"%s %d" % (moment.name.encode(), at)
+            await producer.send(Message("T", body))
+            sent.add(body)
+            was_interrupted = False
+            messages: list[Popped] = []
+            try:
+                receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
+                was_interrupted, messages = await interrupted(receive, at, moment)
+            except Cancelled:
+                was_interrupted = True
+            while not messages:
+                messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+            came.extend(message.body for message in messages)
+            assert not acked & set(came)
+            try:
+                was_interrupted |= (await interrupted(consumer.ack(*messages), at, moment))[0]
+            except Cancelled:
+                was_interrupted = True
+                await consumer.ack(*messages)
+            acked.update(message.body for message in messages)
+            came.clear()
+        return was_interrupted
+
+    async with nothing_left():
+        await at_every_await(attempt)
+        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+            while acked < sent:
+                messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+                bodies = {message.body for message in messages}
+                assert not acked & bodies
+                await consumer.ack(*messages)
+                acked |= bodies
+            assert await consumer.receive(wait_s=0.2) == []
+
+
+async def test_a_cancelled_change_of_the_invisible_time_loses_no_message(namesrv: str) -> None:
+    await fill(namesrv, "T", 1)
+    async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+        (message,) = await consumer.receive(invisible_s=0.01, wait_s=20)
 
         async def attempt(at: int, moment: Moment) -> bool:
-            async with (
-                Producer(namesrv) as producer,
-                SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer,
-            ):
-                body = b"%s %d" % (moment.name.encode(), at)
-                await producer.send(Message("T", body))
-                sent.add(body)
-                was_interrupted = False
-                messages: list[Popped] = []
-                try:
-                    receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
-                    was_interrupted, messages = await interrupted(receive, at, moment)
-                except Cancelled:
-                    was_interrupted = True
-                while not messages:
-                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
-                came.extend(message.body for message in messages)
-                assert not acked & set(came)
-                try:
-                    was_interrupted |= (await interrupted(consumer.ack(*messages), at, moment))[0]
-                except Cancelled:
-                    was_interrupted = True
-                    await consumer.ack(*messages)
-                acked.update(message.body for message in messages)
-                came.clear()
-            return was_interrupted
+            nonlocal message
+            (message,) = await consumer.receive(invisible_s=0.2, wait_s=20)
+            work = consumer.change_invisible(message, 0.01)
+            try:
+                return (await interrupted(work, at, moment))[0]
+            except Cancelled:
+                return True
 
-        async with nothing_left():
-            await at_every_await(attempt)
-            async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-                while acked < sent:
-                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
-                    bodies = {message.body for message in messages}
-                    assert not acked & bodies
-                    await consumer.ack(*messages)
-                    acked |= bodies
-                assert await consumer.receive(wait_s=0.2) == []
-
-    clustered(test)
-
-
-def test_a_cancelled_change_of_the_invisible_time_loses_no_message() -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-            (message,) = await consumer.receive(invisible_s=0.01, wait_s=20)
-
-            async def attempt(at: int, moment: Moment) -> bool:
-                nonlocal message
-                (message,) = await consumer.receive(invisible_s=0.2, wait_s=20)
-                work = consumer.change_invisible(message, 0.01)
-                try:
-                    return (await interrupted(work, at, moment))[0]
-                except Cancelled:
-                    return True
-
-            await at_every_await(attempt)
-            (message,) = await consumer.receive(invisible_s=LONG_S, wait_s=20)
-            await consumer.ack(message)
-
-    clustered(test)
+        await at_every_await(attempt)
+        (message,) = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+        await consumer.ack(message)
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
 @pytest.mark.parametrize("call", ["commit", "rebalance", "go_on_at", "open", "close"])
-def test_cancelled_calls_of_a_push_consumer_skip_no_message(call: str, in_order: bool) -> None:
+async def test_cancelled_calls_of_a_push_consumer_skip_no_message(
+    namesrv: str, call: str, in_order: bool
+) -> None:
     """No message is skipped and, with ``in_order``, none is consumed before an earlier one."""
+    await fill(namesrv, "T", 1)
+    heard: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, int] = {}
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        heard: dict[int, list[int]] = defaultdict(list)
-        ends: dict[int, int] = {}
+    def listener(message: Received) -> None:
+        heard[message.queue_id].append(message.queue_offset)
 
-        def listener(message: Received) -> None:
-            heard[message.queue_id].append(message.queue_offset)
+    def member() -> PushConsumer:
+        topics = {"T": "*"}
+        return PushConsumer(namesrv, "G", listener, topics, in_order=in_order, start=FIRST)
 
-        def member() -> PushConsumer:
-            topics = {"T": "*"}
-            return PushConsumer(namesrv, "G", listener, topics, in_order=in_order, start=FIRST)
+    async def send(producer: Producer) -> None:
+        for _ in range(2):
+            sent = await producer.send(Message("T", b""))
+            ends[sent.queue.queue_id] = sent.queue_offset + 1
 
-        async def send(producer: Producer) -> None:
-            for _ in range(2):
-                sent = await producer.send(Message("T", b""))
-                ends[sent.queue.queue_id] = sent.queue_offset + 1
+    def is_all_heard() -> bool:
+        return all(len(set(heard[queue])) == end for queue, end in ends.items())
 
-        def is_all_heard() -> bool:
-            return all(len(set(heard[queue])) == end for queue, end in ends.items())
+    def work(consumer: PushConsumer) -> Coroutine[Any, Any, None]:
+        if call == "go_on_at":  # at the current offset, so some messages may be redelivered
+            return consumer.go_on_at({q: t.offset for q, t in consumer.assigned.items()})
+        method: Callable[[], Coroutine[Any, Any, None]] = getattr(consumer, call)
+        return method()
 
-        def work(consumer: PushConsumer) -> Coroutine[Any, Any, None]:
-            if call == "go_on_at":  # at the current offset, so some messages may be redelivered
-                return consumer.go_on_at({q: t.offset for q, t in consumer.assigned.items()})
-            method: Callable[[], Coroutine[Any, Any, None]] = getattr(consumer, call)
-            return method()
-
-        async def attempt(at: int, moment: Moment) -> bool:
-            async with nothing_left(), Producer(namesrv) as producer:
-                consumer = member()
-                if call != "open":
+    async def attempt(at: int, moment: Moment) -> bool:
+        async with nothing_left(), Producer(namesrv) as producer:
+            consumer = member()
+            if call != "open":
+                await consumer.open()
+            await send(producer)
+            was_interrupted = True
+            try:
+                was_interrupted, _ = await interrupted(work(consumer), at, moment)
+            except Cancelled:
+                if call in ("open", "close"):
+                    await consumer.close()
+                    consumer = member()
                     await consumer.open()
-                await send(producer)
-                was_interrupted = True
-                try:
-                    was_interrupted, _ = await interrupted(work(consumer), at, moment)
-                except Cancelled:
-                    if call in ("open", "close"):
-                        await consumer.close()
-                        consumer = member()
-                        await consumer.open()
-                else:
-                    if call == "close":
-                        consumer = member()
-                        await consumer.open()
-                await send(producer)
-                await until(is_all_heard)
-                await consumer.close()
-            return was_interrupted
+            else:
+                if call == "close":
+                    consumer = member()
+                    await consumer.open()
+            await send(producer)
+            await until(is_all_heard)
+            await consumer.close()
+        return was_interrupted
 
-        await at_every_await(attempt)
-        for offsets in heard.values():
-            firsts = list(dict.fromkeys(offsets))
-            assert firsts == sorted(firsts) == list(range(len(firsts))) or not in_order
-            assert sorted(firsts) == list(range(len(firsts)))
-
-    clustered(test)
+    await at_every_await(attempt)
+    for offsets in heard.values():
+        firsts = list(dict.fromkeys(offsets))
+        assert firsts == sorted(firsts) == list(range(len(firsts))) or not in_order
+        assert sorted(firsts) == list(range(len(firsts)))
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
 @pytest.mark.parametrize("call", ["open", "rebalance", "close"])
-def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
-    call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
+async def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
+    namesrv: str, call: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queues go to a member that joins, and back: no message is skipped, and none comes twice.
 
@@ -181,80 +172,74 @@ def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
     """
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        heard: dict[int, list[int]] = defaultdict(list)
-        ends: dict[int, int] = {}
+    await fill(namesrv, "T", 1)
+    heard: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, int] = {}
 
-        def listener(message: Received) -> None:
-            heard[message.queue_id].append(message.queue_offset)
+    def listener(message: Received) -> None:
+        heard[message.queue_id].append(message.queue_offset)
 
-        def member() -> PushConsumer:
-            return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=in_order, start=FIRST)
+    def member() -> PushConsumer:
+        return PushConsumer(namesrv, "G", listener, {"T": "*"}, in_order=in_order, start=FIRST)
 
-        async def consume(producer: Producer) -> None:
-            for queue_id in range(4):
-                queue = MessageQueue("T", "broker-a", queue_id)
-                ends[queue_id] = (await producer.send(Message("T", b""), queue=queue)).queue_offset
-            await until(lambda: all(end in heard[queue] for queue, end in ends.items()))
+    async def consume(producer: Producer) -> None:
+        for queue_id in range(4):
+            queue = MessageQueue("T", "broker-a", queue_id)
+            ends[queue_id] = (await producer.send(Message("T", b""), queue=queue)).queue_offset
+        await until(lambda: all(end in heard[queue] for queue, end in ends.items()))
 
-        async def attempt(at: int, moment: Moment) -> bool:
-            joining = member()
-            calls = {"open": joining.open, "rebalance": old.rebalance, "close": joining.close}
-            if call == "close":
-                await joining.open()
-                await consume(producer)
-            elif call == "rebalance":
-                with monkeypatch.context() as patch:
-                    patch.setattr(old, "notice_change", lambda: None)
-                    await joining.open()
-            try:
-                return (await interrupted(calls[call](), at, moment))[0]
-            except Cancelled:
-                return True
-            finally:
-                old.notice_change()  # as a notification of the broker would do
-                await consume(producer)
-                await joining.close()
-
-        async with Producer(namesrv) as producer, member() as old:
-            assert await at_every_await(attempt) > 3
+    async def attempt(at: int, moment: Moment) -> bool:
+        joining = member()
+        calls = {"open": joining.open, "rebalance": old.rebalance, "close": joining.close}
+        if call == "close":
+            await joining.open()
             await consume(producer)
-        for offsets in heard.values():
-            found = offsets if in_order else sorted(offsets)
-            assert found == list(range(len(found)))
+        elif call == "rebalance":
+            with monkeypatch.context() as patch:
+                patch.setattr(old, "notice_change", lambda: None)
+                await joining.open()
+        try:
+            return (await interrupted(calls[call](), at, moment))[0]
+        except Cancelled:
+            return True
+        finally:
+            old.notice_change()  # as a notification of the broker would do
+            await consume(producer)
+            await joining.close()
 
-    clustered(test)
+    async with Producer(namesrv) as producer, member() as old:
+        assert await at_every_await(attempt) > 3
+        await consume(producer)
+    for offsets in heard.values():
+        found = offsets if in_order else sorted(offsets)
+        assert found == list(range(len(found)))
 
 
-def test_cancelled_receives_from_a_topic_that_is_created_later(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_cancelled_receives_from_a_topic_that_is_created_later(
+    namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is cancelled before or after the creation, the first message is received."""
     monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.01)
 
-    async def test(namesrv: str) -> None:
-        made = 0
+    made = 0
 
-        async def attempt(at: int, moment: Moment) -> bool:
-            nonlocal made
-            made += 1
-            topic = f"T{made}"
-            async with SimpleConsumer(namesrv, "G", {topic: "*"}) as consumer:
-                receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
-                receiving = asyncio.ensure_future(interrupted(receive, at, moment))
-                await asyncio.sleep(0)
-                await producer.send(Message(topic, b"first"))
-                was_interrupted = True
-                messages: list[Popped] = []
-                with suppress(Cancelled):
-                    was_interrupted, messages = await receiving
-                while not messages:
-                    messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
-                assert [message.body for message in messages] == [b"first"]
-            return was_interrupted and at < 12  # it polls until the topic exists
+    async def attempt(at: int, moment: Moment) -> bool:
+        nonlocal made
+        made += 1
+        topic = f"T{made}"
+        async with SimpleConsumer(namesrv, "G", {topic: "*"}) as consumer:
+            receive = consumer.receive(invisible_s=LONG_S, wait_s=20)
+            receiving = asyncio.ensure_future(interrupted(receive, at, moment))
+            await asyncio.sleep(0)
+            await producer.send(Message(topic, b"first"))
+            was_interrupted = True
+            messages: list[Popped] = []
+            with suppress(Cancelled):
+                was_interrupted, messages = await receiving
+            while not messages:
+                messages = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+            assert [message.body for message in messages] == [b"first"]
+        return was_interrupted and at < 12  # it polls until the topic exists
 
-        async with Producer(namesrv) as producer:
-            assert await at_every_await(attempt) > 3
-
-    clustered(test)
+    async with Producer(namesrv) as producer:
+        assert await at_every_await(attempt) > 3

@@ -21,7 +21,7 @@ from tests.client.cancelling import (
     interrupted,
     nothing_left,
 )
-from tests.client.clusters import SOON, Heard, clustered, fill, read_all, until
+from tests.client.clusters import SOON, Heard, fill, read_all, running_cluster, until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -50,7 +50,7 @@ class TestHarness:
     """The helper works as the tests below expect."""
 
     @pytest.mark.parametrize("moment", Moment)
-    def test_it_cancels_at_the_given_moment(self, moment: Moment) -> None:
+    async def test_it_cancels_at_the_given_moment(self, moment: Moment) -> None:
         reached: list[int] = []
 
         async def work() -> None:
@@ -58,35 +58,29 @@ class TestHarness:
                 reached.append(number)
                 await asyncio.sleep(0.001)
 
-        async def test() -> None:
-            for at in range(1, 4):
-                reached.clear()
-                with pytest.raises(Cancelled):
-                    await interrupted(work(), at, moment)
-                assert reached == list(range(at))
-            assert await interrupted(work(), 4, moment) == (False, None)
+        for at in range(1, 4):
+            reached.clear()
+            with pytest.raises(Cancelled):
+                await interrupted(work(), at, moment)
+            assert reached == list(range(at))
+        assert await interrupted(work(), 4, moment) == (False, None)
 
-        asyncio.run(test())
+    async def test_a_late_cancellation_comes_after_the_result(self) -> None:
+        future = asyncio.get_running_loop().create_future()
 
-    def test_a_late_cancellation_comes_after_the_result(self) -> None:
-        async def test() -> None:
-            future = asyncio.get_running_loop().create_future()
+        async def work() -> None:
+            await future
 
-            async def work() -> None:
-                await future
+        interruption = Interrupted(work(), 1, Moment.LATE)
 
-            interruption = Interrupted(work(), 1, Moment.LATE)
+        async def run() -> None:
+            await interruption
 
-            async def run() -> None:
-                await interruption
-
-            task = asyncio.ensure_future(run())
-            await asyncio.sleep(0)
-            future.set_result("swallowed")
-            await asyncio.wait({task})
-            assert task.cancelled() and future.result() == "swallowed"
-
-        asyncio.run(test())
+        task = asyncio.ensure_future(run())
+        await asyncio.sleep(0)
+        future.set_result("swallowed")
+        await asyncio.wait({task})
+        assert task.cancelled() and future.result() == "swallowed"
 
 
 def clients(namesrv: str, folder: Path) -> dict[str, Callable[[], ClusterClient]]:
@@ -110,53 +104,49 @@ def clients(namesrv: str, folder: Path) -> dict[str, Callable[[], ClusterClient]
 @pytest.mark.parametrize(
     "kind", ["producer", "pull", "simple", "admin", "push", "in order", "broadcasting"]
 )
-def test_cancelled_opens_and_closes_leave_nothing(kind: str, tmp_path: Path) -> None:
+async def test_cancelled_opens_and_closes_leave_nothing(kind: str, tmp_path: Path) -> None:
     """No task, connection, registration or lock is left, and the next open succeeds."""
+    async with Broker.running(store=SOON) as broker:
+        await fill(broker.namesrv, "T", 4)
+        make = clients(broker.namesrv, tmp_path)[kind]
 
-    async def test() -> None:
-        async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
-            await fill(broker.namesrv, "T", 4)
-            make = clients(broker.namesrv, tmp_path)[kind]
+        def locked(group: str) -> object:
+            return broker._parts.locks._held.get(group)
 
-            def locked(group: str) -> object:
-                return broker._parts.locks._held.get(group)
+        async def is_gone() -> None:
+            await until(lambda: not broker.clients.consumers and not locked("G"))
 
-            async def is_gone() -> None:
-                await until(lambda: not broker.clients.consumers and not locked("G"))
-
-            async def opening(at: int, moment: Moment) -> bool:
-                client = make()
-                async with nothing_left():
-                    try:
-                        was_interrupted, _ = await interrupted(client.open(), at, moment)
-                    except Cancelled:
-                        await client.open()
-                        was_interrupted = True
-                    await client.close()
-                await is_gone()
-                return was_interrupted
-
-            async def closing(at: int, moment: Moment) -> bool:
-                client = make()
-                async with nothing_left():
+        async def opening(at: int, moment: Moment) -> bool:
+            client = make()
+            async with nothing_left():
+                try:
+                    was_interrupted, _ = await interrupted(client.open(), at, moment)
+                except Cancelled:
                     await client.open()
-                    try:
-                        was_interrupted, _ = await interrupted(client.close(), at, moment)
-                    except Cancelled:
-                        was_interrupted = True
-                    with pytest.raises(ClientClosedError):
-                        await client.open()
-                await is_gone()
-                return was_interrupted
+                    was_interrupted = True
+                await client.close()
+            await is_gone()
+            return was_interrupted
 
-            assert await at_every_await(opening) >= 1
-            await at_every_await(closing)
+        async def closing(at: int, moment: Moment) -> bool:
+            client = make()
+            async with nothing_left():
+                await client.open()
+                try:
+                    was_interrupted, _ = await interrupted(client.close(), at, moment)
+                except Cancelled:
+                    was_interrupted = True
+                with pytest.raises(ClientClosedError):
+                    await client.open()
+            await is_gone()
+            return was_interrupted
 
-    asyncio.run(test())
+        assert await at_every_await(opening) >= 1
+        await at_every_await(closing)
 
 
 @pytest.mark.parametrize("how", ["order_key", "queue", "batch", "one way"])
-def test_cancelled_sends_store_a_message_at_most_once(how: str) -> None:
+async def test_cancelled_sends_store_a_message_at_most_once(namesrv: str, how: str) -> None:
     """Messages of completed sends are stored once; of cancelled ones, at most once, in order."""
 
     def send(producer: Producer, body: bytes) -> Coroutine[Any, Any, object]:
@@ -169,42 +159,38 @@ def test_cancelled_sends_store_a_message_at_most_once(how: str) -> None:
             return producer.send_one_way(message, queue=QUEUE)
         return producer.send(message, queue=QUEUE)
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        sent: list[bytes] = []
-        cancelled: set[bytes] = set()
+    await fill(namesrv, "T", 1)
+    sent: list[bytes] = []
+    cancelled: set[bytes] = set()
 
-        async def attempt(at: int, moment: Moment) -> bool:
-            body = b"%s %d" % (moment.name.encode(), at)
-            async with nothing_left(), Producer(namesrv) as producer:
-                sent.append(body + b" a")
-                try:
-                    was_interrupted, _ = await interrupted(send(producer, sent[-1]), at, moment)
-                except Cancelled:
-                    cancelled.add(sent[-1])
-                    was_interrupted = True
-                sent.append(body + b" b")
-                await send(producer, sent[-1])
-                if how == "one way":
-                    await producer.send(Message("T", b"flushed"), queue=QUEUE)
-            return was_interrupted
+    async def attempt(at: int, moment: Moment) -> bool:
+        body = b"%s %d" % (moment.name.encode(), at)
+        async with nothing_left(), Producer(namesrv) as producer:
+            sent.append(body + b" a")
+            try:
+                was_interrupted, _ = await interrupted(send(producer, sent[-1]), at, moment)
+            except Cancelled:
+                cancelled.add(sent[-1])
+                was_interrupted = True
+            sent.append(body + b" b")
+            await send(producer, sent[-1])
+            if how == "one way":
+                await producer.send(Message("T", b"flushed"), queue=QUEUE)
+        return was_interrupted
 
-        assert await at_every_await(attempt) >= (1 if how == "one way" else 2)
-        stored: list[bytes] = []
-        while sent[-1] not in stored:  # how many were stored depends on the cancellations
-            stored = [m.body for m in await read_all(namesrv, "T", 1)]
-        stored = [body for body in stored if body in sent]
-        assert len(stored) == len(set(stored))
-        assert stored == sorted(stored, key=sent.index)
-        assert set(stored) >= set(sent) - cancelled
-
-    clustered(test)
+    assert await at_every_await(attempt) >= (1 if how == "one way" else 2)
+    stored: list[bytes] = []
+    while sent[-1] not in stored:  # how many were stored depends on the cancellations
+        stored = [m.body for m in await read_all(namesrv, "T", 1)]
+    stored = [body for body in stored if body in sent]
+    assert len(stored) == len(set(stored))
+    assert stored == sorted(stored, key=sent.index)
+    assert set(stored) >= set(sent) - cancelled
 
 
-def test_cancelled_transactions_end_as_decided() -> None:
+async def test_cancelled_transactions_end_as_decided() -> None:
     """A message is seen if, and only if, its transaction was committed."""
-
-    async def test(namesrv: str) -> None:
+    async with running_cluster(BrokerConfig(transaction_check_interval_ms=1000)) as namesrv:
         await fill(namesrv, "T", 1)
         committed: list[bytes] = []
 
@@ -231,77 +217,69 @@ def test_cancelled_transactions_end_as_decided() -> None:
         seen = [m.body for m in await read_all(namesrv, "T", len(committed) + 1)]
         assert sorted(seen) == sorted([b"0", *committed])
 
-    clustered(test, config=BrokerConfig(transaction_check_interval_ms=1000))
 
-
-def test_cancelled_requests_and_replies() -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        async with Producer(namesrv, "G") as replying:
-
-            async def listener(message: Received) -> None:
-                if "CORRELATION_ID" in message.properties:
-                    await replying.reply(message, message.body)
-
-            async def attempt(at: int, moment: Moment) -> bool:
-                async with nothing_left(), Producer(namesrv, "asking") as producer:
-                    work = producer.request(Message("T", b"x"), 20)
-                    try:
-                        was_interrupted, _ = await interrupted(work, at, moment)
-                    except Cancelled:
-                        was_interrupted = True
-                    assert (await producer.request(Message("T", b"y"), 20)).body == b"y"
-                return was_interrupted
-
-            async with PushConsumer(namesrv, "G", listener, {"T": "*"}):
-                await producer_knows(replying)
-                await at_every_await(attempt)
-
+async def test_cancelled_requests_and_replies(namesrv: str) -> None:
     async def producer_knows(producer: Producer) -> None:
         await producer.queues("T")  # it opens its connections before they are counted
 
-    clustered(test)
+    await fill(namesrv, "T", 1)
+    async with Producer(namesrv, "G") as replying:
 
+        async def listener(message: Received) -> None:
+            if "CORRELATION_ID" in message.properties:
+                await replying.reply(message, message.body)
 
-def test_cancelled_pulls_have_no_effect() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            for number in range(40):
-                await producer.send(Message("T", b"%d" % number), queue=QUEUE)
-        await read_all(namesrv, "T", 40)
-
-        async def read(consumer: PullConsumer) -> None:
-            async for _ in consumer.read(QUEUE):
-                pass
-
-        calls: list[Callable[[PullConsumer], Coroutine[Any, Any, object]]] = [
-            lambda consumer: consumer.queues("T"),
-            lambda consumer: consumer.pull(QUEUE, 0),
-            lambda consumer: consumer.pull(QUEUE, 40, wait_s=0.01),
-            read,
-            lambda consumer: consumer.commit(QUEUE, 7),
-            lambda consumer: consumer.committed(QUEUE),
-        ]
-        for call in calls:
-
-            async def attempt(
-                at: int,
-                moment: Moment,
-                call: Callable[[PullConsumer], Coroutine[Any, Any, object]] = call,
-            ) -> bool:
-                async with nothing_left(), PullConsumer(namesrv, "G") as consumer:
+        async def attempt(at: int, moment: Moment) -> bool:
+            async with nothing_left(), Producer(namesrv, "asking") as producer:
+                work = producer.request(Message("T", b"x"), 20)
+                try:
+                    was_interrupted, _ = await interrupted(work, at, moment)
+                except Cancelled:
                     was_interrupted = True
-                    try:
-                        was_interrupted, _ = await interrupted(call(consumer), at, moment)
-                    except Cancelled:
-                        await call(consumer)
-                    bodies = [message.body async for message in consumer.read(QUEUE)]
-                    assert bodies == [b"%d" % number for number in range(40)]
-                return was_interrupted
+                assert (await producer.request(Message("T", b"y"), 20)).body == b"y"
+            return was_interrupted
 
+        async with PushConsumer(namesrv, "G", listener, {"T": "*"}):
+            await producer_knows(replying)
             await at_every_await(attempt)
 
-    clustered(test)
+
+async def test_cancelled_pulls_have_no_effect(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        for number in range(40):
+            await producer.send(Message("T", b"%d" % number), queue=QUEUE)
+    await read_all(namesrv, "T", 40)
+
+    async def read(consumer: PullConsumer) -> None:
+        async for _ in consumer.read(QUEUE):
+            pass
+
+    calls: list[Callable[[PullConsumer], Coroutine[Any, Any, object]]] = [
+        lambda consumer: consumer.queues("T"),
+        lambda consumer: consumer.pull(QUEUE, 0),
+        lambda consumer: consumer.pull(QUEUE, 40, wait_s=0.01),
+        read,
+        lambda consumer: consumer.commit(QUEUE, 7),
+        lambda consumer: consumer.committed(QUEUE),
+    ]
+    for call in calls:
+
+        async def attempt(
+            at: int,
+            moment: Moment,
+            call: Callable[[PullConsumer], Coroutine[Any, Any, object]] = call,
+        ) -> bool:
+            async with nothing_left(), PullConsumer(namesrv, "G") as consumer:
+                was_interrupted = True
+                try:
+                    was_interrupted, _ = await interrupted(call(consumer), at, moment)
+                except Cancelled:
+                    await call(consumer)
+                bodies = [message.body async for message in consumer.read(QUEUE)]
+                assert bodies == [b"%d" % number for number in range(40)]
+            return was_interrupted
+
+        await at_every_await(attempt)
 
 
 ADMIN: dict[str, Callable[[Admin], Coroutine[Any, Any, object]]] = {
@@ -317,27 +295,23 @@ ADMIN: dict[str, Callable[[Admin], Coroutine[Any, Any, object]]] = {
 
 
 @pytest.mark.parametrize("call", ADMIN)
-def test_cancelled_changes_can_be_repeated(call: str) -> None:
+async def test_cancelled_changes_can_be_repeated(namesrv: str, call: str) -> None:
     """A change can be repeated, whatever the effect of the first attempt was."""
+    await fill(namesrv, "T", 1)
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
+    async def attempt(at: int, moment: Moment) -> bool:
+        async with nothing_left(), Admin(namesrv) as admin:
+            if call == "delete_topic":
+                await admin.create_topic("U", 2)
+            await admin.create_group("G")
+            was_interrupted = True
+            try:
+                was_interrupted, _ = await interrupted(ADMIN[call](admin), at, moment)
+            except Cancelled:
+                with suppress(*([RequestError] if call.startswith("delete") else [])):
+                    await ADMIN[call](admin)  # there may be nothing left to delete
+            assert "T" in await admin.topics()
+            assert ("U" in await admin.topics()) == (call == "create_topic")
+        return was_interrupted
 
-        async def attempt(at: int, moment: Moment) -> bool:
-            async with nothing_left(), Admin(namesrv) as admin:
-                if call == "delete_topic":
-                    await admin.create_topic("U", 2)
-                await admin.create_group("G")
-                was_interrupted = True
-                try:
-                    was_interrupted, _ = await interrupted(ADMIN[call](admin), at, moment)
-                except Cancelled:
-                    with suppress(*([RequestError] if call.startswith("delete") else [])):
-                        await ADMIN[call](admin)  # there may be nothing left to delete
-                assert "T" in await admin.topics()
-                assert ("U" in await admin.topics()) == (call == "create_topic")
-            return was_interrupted
-
-        assert await at_every_await(attempt) >= 1
-
-    clustered(test)
+    assert await at_every_await(attempt) >= 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.client.clusters import clustered, fill, received
+from tests.client.clusters import fill, received
 
 from firetrail.client import (
     Admin,
@@ -97,71 +97,62 @@ async def use(client: ClusterClient, name: str) -> None:
     list(methods()),
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
-def test_calls_of_a_client_that_is_not_open_raise(kind: type[ClusterClient], name: str) -> None:
-    async def test() -> None:
-        client = MAKERS[kind]("127.0.0.1:1")
-        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is not open; use 'async"):
-            await use(client, name)
-        await client.close()
-        with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; create a new"):
-            await use(client, name)
-
-    asyncio.run(test())
+async def test_calls_of_a_client_that_is_not_open_raise(
+    kind: type[ClusterClient], name: str
+) -> None:
+    client = MAKERS[kind]("127.0.0.1:1")
+    with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is not open; use 'async"):
+        await use(client, name)
+    await client.close()
+    with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; create a new"):
+        await use(client, name)
 
 
 @pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
-def test_a_client_is_opened_once_and_closed_once(kind: type[ClusterClient]) -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        client = MAKERS[kind](namesrv)
+async def test_a_client_is_opened_once_and_closed_once(
+    namesrv: str, kind: type[ClusterClient]
+) -> None:
+    await fill(namesrv, "T", 1)
+    client = MAKERS[kind](namesrv)
+    await client.open()
+    with pytest.raises(ClientClosedError, match="is open"):
         await client.open()
-        with pytest.raises(ClientClosedError, match="is open"):
-            await client.open()
-        await client.close()
-        await client.close()
-        with pytest.raises(ClientClosedError, match="is closed; create a new one"):
-            await client.open()
-        with pytest.raises(ClientClosedError, match="is closed"):
-            await client._session.route("T")
-
-    clustered(test)
+    await client.close()
+    await client.close()
+    with pytest.raises(ClientClosedError, match="is closed; create a new one"):
+        await client.open()
+    with pytest.raises(ClientClosedError, match="is closed"):
+        await client._session.route("T")
 
 
-def test_a_failed_open_can_be_retried() -> None:
-    async def test(namesrv: str) -> None:
-        consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
-        async with Admin(namesrv) as admin:
-            await admin.create_topic("T", perm=Permission.WRITE)
-            for _ in range(2):
-                with pytest.raises(Exception, match="no broker has queues of T"):
-                    await consumer.open()
-            await admin.create_topic("T")
-        await fill(namesrv, "T", 1)
-        await consumer.open()
-        assert len(await consumer.receive(wait_s=5)) == 1
-        await consumer.close()
-
-    clustered(test)
+async def test_a_failed_open_can_be_retried(namesrv: str) -> None:
+    consumer = SimpleConsumer(namesrv, "G", {"T": "*"})
+    async with Admin(namesrv) as admin:
+        await admin.create_topic("T", perm=Permission.WRITE)
+        for _ in range(2):
+            with pytest.raises(Exception, match="no broker has queues of T"):
+                await consumer.open()
+        await admin.create_topic("T")
+    await fill(namesrv, "T", 1)
+    await consumer.open()
+    assert len(await consumer.receive(wait_s=5)) == 1
+    await consumer.close()
 
 
 @pytest.mark.parametrize("moment", ["connecting", "waiting"])
-def test_waiting_calls_raise_when_the_client_is_closed(moment: str) -> None:
+async def test_waiting_calls_raise_when_the_client_is_closed(namesrv: str, moment: str) -> None:
     """They are not cancelled, because that would end a task that its owner did not cancel."""
-
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        consumer = PullConsumer(namesrv)
-        await consumer.open()
-        if moment == "waiting":
-            await consumer.queues("T")
-            end = await consumer.offsets.end(QUEUE)
-            pull = asyncio.ensure_future(consumer.pull(QUEUE, end, wait_s=20))
-            await asyncio.sleep(0.1)
-        else:
-            pull = asyncio.ensure_future(consumer.pull(QUEUE, 0))
-            await asyncio.sleep(0)
-        await consumer.close()
-        with pytest.raises(ClientClosedError, match=r"PullConsumer (was|is) closed"):
-            await pull
-
-    clustered(test)
+    await fill(namesrv, "T", 1)
+    consumer = PullConsumer(namesrv)
+    await consumer.open()
+    if moment == "waiting":
+        await consumer.queues("T")
+        end = await consumer.offsets.end(QUEUE)
+        pull = asyncio.ensure_future(consumer.pull(QUEUE, end, wait_s=20))
+        await asyncio.sleep(0.1)
+    else:
+        pull = asyncio.ensure_future(consumer.pull(QUEUE, 0))
+        await asyncio.sleep(0)
+    await consumer.close()
+    with pytest.raises(ClientClosedError, match=r"PullConsumer (was|is) closed"):
+        await pull

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.client.clusters import clustered, fill
+from tests.client.clusters import fill
 
 from firetrail.client import ConsumeFromWhere, MessageQueue, PullConsumer, PushConsumer, Received
 from firetrail.client.commits import Commits
@@ -30,7 +30,8 @@ class Owner(QueueLocks):
 @pytest.mark.parametrize(
     ("holds", "is_late", "committed"), [(True, False, 3), (True, True, 20), (False, False, 20)]
 )
-def test_a_commit_that_may_be_outdated_only_raises_the_offset(
+async def test_a_commit_that_may_be_outdated_only_raises_the_offset(
+    namesrv: str,
     holds: bool,
     is_late: bool,
     committed: int,
@@ -39,54 +40,48 @@ def test_a_commit_that_may_be_outdated_only_raises_the_offset(
 ) -> None:
     monkeypatch.setattr("firetrail.client.commits.LATE_S", -1.0 if is_late else 1000.0)
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        async with PullConsumer(namesrv, "G") as other:
-            await other.queues("T")
-            offsets: Offsets = other.offsets
-            await offsets.commit("G", QUEUE, 20)
-            commits = Commits("G", offsets, Owner(holds))
-            taken = ProcessQueue(QUEUE, by_tags("T", "*"), 3, 1)
-            commits.begin_round()
-            commits.begin_round()
-            await commits.commit(QUEUE, taken, 3)
-            assert await offsets.committed("G", QUEUE) == committed
-            await commits.commit(QUEUE, taken, 25)
-            assert await offsets.committed("G", QUEUE) == 25
-            assert taken.committed == 25
-            await commits.force(QUEUE, taken, 1)  # an administrator has reset it
-            assert await offsets.committed("G", QUEUE) == 1
-
-    clustered(test)
+    await fill(namesrv, "T", 1)
+    async with PullConsumer(namesrv, "G") as other:
+        await other.queues("T")
+        offsets: Offsets = other.offsets
+        await offsets.commit("G", QUEUE, 20)
+        commits = Commits("G", offsets, Owner(holds))
+        taken = ProcessQueue(QUEUE, by_tags("T", "*"), 3, 1)
+        commits.begin_round()
+        commits.begin_round()
+        await commits.commit(QUEUE, taken, 3)
+        assert await offsets.committed("G", QUEUE) == committed
+        await commits.commit(QUEUE, taken, 25)
+        assert await offsets.committed("G", QUEUE) == 25
+        assert taken.committed == 25
+        await commits.force(QUEUE, taken, 1)  # an administrator has reset it
+        assert await offsets.committed("G", QUEUE) == 1
     assert ("went to another member" in caplog.text) is (committed == 20)
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_a_member_that_gives_a_queue_up_does_not_take_the_offset_back(
-    in_order: bool, monkeypatch: pytest.MonkeyPatch
+async def test_a_member_that_gives_a_queue_up_does_not_take_the_offset_back(
+    namesrv: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was suspended; another member has consumed the queue in the meantime."""
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
 
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 20)
-        begun = asyncio.Event()
+    await fill(namesrv, "T", 20)
+    begun = asyncio.Event()
 
-        async def hang(message: Received) -> None:
-            begun.set()
-            await asyncio.Event().wait()
+    async def hang(message: Received) -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
-        first = ConsumeFromWhere.FIRST_OFFSET
-        async with PullConsumer(namesrv, "G") as other:
-            queues = await other.queues("T")
-            member = PushConsumer(namesrv, "G", hang, {"T": "*"}, start=first, in_order=in_order)
-            async with member:
-                await begun.wait()
-                for queue in queues:
-                    await other.commit(queue, await other.offsets.end(queue))
-                await member.close(grace_s=0.01)
+    first = ConsumeFromWhere.FIRST_OFFSET
+    async with PullConsumer(namesrv, "G") as other:
+        queues = await other.queues("T")
+        member = PushConsumer(namesrv, "G", hang, {"T": "*"}, start=first, in_order=in_order)
+        async with member:
+            await begun.wait()
             for queue in queues:
-                committed = await other.offsets.committed("G", queue)
-                assert committed == await other.offsets.end(queue)
-
-    clustered(test)
+                await other.commit(queue, await other.offsets.end(queue))
+            await member.close(grace_s=0.01)
+        for queue in queues:
+            committed = await other.offsets.committed("G", queue)
+            assert committed == await other.offsets.end(queue)

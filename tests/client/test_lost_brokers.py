@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -44,26 +44,31 @@ async def second_broker(namesrv: str) -> AsyncIterator[Broker]:
             await broker.stop()
 
 
-def two_brokers(test: Callable[[str, Broker], Awaitable[None]]) -> None:
-    """Run a test with the address of a name server and the broker that it may stop."""
+@pytest.fixture
+async def there() -> AsyncIterator[Broker]:
+    """The broker that stays."""
+    async with Broker.running(config=BrokerConfig(name=THERE), store=SOON) as broker:
+        yield broker
 
-    async def run() -> None:
-        config = BrokerConfig(name=THERE)
-        async with (
-            asyncio.timeout(40),
-            Broker.running(config=config, store=SOON) as there,
-            second_broker(there.namesrv) as away,
-        ):
-            for broker in (there, away):
-                broker.topics.put([TopicConfig("Shared", 1, 1)])
-            there.topics.put([TopicConfig("There", 1, 1)])
-            async with PullConsumer(there.namesrv) as consumer:
-                while len(await consumer.queues("Shared")) < 2:
-                    await asyncio.sleep(0.01)
-                    consumer._session.forget_route("Shared")
-            await test(there.namesrv, away)
 
-    asyncio.run(run())
+@pytest.fixture
+async def away(there: Broker) -> AsyncIterator[Broker]:
+    """The broker that a test may stop."""
+    async with second_broker(there.namesrv) as broker:
+        yield broker
+
+
+@pytest.fixture
+async def namesrv(there: Broker, away: Broker) -> str:
+    """The address of the name server of both brokers, which knows their topics."""
+    for broker in (there, away):
+        broker.topics.put([TopicConfig("Shared", 1, 1)])
+    there.topics.put([TopicConfig("There", 1, 1)])
+    async with PullConsumer(there.namesrv) as consumer:
+        while len(await consumer.queues("Shared")) < 2:
+            await asyncio.sleep(0.01)
+            consumer._session.forget_route("Shared")
+    return there.namesrv
 
 
 async def send(namesrv: str, topic: str, body: bytes, broker: str = THERE) -> None:
@@ -85,96 +90,89 @@ def cut_off(consumer: ClusterClient, broker: Broker, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("in_order", [False, True])
-def test_queues_of_a_broker_that_has_left_are_given_up(
-    in_order: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_queues_of_a_broker_that_has_left_are_given_up(
+    namesrv: str,
+    away: Broker,
+    in_order: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr("firetrail.client.push_consumer.REBALANCE_S", 0.05)
     monkeypatch.setattr("firetrail.client.process_queue.PULL_RETRY_S", 0.05)
-
-    async def test(namesrv: str, away: Broker) -> None:
-        heard = Heard()
-        wanted = dict.fromkeys(TOPICS, "*")
-        async with PushConsumer(
-            namesrv, "G", heard, wanted, start=FIRST, in_order=in_order
-        ) as consumer:
-            await send(namesrv, "Shared", b"1", AWAY)
-            await until(lambda: heard.bodies == [b"1"])
-            await away.stop()
-            await until(lambda: not any(q.broker_name == AWAY for q in consumer.assigned))
-            for topic in TOPICS:
-                await send(namesrv, topic, b"2")
-            await until(lambda: heard.bodies == [b"1", b"2", b"2"])
-            await consumer.rebalance()
-
-    two_brokers(test)
+    heard = Heard()
+    wanted = dict.fromkeys(TOPICS, "*")
+    async with PushConsumer(
+        namesrv, "G", heard, wanted, start=FIRST, in_order=in_order
+    ) as consumer:
+        await send(namesrv, "Shared", b"1", AWAY)
+        await until(lambda: heard.bodies == [b"1"])
+        await away.stop()
+        await until(lambda: not any(q.broker_name == AWAY for q in consumer.assigned))
+        for topic in TOPICS:
+            await send(namesrv, topic, b"2")
+        await until(lambda: heard.bodies == [b"1", b"2", b"2"])
+        await consumer.rebalance()
     lines = [r.getMessage() for r in caplog.records if "some of its messages may" in r.getMessage()]
     assert any("G: Shared queue 0 on broker-a-away was given up" in line for line in lines)
 
 
-def test_offsets_are_committed_to_the_brokers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000)
-
-    async def test(namesrv: str, away: Broker) -> None:
-        heard = Heard()
-        wanted = dict.fromkeys(TOPICS, "*")
-        async with PushConsumer(namesrv, "G", heard, wanted, start=FIRST) as consumer:
-            await send(namesrv, "Shared", b"1", AWAY)
-            await send(namesrv, "Shared", b"2")
-            await send(namesrv, "There", b"3")
-            await until(lambda: heard.bodies == [b"1", b"2", b"3"])
-            cut_off(consumer, away, monkeypatch)
-            with pytest.raises(ConnectionError, match="cannot be reached"):
-                await consumer.commit()
-            async with PullConsumer(namesrv, "G") as puller:
-                for topic in TOPICS:
-                    await puller.queues(topic)
-                    assert await puller.committed(MessageQueue(topic, THERE, 0)) == 1
-
-    two_brokers(test)
-
-
-def test_locks_are_renewed_on_the_brokers_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(namesrv: str, away: Broker) -> None:
-        heard = Heard()
-        wanted = dict.fromkeys(TOPICS, "*")
-        async with PushConsumer(namesrv, "G", heard, wanted, in_order=True) as consumer:
-            cut_off(consumer, away, monkeypatch)
-            consumer._locks._granted.clear()
-            await consumer._renew_locks()
-            held = {queue for queue in consumer.assigned if consumer._locks.holds(queue)}
-            assert {q for q in held if q.topic in TOPICS} == {
-                MessageQueue(topic, THERE, 0) for topic in TOPICS
-            }
-
-    two_brokers(test)
-
-
-def test_members_are_requested_from_a_broker_that_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(namesrv: str, away: Broker) -> None:
-        wanted = dict.fromkeys(TOPICS, "*")
-        async with PushConsumer(namesrv, "G", Heard(), wanted) as consumer:
-            cut_off(consumer, away, monkeypatch)
-            async with PushConsumer(namesrv, "G", Heard(), wanted):
-                await consumer.rebalance()
-                shared = [queue for queue in consumer.assigned if queue.topic == "Shared"]
-                assert len(shared) == 1
-
-    two_brokers(test)
-
-
-def test_messages_are_received_from_the_brokers_that_answer(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_offsets_are_committed_to_the_brokers_that_answer(
+    namesrv: str, away: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test(namesrv: str, away: Broker) -> None:
-        async with SimpleConsumer(namesrv, "G", {"Shared": "*"}, start=FIRST) as consumer:
-            cut_off(consumer, away, monkeypatch)
-            for body in (b"1", b"2", b"3"):  # so that each broker is asked first once
-                await send(namesrv, "Shared", body)
-                (message,) = await consumer.receive()
-                assert message.body == body
-                await consumer.ack(message)
-            with pytest.raises(ConnectionError, match="cannot be reached"):
-                await consumer.receive(wait_s=0)
+    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000)
+    heard = Heard()
+    wanted = dict.fromkeys(TOPICS, "*")
+    async with PushConsumer(namesrv, "G", heard, wanted, start=FIRST) as consumer:
+        await send(namesrv, "Shared", b"1", AWAY)
+        await send(namesrv, "Shared", b"2")
+        await send(namesrv, "There", b"3")
+        await until(lambda: heard.bodies == [b"1", b"2", b"3"])
+        cut_off(consumer, away, monkeypatch)
+        with pytest.raises(ConnectionError, match="cannot be reached"):
+            await consumer.commit()
+        async with PullConsumer(namesrv, "G") as puller:
+            for topic in TOPICS:
+                await puller.queues(topic)
+                assert await puller.committed(MessageQueue(topic, THERE, 0)) == 1
 
-    two_brokers(test)
+
+async def test_locks_are_renewed_on_the_brokers_that_answer(
+    namesrv: str, away: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    wanted = dict.fromkeys(TOPICS, "*")
+    async with PushConsumer(namesrv, "G", heard, wanted, in_order=True) as consumer:
+        cut_off(consumer, away, monkeypatch)
+        consumer._locks._granted.clear()
+        await consumer._renew_locks()
+        held = {queue for queue in consumer.assigned if consumer._locks.holds(queue)}
+        assert {q for q in held if q.topic in TOPICS} == {
+            MessageQueue(topic, THERE, 0) for topic in TOPICS
+        }
+
+
+async def test_members_are_requested_from_a_broker_that_answers(
+    namesrv: str, away: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = dict.fromkeys(TOPICS, "*")
+    async with PushConsumer(namesrv, "G", Heard(), wanted) as consumer:
+        cut_off(consumer, away, monkeypatch)
+        async with PushConsumer(namesrv, "G", Heard(), wanted):
+            await consumer.rebalance()
+            shared = [queue for queue in consumer.assigned if queue.topic == "Shared"]
+            assert len(shared) == 1
+
+
+async def test_messages_are_received_from_the_brokers_that_answer(
+    namesrv: str, away: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with SimpleConsumer(namesrv, "G", {"Shared": "*"}, start=FIRST) as consumer:
+        cut_off(consumer, away, monkeypatch)
+        for body in (b"1", b"2", b"3"):  # so that each broker is asked first once
+            await send(namesrv, "Shared", body)
+            (message,) = await consumer.receive()
+            assert message.body == body
+            await consumer.ack(message)
+        with pytest.raises(ConnectionError, match="cannot be reached"):
+            await consumer.receive(wait_s=0)

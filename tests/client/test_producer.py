@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
-from tests.client.clusters import clustered, read_all, until
+from tests.client.clusters import read_all, running_cluster, until
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
@@ -32,69 +33,54 @@ from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import RemotingServer
 
 
-def test_a_sent_message_is_consumed_as_it_was() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv, "PG") as producer, PullConsumer(namesrv) as consumer:
-            result = await producer.send(
-                Message("T", b"hello", tags="a", keys=["k1", "k2"], properties={"p": "v"}, flag=5)
-            )
-            assert result.status is SendStatus.OK
-            assert decode_unique_id(result.message_id).ip == "127.0.0.1"
-            assert decode_message_id(result.offset_message_id).physical_offset == 0
-            (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
-            assert (message.topic, message.body, message.tags) == ("T", b"hello", "a")
-            assert message.keys == ("k1", "k2")
-            assert message.properties["p"] == "v"
-            assert message.message_id == result.message_id
-            assert message.record.flag == 5
-            assert message.queue_offset == result.queue_offset == 0
-
-    clustered(test)
+async def test_a_sent_message_is_consumed_as_it_was(namesrv: str) -> None:
+    async with Producer(namesrv, "PG") as producer, PullConsumer(namesrv) as consumer:
+        result = await producer.send(
+            Message("T", b"hello", tags="a", keys=["k1", "k2"], properties={"p": "v"}, flag=5)
+        )
+        assert result.status is SendStatus.OK
+        assert decode_unique_id(result.message_id).ip == "127.0.0.1"
+        assert decode_message_id(result.offset_message_id).physical_offset == 0
+        (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+        assert (message.topic, message.body, message.tags) == ("T", b"hello", "a")
+        assert message.keys == ("k1", "k2")
+        assert message.properties["p"] == "v"
+        assert message.message_id == result.message_id
+        assert message.record.flag == 5
+        assert message.queue_offset == result.queue_offset == 0
 
 
-def test_messages_go_to_all_queues_in_turn() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            results = [await producer.send(Message("T", b"x")) for _ in range(8)]
-            used = [result.queue.queue_id for result in results]
-            assert sorted(used) == [0, 0, 1, 1, 2, 2, 3, 3]
-
-    clustered(test)
+async def test_messages_go_to_all_queues_in_turn(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        results = [await producer.send(Message("T", b"x")) for _ in range(8)]
+        used = [result.queue.queue_id for result in results]
+        assert sorted(used) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_equal_order_keys_go_to_the_same_queue() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            queues = {(await producer.send(Message("T", b""), order_key="k")).queue for _ in "abc"}
-            assert len(queues) == 1
-            chosen = MessageQueue("T", "broker-a", 2)
-            assert (await producer.send(Message("T", b"x"), queue=chosen)).queue == chosen
-
-    clustered(test)
+async def test_equal_order_keys_go_to_the_same_queue(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        queues = {(await producer.send(Message("T", b""), order_key="k")).queue for _ in "abc"}
+        assert len(queues) == 1
+        chosen = MessageQueue("T", "broker-a", 2)
+        assert (await producer.send(Message("T", b"x"), queue=chosen)).queue == chosen
 
 
-def test_many_sends_run_concurrently() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            sends = (producer.send(Message("T", b"%03d" % n)) for n in range(300))
-            results = await asyncio.gather(*sends)
-            assert len({result.message_id for result in results}) == 300
-        got = await read_all(namesrv, "T", 300)
-        assert sorted(m.body for m in got) == [b"%03d" % n for n in range(300)]
-
-    clustered(test)
+async def test_many_sends_run_concurrently(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        sends = (producer.send(Message("T", b"%03d" % n)) for n in range(300))
+        results = await asyncio.gather(*sends)
+        assert len({result.message_id for result in results}) == 300
+    got = await read_all(namesrv, "T", 300)
+    assert sorted(m.body for m in got) == [b"%03d" % n for n in range(300)]
 
 
-def test_a_batch_is_stored_contiguously() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
-            messages = [Message("T", b"%d" % n, tags=f"t{n}") for n in range(5)]
-            result = await producer.send_batch(messages)
-            got = (await consumer.pull(result.queue, 0, wait_s=10)).messages
-            assert [(m.body, m.tags) for m in got] == [(b"%d" % n, f"t{n}") for n in range(5)]
-            assert ",".join(m.message_id for m in got) == result.message_id
-
-    clustered(test)
+async def test_a_batch_is_stored_contiguously(namesrv: str) -> None:
+    async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+        messages = [Message("T", b"%d" % n, tags=f"t{n}") for n in range(5)]
+        result = await producer.send_batch(messages)
+        got = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+        assert [(m.body, m.tags) for m in got] == [(b"%d" % n, f"t{n}") for n in range(5)]
+        assert ",".join(m.message_id for m in got) == result.message_id
 
 
 @pytest.mark.parametrize(
@@ -102,53 +88,43 @@ def test_a_batch_is_stored_contiguously() -> None:
     [[], [Message("T", b""), Message("U", b"")], [Message("T", b"", delay_level=1)]],
     ids=["empty", "two topics", "delayed"],
 )
-def test_invalid_batches_are_rejected(messages: list[Message]) -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            with pytest.raises(IllegalMessageError, match="batch"):
-                await producer.send_batch(messages)
-
-    clustered(test)
+async def test_invalid_batches_are_rejected(namesrv: str, messages: list[Message]) -> None:
+    async with Producer(namesrv) as producer:
+        with pytest.raises(IllegalMessageError, match="batch"):
+            await producer.send_batch(messages)
 
 
-def test_large_bodies_are_compressed() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
-            result = await producer.send(Message("T", b"x" * 100_000))
-            (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
-            assert len(message.record.body) < 1000
-            assert message.body == b"x" * 100_000
-
-    clustered(test)
+async def test_large_bodies_are_compressed(namesrv: str) -> None:
+    async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+        result = await producer.send(Message("T", b"x" * 100_000))
+        (message,) = (await consumer.pull(result.queue, 0, wait_s=10)).messages
+        assert len(message.record.body) < 1000
+        assert message.body == b"x" * 100_000
 
 
-def test_a_one_way_message_is_stored() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            result = await producer.send(Message("T", b"0"))
-            await producer.send_one_way(Message("T", b"1"), queue=result.queue)
-            assert [m.body for m in await read_all(namesrv, "T", 2)] == [b"0", b"1"]
-
-    clustered(test)
+async def test_a_one_way_message_is_stored(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        result = await producer.send(Message("T", b"0"))
+        await producer.send_one_way(Message("T", b"1"), queue=result.queue)
+        assert [m.body for m in await read_all(namesrv, "T", 2)] == [b"0", b"1"]
 
 
 class TestTransactions:
     @pytest.mark.parametrize(
         ("outcome", "seen"), [(Outcome.COMMIT, [b"half"]), (Outcome.ROLLBACK, [])]
     )
-    def test_the_outcome_of_decide_takes_effect(self, outcome: Outcome, seen: list[bytes]) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv, "PG") as producer:
-                await producer.send(Message("T", b"whole"))
+    async def test_the_outcome_of_decide_takes_effect(
+        self, namesrv: str, outcome: Outcome, seen: list[bytes]
+    ) -> None:
+        async with Producer(namesrv, "PG") as producer:
+            await producer.send(Message("T", b"whole"))
 
-                await producer.send_in_transaction(Message("T", b"half"), lambda _: outcome)
-                await until_ended(namesrv)
-            got = await read_all(namesrv, "T", 1 + len(seen))
-            assert sorted(m.body for m in got) == sorted([b"whole", *seen])
+            await producer.send_in_transaction(Message("T", b"half"), lambda _: outcome)
+            await until_ended(namesrv)
+        got = await read_all(namesrv, "T", 1 + len(seen))
+        assert sorted(m.body for m in got) == sorted([b"whole", *seen])
 
-        clustered(test)
-
-    def test_the_broker_asks_check_if_decide_fails(self) -> None:
+    async def test_the_broker_asks_check_if_decide_fails(self) -> None:
         asked: list[Received] = []
 
         def check(message: Received) -> Outcome:
@@ -158,64 +134,54 @@ class TestTransactions:
         def fail(message: Message) -> Outcome:
             raise ZeroDivisionError
 
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv, "PG", check=check) as producer:
-                await producer.send(Message("T", b"whole"))
-                with pytest.raises(ZeroDivisionError):
-                    await producer.send_in_transaction(Message("T", b"half"), fail)
-                await until(lambda: asked)
-                assert asked[0].body == b"half"
-                got = await read_all(namesrv, "T", 2)
-                assert sorted(m.body for m in got) == [b"half", b"whole"]
-
         soon = BrokerConfig(transaction_timeout_ms=1, transaction_check_interval_ms=50)
-        clustered(test, config=soon)
+        async with (
+            running_cluster(soon) as namesrv,
+            Producer(namesrv, "PG", check=check) as producer,
+        ):
+            await producer.send(Message("T", b"whole"))
+            with pytest.raises(ZeroDivisionError):
+                await producer.send_in_transaction(Message("T", b"half"), fail)
+            await until(lambda: asked)
+            assert asked[0].body == b"half"
+            got = await read_all(namesrv, "T", 2)
+            assert sorted(m.body for m in got) == [b"half", b"whole"]
 
-    def test_a_delayed_message_in_a_transaction_is_rejected(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                with pytest.raises(RequestError, match="cannot be delayed"):
-                    await producer.send_in_transaction(
-                        Message("T", b"", delay_level=1), lambda _: Outcome.COMMIT
-                    )
-
-        clustered(test)
+    async def test_a_delayed_message_in_a_transaction_is_rejected(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            with pytest.raises(RequestError, match="cannot be delayed"):
+                await producer.send_in_transaction(
+                    Message("T", b"", delay_level=1), lambda _: Outcome.COMMIT
+                )
 
 
 class TestRequests:
     @pytest.mark.parametrize("size", [1, 50_000])
-    def test_a_request_gets_its_reply(self, size: int) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
+    async def test_a_request_gets_its_reply(self, namesrv: str, size: int) -> None:
+        async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
 
-                async def listener(message: Received) -> None:
-                    await replying.reply(message, message.body * size)
+            async def listener(message: Received) -> None:
+                await replying.reply(message, message.body * size)
 
-                await asking.send(Message("T", b"made"))
-                async with PushConsumer(namesrv, "G", listener_of_requests(listener), {"T": "*"}):
-                    reply = await asking.request(Message("T", b"x"), 20)
-                assert reply.body == b"x" * size
-                assert reply.properties["MSG_TYPE"] == "reply"
+            await asking.send(Message("T", b"made"))
+            async with PushConsumer(namesrv, "G", listener_of_requests(listener), {"T": "*"}):
+                reply = await asking.request(Message("T", b"x"), 20)
+            assert reply.body == b"x" * size
+            assert reply.properties["MSG_TYPE"] == "reply"
 
-        clustered(test)
+    async def test_a_request_without_a_reply_times_out(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            with pytest.raises(TimeoutError):
+                await producer.request(Message("T", b"x"), 0.3)
 
-    def test_a_request_without_a_reply_times_out(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                with pytest.raises(TimeoutError):
-                    await producer.request(Message("T", b"x"), 0.3)
-
-        clustered(test)
-
-    def test_a_reply_to_a_message_that_is_not_a_request_is_refused(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                await producer.send(Message("T", b"x"))
-                (message,) = await read_all(namesrv, "T", 1)
-                with pytest.raises(RequestError, match=r"is not a request: .*send it with request"):
-                    await producer.reply(message, b"")
-
-        clustered(test)
+    async def test_a_reply_to_a_message_that_is_not_a_request_is_refused(
+        self, namesrv: str
+    ) -> None:
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"x"))
+            (message,) = await read_all(namesrv, "T", 1)
+            with pytest.raises(RequestError, match=r"is not a request: .*send it with request"):
+                await producer.reply(message, b"")
 
 
 def listener_of_requests(
@@ -239,46 +205,35 @@ async def until_ended(namesrv: str) -> None:
 
 
 class TestRefusals:
-    def test_a_topic_that_is_not_created_on_demand_is_an_error(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                with pytest.raises(RequestError, match="create it") as caught:
-                    await producer.send(Message("T", b""))
-                assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+    async def test_a_topic_that_is_not_created_on_demand_is_an_error(self) -> None:
+        config = BrokerConfig(auto_create_topics=False)
+        async with running_cluster(config) as namesrv, Producer(namesrv) as producer:
+            with pytest.raises(RequestError, match="create it") as caught:
+                await producer.send(Message("T", b""))
+            assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
-        clustered(test, config=BrokerConfig(auto_create_topics=False))
+    async def test_an_invalid_topic_is_an_error(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            with pytest.raises(IllegalMessageError, match="topic"):
+                await producer.send(Message("../x", b""))
 
-    def test_an_invalid_topic_is_an_error(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                with pytest.raises(IllegalMessageError, match="topic"):
-                    await producer.send(Message("../x", b""))
+    async def test_an_unreachable_name_server_is_an_error(self) -> None:
+        with pytest.raises(OSError):
+            async with Producer(["127.0.0.1:1", "127.0.0.1:2"]):
+                pass
 
-        clustered(test)
-
-    def test_an_unreachable_name_server_is_an_error(self) -> None:
-        async def run() -> None:
-            with pytest.raises(OSError):
-                async with Producer(["127.0.0.1:1", "127.0.0.1:2"]):
-                    pass
-
-        asyncio.run(run())
-
-    def test_the_next_name_server_is_used_if_one_is_unreachable(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(f"127.0.0.1:1;{namesrv}") as producer:
-                assert (await producer.send(Message("T", b""))).status is SendStatus.OK
-
-        clustered(test)
+    async def test_the_next_name_server_is_used_if_one_is_unreachable(self, namesrv: str) -> None:
+        async with Producer(f"127.0.0.1:1;{namesrv}") as producer:
+            assert (await producer.send(Message("T", b""))).status is SendStatus.OK
 
 
 class TestRetries:
     """Two brokers that only accept or reject messages."""
 
     @staticmethod
-    def between(
-        answers: dict[str, Handler], test: Callable[[Producer], Awaitable[None]]
-    ) -> list[str]:
+    @asynccontextmanager
+    async def between(answers: dict[str, Handler]) -> AsyncIterator[tuple[Producer, list[str]]]:
+        """Return a producer for brokers with these answers, and the names of those it asks."""
         asked: list[str] = []
 
         def noting(name: str, handler: Handler) -> Handler:
@@ -288,24 +243,22 @@ class TestRetries:
 
             return handle  # type: ignore[return-value]
 
-        async def run() -> None:
-            names = NameServer(NameServerConfig(listen_port=0))
-            port = await names.start()
-            servers = []
-            topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
-            for name, handler in answers.items():
-                server = RemotingServer({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
-                address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
-                names.register_local(cluster="C", name=name, address=address, topics=topics)
-                servers.append(server)
-            async with asyncio.timeout(20), Producer(f"127.0.0.1:{port}", timeout_s=0.2) as client:
-                await test(client)
+        names = NameServer(NameServerConfig(listen_port=0))
+        port = await names.start()
+        servers = []
+        topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
+        for name, handler in answers.items():
+            server = RemotingServer({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
+            address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+            names.register_local(cluster="C", name=name, address=address, topics=topics)
+            servers.append(server)
+        try:
+            async with Producer(f"127.0.0.1:{port}", timeout_s=0.2) as producer:
+                yield producer, asked
+        finally:
             for server in servers:
                 await server.stop()
             await names.stop()
-
-        asyncio.run(run())
-        return asked
 
     @staticmethod
     def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -325,23 +278,20 @@ class TestRetries:
         return request.answer()
 
     @pytest.mark.parametrize("trouble", ["refuse", "be_silent"])
-    def test_another_broker_is_tried(self, trouble: str) -> None:
-        async def test(producer: Producer) -> None:
+    async def test_another_broker_is_tried(self, trouble: str) -> None:
+        answers = {"a": getattr(self, trouble), "b": self.take}
+        async with self.between(answers) as (producer, asked):
             for _ in range(2):  # so that each broker is asked first once
                 assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
-
-        asked = self.between({"a": getattr(self, trouble), "b": self.take}, test)
         assert "a" in asked and asked.count("b") == 2
 
-    def test_the_last_error_is_raised_if_all_brokers_fail(self) -> None:
-        async def test(producer: Producer) -> None:
+    async def test_the_last_error_is_raised_if_all_brokers_fail(self) -> None:
+        async with self.between({"a": self.refuse, "b": self.refuse}) as (producer, asked):
             with pytest.raises(RequestError, match="too much to do"):
                 await producer.send(Message("T", b""))
-
-        asked = self.between({"a": self.refuse, "b": self.refuse}, test)
         assert len(asked) == 3 and set(asked) == {"a", "b"}
 
-    def test_retries_back_off_while_the_cluster_is_busy(
+    async def test_retries_back_off_while_the_cluster_is_busy(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         pauses: list[float] = []
@@ -350,13 +300,12 @@ class TestRetries:
             pauses.append(seconds)
 
         monkeypatch.setattr("firetrail.client.producer.pause", pause)
-        self.test_the_last_error_is_raised_if_all_brokers_fail()
+        await self.test_the_last_error_is_raised_if_all_brokers_fail()
         first, second = pauses
         assert BUSY_S / 2 <= first <= BUSY_S <= second <= 2 * BUSY_S
 
-    def test_a_permanent_error_is_not_retried(self) -> None:
-        async def test(producer: Producer) -> None:
+    async def test_a_permanent_error_is_not_retried(self) -> None:
+        async with self.between({"a": self.forbid, "b": self.forbid}) as (producer, asked):
             with pytest.raises(RequestError, match="not such a message"):
                 await producer.send(Message("T", b""))
-
-        assert len(self.between({"a": self.forbid, "b": self.forbid}, test)) == 1
+        assert len(asked) == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.client.clusters import clustered
 
 from firetrail.client import Message, Producer, PullConsumer, by_sql, by_tags
 from firetrail.errors import RequestError
@@ -25,15 +24,12 @@ async def fill_queue(namesrv: str, messages: list[Message]) -> None:
             await asyncio.sleep(0.002)
 
 
-def test_read_yields_all_messages_of_a_queue() -> None:
-    async def test(namesrv: str) -> None:
-        await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(100)])
-        async with PullConsumer(namesrv) as consumer:
-            assert [q.queue_id for q in await consumer.queues("T")] == [0, 1, 2, 3]
-            assert [m.body async for m in consumer.read(QUEUE)] == [b"%d" % n for n in range(100)]
-            assert [m.queue_offset async for m in consumer.read(QUEUE, 10, 13)] == [10, 11, 12]
-
-    clustered(test)
+async def test_read_yields_all_messages_of_a_queue(namesrv: str) -> None:
+    await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(100)])
+    async with PullConsumer(namesrv) as consumer:
+        assert [q.queue_id for q in await consumer.queues("T")] == [0, 1, 2, 3]
+        assert [m.body async for m in consumer.read(QUEUE)] == [b"%d" % n for n in range(100)]
+        assert [m.queue_offset async for m in consumer.read(QUEUE, 10, 13)] == [10, 11, 12]
 
 
 @pytest.mark.parametrize(
@@ -45,70 +41,54 @@ def test_read_yields_all_messages_of_a_queue() -> None:
     ],
     ids=["one tag", "tags", "sql"],
 )
-def test_subscriptions_filter_messages(wanted: SubscriptionData, expected: list[bytes]) -> None:
-    async def test(namesrv: str) -> None:
-        messages = [
-            Message("T", b"%d" % n, tags="odd" if n % 2 else "even", properties={"n": str(n)})
-            for n in range(6)
-        ]
-        await fill_queue(namesrv, messages)
-        async with PullConsumer(namesrv) as consumer:
-            assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == expected
+async def test_subscriptions_filter_messages(
+    namesrv: str, wanted: SubscriptionData, expected: list[bytes]
+) -> None:
+    messages = [
+        Message("T", b"%d" % n, tags="odd" if n % 2 else "even", properties={"n": str(n)})
+        for n in range(6)
+    ]
+    await fill_queue(namesrv, messages)
+    async with PullConsumer(namesrv) as consumer:
+        assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == expected
 
-    clustered(test)
 
-
-def test_tags_with_equal_hashes_are_distinguished() -> None:
+async def test_tags_with_equal_hashes_are_distinguished(namesrv: str) -> None:
     """Brokers compare only hashes, and "AaAa" and "BBBB" have the same hash."""
-
-    async def test(namesrv: str) -> None:
-        await fill_queue(
-            namesrv, [Message("T", tag.encode(), tags=tag) for tag in ("AaAa", "BBBB")]
-        )
-        async with PullConsumer(namesrv) as consumer:
-            wanted = by_tags("T", "BBBB")
-            assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == [b"BBBB"]
-
-    clustered(test)
+    await fill_queue(namesrv, [Message("T", tag.encode(), tags=tag) for tag in ("AaAa", "BBBB")])
+    async with PullConsumer(namesrv) as consumer:
+        wanted = by_tags("T", "BBBB")
+        assert [m.body async for m in consumer.read(QUEUE, subscription=wanted)] == [b"BBBB"]
 
 
-def test_a_pull_waits_for_a_message() -> None:
-    async def test(namesrv: str) -> None:
-        await fill_queue(namesrv, [Message("T", b"first")])
-        async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
-            pull = asyncio.ensure_future(consumer.pull(QUEUE, 1, wait_s=20))
-            await producer.send(Message("T", b"later"), queue=QUEUE)
-            pulled = await pull
-            assert [m.body for m in pulled.messages] == [b"later"]
-            assert pulled.next_offset == pulled.max_offset == 2
-
-    clustered(test)
+async def test_a_pull_waits_for_a_message(namesrv: str) -> None:
+    await fill_queue(namesrv, [Message("T", b"first")])
+    async with Producer(namesrv) as producer, PullConsumer(namesrv) as consumer:
+        pull = asyncio.ensure_future(consumer.pull(QUEUE, 1, wait_s=20))
+        await producer.send(Message("T", b"later"), queue=QUEUE)
+        pulled = await pull
+        assert [m.body for m in pulled.messages] == [b"later"]
+        assert pulled.next_offset == pulled.max_offset == 2
 
 
-def test_pulls_at_and_beyond_the_end_find_nothing() -> None:
-    async def test(namesrv: str) -> None:
-        await fill_queue(namesrv, [Message("T", b"first")])
-        async with PullConsumer(namesrv) as consumer:
-            nothing = await consumer.pull(QUEUE, 1)
-            assert (nothing.messages, nothing.next_offset, nothing.moved) == ([], 1, False)
-            nowhere = await consumer.pull(QUEUE, 1000)
-            assert (nowhere.messages, nowhere.next_offset, nowhere.moved) == ([], 1, True)
-            with pytest.raises(RequestError, match="No topic route info"):
-                await consumer.queues("U")
-
-    clustered(test)
+async def test_pulls_at_and_beyond_the_end_find_nothing(namesrv: str) -> None:
+    await fill_queue(namesrv, [Message("T", b"first")])
+    async with PullConsumer(namesrv) as consumer:
+        nothing = await consumer.pull(QUEUE, 1)
+        assert (nothing.messages, nothing.next_offset, nothing.moved) == ([], 1, False)
+        nowhere = await consumer.pull(QUEUE, 1000)
+        assert (nowhere.messages, nowhere.next_offset, nowhere.moved) == ([], 1, True)
+        with pytest.raises(RequestError, match="No topic route info"):
+            await consumer.queues("U")
 
 
-def test_offsets_are_committed_and_found_by_time() -> None:
-    async def test(namesrv: str) -> None:
-        await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(3)])
-        async with PullConsumer(namesrv, "CG") as consumer:
-            await consumer.queues("T")
-            assert await consumer.offsets.lowest(QUEUE) == 0
-            assert await consumer.offsets.end(QUEUE) == 3
-            assert await consumer.offsets.at_time(QUEUE, 0) == 0
-            assert await consumer.offsets.at_time(QUEUE, 2**62) == 3  # the end
-            await consumer.commit(QUEUE, 1)
-            assert await consumer.committed(QUEUE) == 1
-
-    clustered(test)
+async def test_offsets_are_committed_and_found_by_time(namesrv: str) -> None:
+    await fill_queue(namesrv, [Message("T", b"%d" % n) for n in range(3)])
+    async with PullConsumer(namesrv, "CG") as consumer:
+        await consumer.queues("T")
+        assert await consumer.offsets.lowest(QUEUE) == 0
+        assert await consumer.offsets.end(QUEUE) == 3
+        assert await consumer.offsets.at_time(QUEUE, 0) == 0
+        assert await consumer.offsets.at_time(QUEUE, 2**62) == 3  # the end
+        await consumer.commit(QUEUE, 1)
+        assert await consumer.committed(QUEUE) == 1

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.client.clusters import clustered, fill, until
+from tests.client.clusters import fill, until
 
 from firetrail.client import (
     ConsumeFromWhere,
@@ -76,44 +76,42 @@ def queues_of(consumer: PushConsumer) -> set[MessageQueue]:
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
-def test_messages_are_consumed_once_when_a_member_joins_and_leaves(in_order: bool) -> None:
+async def test_messages_are_consumed_once_when_a_member_joins_and_leaves(
+    namesrv: str, in_order: bool
+) -> None:
     """Listeners are running, and their member has not committed an offset yet."""
+    oracle = Oracle(namesrv, in_order)
+    async with Producer(namesrv) as producer:
+        await oracle.send(producer, 3)
+        old, new = oracle.member("old"), oracle.member("new")
+        await old.open()
+        await oracle.all_heard()
+        oracle.may_finish.clear()
+        await oracle.send(producer, 1)
+        await oracle.all_heard()
+        await new.open()
+        await oracle.send(producer, 1)
+        await asyncio.sleep(0.05)
+        assert queues_of(new) == set()  # the old member keeps them while its listeners run
+        oracle.may_finish.set()
+        await until(lambda: len(queues_of(new)) == len(queues_of(old)) == 2)
+        await oracle.send(producer, 2)
+        await oracle.all_heard()
+        assert oracle.by["new"] >= 4
+        oracle.check()
 
-    async def test(namesrv: str) -> None:
-        oracle = Oracle(namesrv, in_order)
-        async with Producer(namesrv) as producer:
-            await oracle.send(producer, 3)
-            old, new = oracle.member("old"), oracle.member("new")
-            await old.open()
-            await oracle.all_heard()
-            oracle.may_finish.clear()
-            await oracle.send(producer, 1)
-            await oracle.all_heard()
-            await new.open()
-            await oracle.send(producer, 1)
-            await asyncio.sleep(0.05)
-            assert queues_of(new) == set()  # the old member keeps them while its listeners run
-            oracle.may_finish.set()
-            await until(lambda: len(queues_of(new)) == len(queues_of(old)) == 2)
-            await oracle.send(producer, 2)
-            await oracle.all_heard()
-            assert oracle.by["new"] >= 4
-            oracle.check()
-
-            oracle.may_finish.clear()
-            await oracle.send(producer, 1)
-            await until(lambda: sum(map(len, oracle.heard.values())) >= oracle.sent)
-            leaving = asyncio.ensure_future(new.close(20))
-            await asyncio.sleep(0.05)
-            oracle.may_finish.set()
-            await leaving
-            await until(lambda: len(queues_of(old)) == 4)
-            await oracle.send(producer, 2)
-            await oracle.all_heard()
-            await old.close()
-            oracle.check()
-
-    clustered(test)
+        oracle.may_finish.clear()
+        await oracle.send(producer, 1)
+        await until(lambda: sum(map(len, oracle.heard.values())) >= oracle.sent)
+        leaving = asyncio.ensure_future(new.close(20))
+        await asyncio.sleep(0.05)
+        oracle.may_finish.set()
+        await leaving
+        await until(lambda: len(queues_of(old)) == 4)
+        await oracle.send(producer, 2)
+        await oracle.all_heard()
+        await old.close()
+        oracle.check()
 
 
 @asynccontextmanager
@@ -127,49 +125,40 @@ async def locking(namesrv: str) -> AsyncIterator[QueueLocks]:
         await session.close()
 
 
-def test_queues_of_a_dead_member_are_taken_over_after_a_moment(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_queues_of_a_dead_member_are_taken_over_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch, namesrv: str
 ) -> None:
     """It holds its locks; without ``in_order`` its queues are taken over nevertheless."""
-
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 4)
-        oracle = Oracle(namesrv, False)
-        oracle.sent = 4
-        async with locking(namesrv) as gone:
-            assert await gone.lock(QUEUES) == QUEUES
-        monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.2)
-        async with oracle.member("next"):
-            await oracle.all_heard()
-        oracle.check()
-
-    clustered(test)
+    await fill(namesrv, "T", 4)
+    oracle = Oracle(namesrv, False)
+    oracle.sent = 4
+    async with locking(namesrv) as gone:
+        assert await gone.lock(QUEUES) == QUEUES
+    monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.2)
+    async with oracle.member("next"):
+        await oracle.all_heard()
+    oracle.check()
 
 
-def test_locks_of_queues_assigned_to_others_are_released() -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 4)
-        async with locking(namesrv) as one, locking(namesrv) as other:
-            assert await one.lock(QUEUES) == QUEUES
-            assert await other.take_over(QUEUES) == []
-            await one.keep_only("T", QUEUES[:1])
-            assert await other.take_over(QUEUES) == QUEUES[1:]
-
-    clustered(test)
+async def test_locks_of_queues_assigned_to_others_are_released(namesrv: str) -> None:
+    await fill(namesrv, "T", 4)
+    async with locking(namesrv) as one, locking(namesrv) as other:
+        assert await one.lock(QUEUES) == QUEUES
+        assert await other.take_over(QUEUES) == []
+        await one.keep_only("T", QUEUES[:1])
+        assert await other.take_over(QUEUES) == QUEUES[1:]
 
 
-def test_a_new_wait_for_a_queue_has_the_full_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_wait_for_a_queue_has_the_full_time(
+    monkeypatch: pytest.MonkeyPatch, namesrv: str
+) -> None:
     """A queue that was refused and then assigned to others is waited for again."""
-
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 4)
-        async with locking(namesrv) as one, locking(namesrv) as other:
-            await one.lock(QUEUES)
-            assert await other.take_over(QUEUES) == []
-            await other.keep_only("T", QUEUES[:1])
-            monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.0)
-            assert await other.take_over(QUEUES[:1]) == QUEUES[:1]
-            monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
-            assert await other.take_over(QUEUES) == []
-
-    clustered(test)
+    await fill(namesrv, "T", 4)
+    async with locking(namesrv) as one, locking(namesrv) as other:
+        await one.lock(QUEUES)
+        assert await other.take_over(QUEUES) == []
+        await other.keep_only("T", QUEUES[:1])
+        monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 0.0)
+        assert await other.take_over(QUEUES[:1]) == QUEUES[:1]
+        monkeypatch.setattr("firetrail.client.queue_locks.HANDOVER_S", 20.0)
+        assert await other.take_over(QUEUES) == []

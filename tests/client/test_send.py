@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.client.clusters import clustered, read_all
+from tests.client.clusters import read_all
 
 from firetrail.client import (
     ConfigError,
@@ -23,16 +23,13 @@ QUEUE = MessageQueue("T", "broker-a", 2)
 BORN = 1_700_000_000_123
 
 
-def test_born_time_is_sent_unchanged() -> None:
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            await producer.send(Message("T", b"", born_time=BORN))
-            await producer.send_batch([Message("T", b"", born_time=BORN) for _ in range(2)])
-            await producer.send_one_way(Message("T", b"", born_time=BORN))
-            got = await read_all(namesrv, "T", 4)
-        assert [message.record.born_time for message in got] == [BORN] * 4
-
-    clustered(test)
+async def test_born_time_is_sent_unchanged(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        await producer.send(Message("T", b"", born_time=BORN))
+        await producer.send_batch([Message("T", b"", born_time=BORN) for _ in range(2)])
+        await producer.send_one_way(Message("T", b"", born_time=BORN))
+        got = await read_all(namesrv, "T", 4)
+    assert [message.record.born_time for message in got] == [BORN] * 4
 
 
 @pytest.mark.parametrize(
@@ -73,101 +70,80 @@ def test_a_batch_needs_one_born_time() -> None:
 
 
 @pytest.mark.parametrize("how", ["send_batch", "send_encoded", "send_one_way"])
-def test_a_queue_of_another_topic_is_rejected(how: str) -> None:
-    async def test(namesrv: str) -> None:
-        message = Message("U", b"")
-        async with Producer(namesrv) as producer:
-            send = getattr(producer, how)
-            what = {"send_batch": ([message],), "send_encoded": ("U", b"")}.get(how, (message,))
-            with pytest.raises(IllegalMessageError, match="belongs to the topic T"):
-                await send(*what, queue=QUEUE)
-
-    clustered(test)
+async def test_a_queue_of_another_topic_is_rejected(namesrv: str, how: str) -> None:
+    message = Message("U", b"")
+    async with Producer(namesrv) as producer:
+        send = getattr(producer, how)
+        what = {"send_batch": ([message],), "send_encoded": ("U", b"")}.get(how, (message,))
+        with pytest.raises(IllegalMessageError, match="belongs to the topic T"):
+            await send(*what, queue=QUEUE)
 
 
 class TestOrder:
-    def test_the_first_messages_with_a_key_are_in_order(self) -> None:
+    async def test_the_first_messages_with_a_key_are_in_order(self, namesrv: str) -> None:
         """A producer that knows no route yet also sends in the order of the calls."""
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"made"))
+        for turn in range(3):
+            async with Producer(namesrv) as cold:
+                sends = [
+                    cold.send(Message("T", b"%d/%d" % (turn, n)), order_key="k") for n in range(30)
+                ]
+                results = await asyncio.gather(*sends)
+            assert len({result.queue for result in results}) == 1
+            offsets = [result.queue_offset for result in results]
+            assert offsets == list(range(offsets[0], offsets[0] + 30))
 
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                await producer.send(Message("T", b"made"))
-            for turn in range(3):
-                async with Producer(namesrv) as cold:
-                    sends = [
-                        cold.send(Message("T", b"%d/%d" % (turn, n)), order_key="k")
-                        for n in range(30)
-                    ]
-                    results = await asyncio.gather(*sends)
-                assert len({result.queue for result in results}) == 1
-                offsets = [result.queue_offset for result in results]
-                assert offsets == list(range(offsets[0], offsets[0] + 30))
-
-        clustered(test)
-
-    def test_messages_are_in_order_while_routes_are_slow(
-        self, monkeypatch: pytest.MonkeyPatch
+    async def test_messages_are_in_order_while_routes_are_slow(
+        self, monkeypatch: pytest.MonkeyPatch, namesrv: str
     ) -> None:
         """The first call waits for the heartbeat to a new broker; the next call does not."""
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"made"))
+        async with Producer(namesrv) as cold:
+            greet = cold._session._greet_new_brokers
 
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                await producer.send(Message("T", b"made"))
-            async with Producer(namesrv) as cold:
-                greet = cold._session._greet_new_brokers
+            async def greet_slowly() -> None:
+                await asyncio.sleep(0.05)
+                await greet()
 
-                async def greet_slowly() -> None:
-                    await asyncio.sleep(0.05)
-                    await greet()
+            monkeypatch.setattr(cold._session, "_greet_new_brokers", greet_slowly)
 
-                monkeypatch.setattr(cold._session, "_greet_new_brokers", greet_slowly)
+            async def send(number: int) -> int:
+                await asyncio.sleep(number * 0.02)
+                message = Message("T", b"%d" % number)
+                return (await cold.send(message, order_key="k")).queue_offset
 
-                async def send(number: int) -> int:
-                    await asyncio.sleep(number * 0.02)
-                    message = Message("T", b"%d" % number)
-                    return (await cold.send(message, order_key="k")).queue_offset
+            offsets = await asyncio.gather(*map(send, range(4)))
+            assert list(offsets) == sorted(offsets)
 
-                offsets = await asyncio.gather(*map(send, range(4)))
-                assert list(offsets) == sorted(offsets)
+    async def test_a_cancelled_send_does_not_block_the_next(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            sends = [
+                asyncio.ensure_future(producer.send(Message("T", b""), order_key="k"))
+                for _ in range(3)
+            ]
+            await asyncio.sleep(0)
+            sends[1].cancel()
+            outcomes = await asyncio.gather(*sends, return_exceptions=True)
+            assert isinstance(outcomes[1], asyncio.CancelledError)
+            assert not any(isinstance(outcomes[n], BaseException) for n in (0, 2))
+            assert not producer._ordered._locks
 
-        clustered(test)
-
-    def test_a_cancelled_send_does_not_block_the_next(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                sends = [
-                    asyncio.ensure_future(producer.send(Message("T", b""), order_key="k"))
-                    for _ in range(3)
-                ]
-                await asyncio.sleep(0)
-                sends[1].cancel()
-                outcomes = await asyncio.gather(*sends, return_exceptions=True)
-                assert isinstance(outcomes[1], asyncio.CancelledError)
-                assert not any(isinstance(outcomes[n], BaseException) for n in (0, 2))
-                assert not producer._ordered._locks
-
-        clustered(test)
-
-    def test_queue_and_order_key_exclude_each_other(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                with pytest.raises(ConfigError, match="order_key = 'k': chooses a queue"):
-                    await producer.send(Message("T", b""), queue=QUEUE, order_key="k")
-
-        clustered(test)
+    async def test_queue_and_order_key_exclude_each_other(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            with pytest.raises(ConfigError, match="order_key = 'k': chooses a queue"):
+                await producer.send(Message("T", b""), queue=QUEUE, order_key="k")
 
 
-def test_a_decide_that_returns_no_outcome_is_an_error() -> None:
+async def test_a_decide_that_returns_no_outcome_is_an_error(namesrv: str) -> None:
     def forget(message: Message) -> Outcome:
         return None  # type: ignore[return-value]
 
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            what = r"the return value of decide = None: expected Outcome\.COMMIT"
-            with pytest.raises(ConfigError, match=what):
-                await producer.send_in_transaction(Message("T", b""), forget)
-
-    clustered(test)
+    async with Producer(namesrv) as producer:
+        what = r"the return value of decide = None: expected Outcome\.COMMIT"
+        with pytest.raises(ConfigError, match=what):
+            await producer.send_in_transaction(Message("T", b""), forget)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from tests.broker.brokers import SMALL
-from tests.client.clusters import SOON, clustered, fill, until
+from tests.client.clusters import SOON, fill, until
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
@@ -32,22 +32,18 @@ from firetrail.remoting.server import RemotingServer
 from firetrail.store.broker_store import BrokerStore
 
 
-def test_addresses_stay_known_while_a_route_is_requested_again() -> None:
+async def test_addresses_stay_known_while_a_route_is_requested_again(namesrv: str) -> None:
     """A consumer must be able to commit its offsets to a broker that was restarted."""
-
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        session = await Session(namesrv).open()
-        await session.route("T")
-        address = session.address_of("broker-a")
-        session.forget_route("T")
-        assert session.address_of("broker-a") == address
-        assert session.masters() == {address}
-        session.forget_route("unknown")
-        assert (await session.route("T")).queue_datas
-        await session.close()
-
-    clustered(test)
+    await fill(namesrv, "T", 1)
+    session = await Session(namesrv).open()
+    await session.route("T")
+    address = session.address_of("broker-a")
+    session.forget_route("T")
+    assert session.address_of("broker-a") == address
+    assert session.masters() == {address}
+    session.forget_route("unknown")
+    assert (await session.route("T")).queue_datas
+    await session.close()
 
 
 @contextlib.asynccontextmanager
@@ -62,26 +58,22 @@ async def name_server(port: int = 0) -> AsyncIterator[str]:
 class TestNameServerThatHasJustStarted:
     """No broker has registered, so it is unknown whether a topic exists."""
 
-    def test_clients_without_a_route_get_a_retriable_error(self) -> None:
-        async def test() -> None:
-            async with (
-                asyncio.timeout(20),
-                name_server() as address,
-                Producer(address) as producer,
-                PullConsumer(address) as consumer,
-            ):
-                message = f"no route to the topic T yet: no broker has registered at .*{address}"
-                with pytest.raises(NoRouteYetError, match=message) as caught:
-                    await producer.send(Message("T", b""))
-                assert "create it" not in str(caught.value)
-                with pytest.raises(NoRouteYetError, match="if it has just started, retry"):
-                    await consumer.queues("T")
-                async with PushConsumer(address, "G", lambda _: None, {"T": "*"}):
-                    pass  # it waits for the topic
+    async def test_clients_without_a_route_get_a_retriable_error(self) -> None:
+        async with (
+            name_server() as address,
+            Producer(address) as producer,
+            PullConsumer(address) as consumer,
+        ):
+            message = f"no route to the topic T yet: no broker has registered at .*{address}"
+            with pytest.raises(NoRouteYetError, match=message) as caught:
+                await producer.send(Message("T", b""))
+            assert "create it" not in str(caught.value)
+            with pytest.raises(NoRouteYetError, match="if it has just started, retry"):
+                await consumer.queues("T")
+            async with PushConsumer(address, "G", lambda _: None, {"T": "*"}):
+                pass  # it waits for the topic
 
-        asyncio.run(test())
-
-    def test_a_new_group_does_not_start_at_old_messages(
+    async def test_a_new_group_does_not_start_at_old_messages(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A topic that is unknown before brokers register is not treated as a new topic."""
@@ -89,29 +81,26 @@ class TestNameServerThatHasJustStarted:
         monkeypatch.setattr(BrokerStore, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
 
-        async def test() -> None:
-            async with asyncio.timeout(30), Broker.running(store=SOON) as broker:
-                await fill(broker.namesrv, "T", 4)
-                table = broker.topics.offered()
-                names = NameServer(NameServerConfig(listen_port=0))
-                address = f"127.0.0.1:{await names.start()}"
-                async with PushConsumer(
-                    address, "G", lambda message: heard.append(message.body), {"T": "*"}
-                ) as consumer:
-                    names.register_local(
-                        cluster="C", name="broker-a", address=broker.address, topics=table
-                    )
-                    await until(lambda: any(q.topic == "T" for q in consumer.assigned))
-                    await consumer.rebalance()
-                    async with Producer(broker.namesrv) as producer:
-                        await producer.send(Message("T", b"new"))
-                    await until(lambda: b"new" in heard)
-                await names.stop()
-
-        asyncio.run(test())
+        async with Broker.running(store=SOON) as broker:
+            await fill(broker.namesrv, "T", 4)
+            table = broker.topics.offered()
+            names = NameServer(NameServerConfig(listen_port=0))
+            address = f"127.0.0.1:{await names.start()}"
+            async with PushConsumer(
+                address, "G", lambda message: heard.append(message.body), {"T": "*"}
+            ) as consumer:
+                names.register_local(
+                    cluster="C", name="broker-a", address=broker.address, topics=table
+                )
+                await until(lambda: any(q.topic == "T" for q in consumer.assigned))
+                await consumer.rebalance()
+                async with Producer(broker.namesrv) as producer:
+                    await producer.send(Message("T", b"new"))
+                await until(lambda: b"new" in heard)
+            await names.stop()
         assert heard == [b"new"]
 
-    def test_clients_with_a_route_continue_to_use_it(
+    async def test_clients_with_a_route_continue_to_use_it(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
@@ -120,64 +109,51 @@ class TestNameServerThatHasJustStarted:
         def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
             return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
 
-        async def test() -> None:
-            broker = RemotingServer({RequestCode.SEND_MESSAGE_V2: take})
-            there = f"127.0.0.1:{await broker.start('127.0.0.1', 0)}"
-            names = NameServer(NameServerConfig(listen_port=0))
-            port = await names.start()
-            topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
-            names.register_local(cluster="C", name="b", address=there, topics=topics)
-            async with asyncio.timeout(20), Producer(f"127.0.0.1:{port}") as producer:
-                await producer.send(Message("T", b"1"))
-                await names.stop()
-                for _ in range(3):
-                    await producer.send(Message("T", b"2"))  # the name server is down
-                assert caplog.text.count("the last known route of T remains in use") == 1
-                async with name_server(port):
-                    await producer.send(Message("T", b"3"))  # the name server knows no broker
-                    with pytest.raises(NoRouteYetError):
-                        await producer.send(Message("U", b"4"))
-            await broker.stop()
-
-        asyncio.run(test())
+        broker = RemotingServer({RequestCode.SEND_MESSAGE_V2: take})
+        there = f"127.0.0.1:{await broker.start('127.0.0.1', 0)}"
+        names = NameServer(NameServerConfig(listen_port=0))
+        port = await names.start()
+        topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
+        names.register_local(cluster="C", name="b", address=there, topics=topics)
+        async with Producer(f"127.0.0.1:{port}") as producer:
+            await producer.send(Message("T", b"1"))
+            await names.stop()
+            for _ in range(3):
+                await producer.send(Message("T", b"2"))  # the name server is down
+            assert caplog.text.count("the last known route of T remains in use") == 1
+            async with name_server(port):
+                await producer.send(Message("T", b"3"))  # the name server knows no broker
+                with pytest.raises(NoRouteYetError):
+                    await producer.send(Message("U", b"4"))
+        await broker.stop()
 
 
 class TestWrongAddresses:
-    def test_a_port_without_a_name_server_is_an_error(self) -> None:
-        async def test() -> None:
-            message = (
-                r"^no name server answers; check namesrv: 127\.0\.0\.1:1: cannot be reached: "
-                r"Connection refused; 127\.0\.0\.1:2: cannot be reached: Connection refused$"
-            )
-            with pytest.raises(ConnectionError, match=message):
-                await Session("127.0.0.1:1; 127.0.0.1:2").open()
+    async def test_a_port_without_a_name_server_is_an_error(self) -> None:
+        message = (
+            r"^no name server answers; check namesrv: 127\.0\.0\.1:1: cannot be reached: "
+            r"Connection refused; 127\.0\.0\.1:2: cannot be reached: Connection refused$"
+        )
+        with pytest.raises(ConnectionError, match=message):
+            await Session("127.0.0.1:1; 127.0.0.1:2").open()
 
-        asyncio.run(test())
+    async def test_the_address_of_a_broker_is_an_error(self) -> None:
+        async with (
+            Broker.running(store=SMALL) as broker,
+            Producer(broker.address) as producer,
+        ):
+            with pytest.raises(RequestError, match="of a name server, not of a broker"):
+                await producer.send(Message("T", b""))
 
-    def test_the_address_of_a_broker_is_an_error(self) -> None:
-        async def test() -> None:
-            async with (
-                asyncio.timeout(20),
-                Broker.running(store=SMALL) as broker,
-                Producer(broker.address) as producer,
-            ):
-                with pytest.raises(RequestError, match="of a name server, not of a broker"):
-                    await producer.send(Message("T", b""))
+    async def test_a_server_that_does_not_answer_is_an_error(self) -> None:
+        async def be_silent(connection: Connection, request: RemotingCommand) -> None:
+            await asyncio.sleep(0.5)
 
-        asyncio.run(test())
-
-    def test_a_server_that_does_not_answer_is_an_error(self) -> None:
-        async def test() -> None:
-            async def be_silent(connection: Connection, request: RemotingCommand) -> None:
-                await asyncio.sleep(0.5)
-
-            server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
-            address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
-            session = await Session(address).open()
-            message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"
-            with pytest.raises(TimeoutError, match=message):
-                await session.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.05)
-            await session.close()
-            await server.stop()
-
-        asyncio.run(test())
+        server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
+        address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+        session = await Session(address).open()
+        message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"
+        with pytest.raises(TimeoutError, match=message):
+            await session.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.05)
+        await session.close()
+        await server.stop()

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
-from tests.client.clusters import clustered, read_all, until
+from tests.client.clusters import read_all, running_cluster, until
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Outcome, Producer, Received, sharing
@@ -35,27 +35,25 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_concurrent_first_sends_request_the_route_once(
-    exists: bool, requested: Counter[int]
+async def test_concurrent_first_sends_request_the_route_once(
+    namesrv: str, exists: bool, requested: Counter[int]
 ) -> None:
     """A service that has just started, with many messages at once."""
-
-    async def test(namesrv: str) -> None:
-        if exists:
-            async with Admin(namesrv) as admin:
-                await admin.create_topic("T", 4)
-        requested.clear()
-        async with Producer(namesrv) as producer:
-            await asyncio.gather(*(producer.send(Message("T", b"%d" % n)) for n in range(500)))
-        assert requested[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= (1 if exists else 4)
-        assert requested[RequestCode.HEART_BEAT] <= 2
-        stored = await read_all(namesrv, "T", 500)
-        assert sorted(int(message.body) for message in stored) == list(range(500))
-
-    clustered(test)
+    if exists:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("T", 4)
+    requested.clear()
+    async with Producer(namesrv) as producer:
+        await asyncio.gather(*(producer.send(Message("T", b"%d" % n)) for n in range(500)))
+    assert requested[RequestCode.GET_ROUTEINFO_BY_TOPIC] <= (1 if exists else 4)
+    assert requested[RequestCode.HEART_BEAT] <= 2
+    stored = await read_all(namesrv, "T", 500)
+    assert sorted(int(message.body) for message in stored) == list(range(500))
 
 
-def test_only_so_many_sends_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_so_many_sends_are_in_flight(
+    namesrv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sharing, "IN_FLIGHT_MAX", 8)
     in_flight, most = 0, 0
     request = Session.request
@@ -73,24 +71,22 @@ def test_only_so_many_sends_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(Session, "request", watched)
 
-    async def test(namesrv: str) -> None:
-        async with Producer(namesrv) as producer:
-            sends = [asyncio.ensure_future(producer.send(Message("T", b""))) for _ in range(100)]
-            await asyncio.sleep(0)
-            for send in sends[::10]:
-                send.cancel()
-            outcomes = await asyncio.gather(*sends, return_exceptions=True)
-        assert sum(isinstance(outcome, BaseException) for outcome in outcomes) == 10
-        assert most == 8
-
-    clustered(test)
+    async with Producer(namesrv) as producer:
+        sends = [asyncio.ensure_future(producer.send(Message("T", b""))) for _ in range(100)]
+        await asyncio.sleep(0)
+        for send in sends[::10]:
+            send.cancel()
+        outcomes = await asyncio.gather(*sends, return_exceptions=True)
+    assert sum(isinstance(outcome, BaseException) for outcome in outcomes) == 10
+    assert most == 8
 
 
-def test_an_idle_producer_is_asked_about_transactions() -> None:
+async def test_an_idle_producer_is_asked_about_transactions() -> None:
     """It restarted after a crash and has sent nothing yet."""
     config = BrokerConfig(transaction_timeout_ms=1, transaction_check_interval_ms=50)
 
-    async def test(namesrv: str) -> None:
+    async with running_cluster(config) as namesrv:
+
         def fail(message: Message) -> Outcome:
             raise RuntimeError("the process ends here")
 
@@ -108,74 +104,60 @@ def test_an_idle_producer_is_asked_about_transactions() -> None:
             (message,) = await read_all(namesrv, "T", 1)
             assert message.body == b"pay"
 
-    clustered(test, config=config)
-
 
 class TestSharedLookups:
-    def run(self, test: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(test, 30))
+    async def test_a_cancelled_caller_does_not_take_the_result_from_the_others(self) -> None:
+        lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
+        release = asyncio.Event()
+        started = 0
 
-    def test_a_cancelled_caller_does_not_take_the_result_from_the_others(self) -> None:
-        async def test() -> None:
-            lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
-            release = asyncio.Event()
-            started = 0
+        async def look_up() -> int:
+            nonlocal started
+            started += 1
+            await release.wait()
+            return started
 
-            async def look_up() -> int:
-                nonlocal started
-                started += 1
-                await release.wait()
-                return started
+        callers = [asyncio.ensure_future(lookups.get("T", look_up)) for _ in range(3)]
+        await asyncio.sleep(0)
+        callers[0].cancel()
+        await asyncio.sleep(0)
+        release.set()
+        assert await callers[1] == await callers[2] == 1
+        with pytest.raises(asyncio.CancelledError):
+            await callers[0]
+        assert await lookups.get("T", look_up) == 2
 
-            callers = [asyncio.ensure_future(lookups.get("T", look_up)) for _ in range(3)]
+    async def test_a_failure_is_that_of_all_callers_and_the_next_call_tries_again(self) -> None:
+        lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
+
+        async def fail() -> int:
             await asyncio.sleep(0)
-            callers[0].cancel()
-            await asyncio.sleep(0)
-            release.set()
-            assert await callers[1] == await callers[2] == 1
-            with pytest.raises(asyncio.CancelledError):
-                await callers[0]
-            assert await lookups.get("T", look_up) == 2
+            raise ConnectionError("down")
 
-        self.run(test())
+        async def succeed() -> int:
+            return 7
 
-    def test_a_failure_is_that_of_all_callers_and_the_next_call_tries_again(self) -> None:
-        async def test() -> None:
-            lookups = SharedLookups[int](asyncio.ensure_future, "Producer")
+        failed = await asyncio.gather(
+            *(lookups.get("T", fail) for _ in range(3)), return_exceptions=True
+        )
+        assert [str(error) for error in failed] == ["down"] * 3
+        assert await lookups.get("T", succeed) == 7
 
-            async def fail() -> int:
-                await asyncio.sleep(0)
-                raise ConnectionError("down")
+    async def test_a_close_ends_waiting_callers_with_an_error(self) -> None:
+        tasks: list[asyncio.Task[int]] = []
 
-            async def succeed() -> int:
-                return 7
+        def spawn(work: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
+            tasks.append(asyncio.ensure_future(work))
+            return tasks[-1]
 
-            failed = await asyncio.gather(
-                *(lookups.get("T", fail) for _ in range(3)), return_exceptions=True
-            )
-            assert [str(error) for error in failed] == ["down"] * 3
-            assert await lookups.get("T", succeed) == 7
+        lookups = SharedLookups[int](spawn, "Producer")
 
-        self.run(test())
+        async def wait() -> int:
+            await asyncio.Event().wait()
+            return 0
 
-    def test_a_close_ends_waiting_callers_with_an_error(self) -> None:
-        async def test() -> None:
-            tasks: list[asyncio.Task[int]] = []
-
-            def spawn(work: Coroutine[Any, Any, int]) -> asyncio.Task[int]:
-                tasks.append(asyncio.ensure_future(work))
-                return tasks[-1]
-
-            lookups = SharedLookups[int](spawn, "Producer")
-
-            async def wait() -> int:
-                await asyncio.Event().wait()
-                return 0
-
-            caller = asyncio.ensure_future(lookups.get("T", wait))
-            await asyncio.sleep(0)
-            tasks[0].cancel()
-            with pytest.raises(ClientClosedError, match="Producer was closed during the call"):
-                await caller
-
-        self.run(test())
+        caller = asyncio.ensure_future(lookups.get("T", wait))
+        await asyncio.sleep(0)
+        tasks[0].cancel()
+        with pytest.raises(ClientClosedError, match="Producer was closed during the call"):
+            await caller

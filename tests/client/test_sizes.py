@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.client.clusters import clustered, read_all
+from tests.client.clusters import read_all
 
 from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer, compression
 from firetrail.client.send import OutgoingMessage, batch_of, check_frame, draft_of
@@ -38,14 +38,11 @@ class TestBodies:
         assert len(draft.body) < 10_000
         assert draft.sys_flag & COMPRESSED
 
-    def test_the_largest_body_that_a_broker_accepts(self) -> None:
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                await producer.send(Message("T", RANDOM))
-                (got,) = await read_all(namesrv, "T", 1)
-                assert got.body == RANDOM
-
-        clustered(test)
+    async def test_the_largest_body_that_a_broker_accepts(self, namesrv: str) -> None:
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", RANDOM))
+            (got,) = await read_all(namesrv, "T", 1)
+            assert got.body == RANDOM
 
     def test_the_largest_body_that_consumers_decompress(
         self, monkeypatch: pytest.MonkeyPatch
@@ -85,18 +82,16 @@ class TestFrames:
         ],
         ids=["send", "one way", "batch", "encoded"],
     )
-    def test_requests_that_are_too_long_are_rejected(self, send: Callable[[Producer], Any]) -> None:
+    async def test_requests_that_are_too_long_are_rejected(
+        self, namesrv: str, send: Callable[[Producer], Any]
+    ) -> None:
         """They are rejected before they are sent, and the connection stays open."""
-
-        async def test(namesrv: str) -> None:
-            async with Producer(namesrv) as producer:
-                await producer.send(Message("T", b"before"))
-                with pytest.raises(IllegalMessageError, match="brokers read at most 16777216"):
-                    await send(producer)
-                assert not producer._session._losses
-                await producer.send(Message("T", b"after"))
-
-        clustered(test)
+        async with Producer(namesrv) as producer:
+            await producer.send(Message("T", b"before"))
+            with pytest.raises(IllegalMessageError, match="brokers read at most 16777216"):
+                await send(producer)
+            assert not producer._session._losses
+            await producer.send(Message("T", b"after"))
 
     def test_the_longest_request_that_a_broker_reads(self) -> None:
         """The limit is exact, with the longest request number."""

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from tests.client.clusters import Heard, clustered, fill, until
+from tests.client.clusters import Heard, fill, until
 
 from firetrail.client import (
     Admin,
@@ -39,66 +39,55 @@ def begin(namesrv: str, heard: Heard, start: StartPosition) -> PushConsumer:
     ],
     ids=["first", "last", "long ago"],
 )
-def test_a_new_group_starts_where_start_says(start: StartPosition, old: list[bytes]) -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 4)
-        heard = Heard()
-        async with begin(namesrv, heard, start) as consumer, Producer(namesrv) as producer:
-            await until(lambda: len([q for q in consumer.assigned if q.topic == "T"]) == 4)
-            for queue_id in range(4):
-                queue = MessageQueue("T", "broker-a", queue_id)
-                await producer.send(Message("T", b"new"), queue=queue)
-            await until(lambda: heard.bodies.count(b"new") == 4)
-        assert heard.bodies == [*old, *[b"new"] * 4]
-
-    clustered(test)
-
-
-def test_a_new_group_starts_at_a_time() -> None:
-    async def test(namesrv: str) -> None:
-        queue = MessageQueue("T", "broker-a", 0)
-        heard = Heard()
-        async with Producer(namesrv) as producer:
-            await producer.send(Message("T", b"old"), queue=queue)
-            await asyncio.sleep(0.02)  # store times have a resolution of milliseconds
-            between = time.time_ns() // 1_000_000
+async def test_a_new_group_starts_where_start_says(
+    namesrv: str, start: StartPosition, old: list[bytes]
+) -> None:
+    await fill(namesrv, "T", 4)
+    heard = Heard()
+    async with begin(namesrv, heard, start) as consumer, Producer(namesrv) as producer:
+        await until(lambda: len([q for q in consumer.assigned if q.topic == "T"]) == 4)
+        for queue_id in range(4):
+            queue = MessageQueue("T", "broker-a", queue_id)
             await producer.send(Message("T", b"new"), queue=queue)
-        async with PullConsumer(namesrv) as consumer:
-            await consumer.queues("T")
-            while await consumer.offsets.end(queue) < 2:
-                await asyncio.sleep(0.002)
-        async with begin(namesrv, heard, StartPosition(TIMESTAMP, between)):
-            await until(lambda: b"new" in heard.bodies)
-        assert heard.bodies == [b"new"]
-
-    clustered(test)
+        await until(lambda: heard.bodies.count(b"new") == 4)
+    assert heard.bodies == [*old, *[b"new"] * 4]
 
 
-def test_an_added_queue_is_consumed_from_its_first_message() -> None:
+async def test_a_new_group_starts_at_a_time(namesrv: str) -> None:
+    queue = MessageQueue("T", "broker-a", 0)
+    heard = Heard()
+    async with Producer(namesrv) as producer:
+        await producer.send(Message("T", b"old"), queue=queue)
+        await asyncio.sleep(0.02)  # store times have a resolution of milliseconds
+        between = time.time_ns() // 1_000_000
+        await producer.send(Message("T", b"new"), queue=queue)
+    async with PullConsumer(namesrv) as consumer:
+        await consumer.queues("T")
+        while await consumer.offsets.end(queue) < 2:
+            await asyncio.sleep(0.002)
+    async with begin(namesrv, heard, StartPosition(TIMESTAMP, between)):
+        await until(lambda: b"new" in heard.bodies)
+    assert heard.bodies == [b"new"]
+
+
+async def test_an_added_queue_is_consumed_from_its_first_message(namesrv: str) -> None:
     """Otherwise the group would skip messages sent before it noticed the new queue."""
-
-    async def test(namesrv: str) -> None:
-        heard = Heard()
-        async with Admin(namesrv) as admin, Producer(namesrv) as producer:
-            await admin.create_topic("T", 1)
-            async with begin(namesrv, heard, StartPosition(LAST, None)):
-                await producer.send(Message("T", b"0"))
-                await until(lambda: heard.bodies == [b"0"])
-            await admin.create_topic("T", 2)
-            await producer.send(Message("T", b"1"), queue=MessageQueue("T", "broker-a", 1))
-            async with begin(namesrv, heard, StartPosition(LAST, None)):
-                await until(lambda: heard.bodies == [b"0", b"1"])
-
-    clustered(test)
+    heard = Heard()
+    async with Admin(namesrv) as admin, Producer(namesrv) as producer:
+        await admin.create_topic("T", 1)
+        async with begin(namesrv, heard, StartPosition(LAST, None)):
+            await producer.send(Message("T", b"0"))
+            await until(lambda: heard.bodies == [b"0"])
+        await admin.create_topic("T", 2)
+        await producer.send(Message("T", b"1"), queue=MessageQueue("T", "broker-a", 1))
+        async with begin(namesrv, heard, StartPosition(LAST, None)):
+            await until(lambda: heard.bodies == [b"0", b"1"])
 
 
-def test_the_offset_of_a_new_group_is_none() -> None:
-    async def test(namesrv: str) -> None:
-        await fill(namesrv, "T", 1)
-        async with PullConsumer(namesrv, "G") as consumer:
-            assert [await consumer.committed(q) for q in await consumer.queues("T")] == [None] * 4
-
-    clustered(test)
+async def test_the_offset_of_a_new_group_is_none(namesrv: str) -> None:
+    await fill(namesrv, "T", 1)
+    async with PullConsumer(namesrv, "G") as consumer:
+        assert [await consumer.committed(q) for q in await consumer.queues("T")] == [None] * 4
 
 
 def test_start_time_ms_requires_timestamp() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.client.clusters import clustered, fill
+from tests.client.clusters import fill, running_cluster
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
@@ -79,16 +79,13 @@ def test_invalid_topics_are_rejected(topics: Any, error: type[Exception], messag
     ],
     ids=["no SQL", "switched off", "unknown"],
 )
-def test_a_condition_that_a_broker_rejects_is_an_error_at_open(
+async def test_a_condition_that_a_broker_rejects_is_an_error_at_open(
     wanted: SubscriptionData, allowed: bool, message: str, is_there: bool
 ) -> None:
     """Opening fails; otherwise the broker would reject every pull."""
-
-    async def test(namesrv: str) -> None:
+    async with running_cluster(BrokerConfig(property_filter=allowed)) as namesrv:
         if is_there:
             await fill(namesrv, "T", 1)
         for consumer in consumers(namesrv, {"T": wanted}):
             with pytest.raises(RequestError, match=message):
                 await consumer.open()
-
-    clustered(test, config=BrokerConfig(property_filter=allowed))
