@@ -12,33 +12,29 @@ from tests.helpers import Machine
 from firetrail.namesrv.kv import KVConfig
 
 
-def test_a_value_is_durable_when_the_put_returns(tmp_path: Path) -> None:
+async def test_a_value_is_durable_when_the_put_returns(tmp_path: Path) -> None:
     machine = Machine()
     path = tmp_path / "kv" / "kvConfig.json"
-    asyncio.run(KVConfig(path, machine.system).put("n", "k", "v"))
+    await KVConfig(path, machine.system).put("n", "k", "v")
     assert KVConfig(path).get("n", "k") == "v"
     synced = [call.path for call in machine.files.calls if call.operation == "sync_folder"]
     assert synced[-1] == path.parent, "the name of the file is not durable without its folder"
 
 
-def test_a_value_that_could_not_be_written_is_not_shown(tmp_path: Path) -> None:
+async def test_a_value_that_could_not_be_written_is_not_shown(tmp_path: Path) -> None:
     machine = Machine()
     kv = KVConfig(tmp_path / "kvConfig.json", machine.system)
-    asyncio.run(kv.put("n", "k", "old"))
+    await kv.put("n", "k", "old")
     machine.files.fail("sync", errno.EIO)
     with pytest.raises(OSError, match=r"Input/output"):
-        asyncio.run(kv.put("n", "k", "new"))
+        await kv.put("n", "k", "new")
     assert kv.get("n", "k") == "old"
     assert KVConfig(tmp_path / "kvConfig.json").get("n", "k") == "old"
 
 
-def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
+async def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
     path = tmp_path / "kvConfig.json"
-
-    async def change() -> None:
-        kv = KVConfig(path)
-        await asyncio.gather(*(kv.put("n", f"k{number}", "v") for number in range(20)))
-        await asyncio.gather(*(kv.delete("n", f"k{number}") for number in range(0, 20, 2)))
-
-    asyncio.run(change())
+    kv = KVConfig(path)
+    await asyncio.gather(*(kv.put("n", f"k{number}", "v") for number in range(20)))
+    await asyncio.gather(*(kv.delete("n", f"k{number}") for number in range(0, 20, 2)))
     assert KVConfig(path).namespace("n") == {f"k{number}": "v" for number in range(1, 20, 2)}

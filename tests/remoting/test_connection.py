@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -52,7 +52,7 @@ HANDLERS: dict[int, Handler] = {
 }
 
 
-class Serving:
+class Loopback:
     """A server with its address, and a client."""
 
     def __init__(self, server: RemotingServer, port: int, client: RemotingClient) -> None:
@@ -73,127 +73,107 @@ class Serving:
             writer.close()
 
 
-def serving(
-    test: Callable[[Serving], Awaitable[None]],
+@asynccontextmanager
+async def serving(
     limits: ServerLimits | None = None,
     on_closed: Callable[[Connection], None] | None = None,
     client_handlers: Mapping[int, Handler] | None = None,
-) -> None:
-    async def run() -> None:
-        server = RemotingServer(HANDLERS, limits, on_closed)
-        client = RemotingClient(client_handlers)
-        port = await server.start("127.0.0.1", 0)
-        try:
-            async with asyncio.timeout(20):
-                await test(Serving(server, port, client))
-        finally:
-            await client.close()
-            await server.stop()
+) -> AsyncIterator[Loopback]:
+    server = RemotingServer(HANDLERS, limits, on_closed)
+    client = RemotingClient(client_handlers)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield Loopback(server, port, client)
+    finally:
+        await client.close()
+        await server.stop()
 
-    asyncio.run(run())
+
+@pytest.fixture
+async def loopback() -> AsyncIterator[Loopback]:
+    """A server with the default limits."""
+    async with serving() as loopback:
+        yield loopback
 
 
 @pytest.mark.parametrize("serialize", Serialize)
-def test_request_and_response(serialize: Serialize) -> None:
-    async def test(s: Serving) -> None:
-        answer = await s.ask(ECHO, fields={"a": "b"}, body=b"x" * 100_000, serialize=serialize)
-        assert (answer.code, answer.fields, len(answer.content)) == (0, {"a": "b"}, 100_000)
-        assert answer.serialize is serialize
-
-    serving(test)
+async def test_a_request_gets_its_response(loopback: Loopback, serialize: Serialize) -> None:
+    answer = await loopback.ask(ECHO, fields={"a": "b"}, body=b"x" * 100_000, serialize=serialize)
+    assert (answer.code, answer.fields, len(answer.content)) == (0, {"a": "b"}, 100_000)
+    assert answer.serialize is serialize
 
 
-def test_many_requests_share_one_connection() -> None:
-    async def test(s: Serving) -> None:
-        answers = await asyncio.gather(
-            *(s.ask(SLOW if n % 3 else ECHO, body=b"%d" % n) for n in range(300))
-        )
-        assert len(s.server.connections) == 1
-        for n, answer in enumerate(answers):
-            assert (answer.remark == "at last") if n % 3 else (answer.content == b"%d" % n)
-
-    serving(test)
+async def test_many_requests_share_one_connection(loopback: Loopback) -> None:
+    answers = await asyncio.gather(
+        *(loopback.ask(SLOW if n % 3 else ECHO, body=b"%d" % n) for n in range(300))
+    )
+    assert len(loopback.server.connections) == 1
+    for n, answer in enumerate(answers):
+        assert (answer.remark == "at last") if n % 3 else (answer.content == b"%d" % n)
 
 
 class TestFailures:
-    def test_a_request_error_is_answered_with_its_code(self) -> None:
-        async def test(s: Serving) -> None:
-            with pytest.raises(RequestError, match="no such topic") as caught:
-                await s.client.ask(s.address, RemotingCommand(FAIL))
-            assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
+    async def test_a_request_error_is_answered_with_its_code(self, loopback: Loopback) -> None:
+        with pytest.raises(RequestError, match="no such topic") as caught:
+            await loopback.client.ask(loopback.address, RemotingCommand(FAIL))
+        assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
-        serving(test)
-
-    def test_an_unexpected_error_is_answered_and_logged(
+    async def test_an_unexpected_error_is_answered_and_logged(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        async def test(s: Serving) -> None:
-            answer = await s.ask(BROKEN)
+        async with serving() as loopback:
+            answer = await loopback.ask(BROKEN)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert answer.remark == "ZeroDivisionError: a bug"
-            assert (await s.ask(ECHO)).code == 0
-
-        serving(test)
+            assert (await loopback.ask(ECHO)).code == 0
         assert "request 4 failed" in caplog.text
 
-    def test_an_unknown_code_is_answered_as_not_supported(self) -> None:
-        async def test(s: Serving) -> None:
-            answer = await s.ask(4711)
-            assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-            assert answer.remark == " request type 4711 not supported"
+    async def test_an_unknown_code_is_answered_as_not_supported(self, loopback: Loopback) -> None:
+        answer = await loopback.ask(4711)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark == " request type 4711 not supported"
 
-        serving(test)
+    async def test_a_port_without_a_server_is_a_connection_error(self) -> None:
+        client = RemotingClient()
+        with pytest.raises(OSError):
+            await client.request("127.0.0.1:1", RemotingCommand(ECHO))
+        await client.close()
 
-    def test_a_port_without_a_server_is_a_connection_error(self) -> None:
-        async def run() -> None:
-            client = RemotingClient()
-            with pytest.raises(OSError):
-                await client.request("127.0.0.1:1", RemotingCommand(ECHO))
-            await client.close()
+    async def test_a_late_answer_after_a_timeout_is_ignored(self, loopback: Loopback) -> None:
+        with pytest.raises(TimeoutError):
+            await loopback.client.request(loopback.address, RemotingCommand(SLOW), 0.001)
+        assert (await loopback.ask(ECHO, body=b"still fine")).content == b"still fine"
 
-        asyncio.run(run())
-
-    def test_a_late_answer_after_a_timeout_is_ignored(self) -> None:
-        async def test(s: Serving) -> None:
-            with pytest.raises(TimeoutError):
-                await s.client.request(s.address, RemotingCommand(SLOW), 0.001)
-            assert (await s.ask(ECHO, body=b"still fine")).content == b"still fine"
-
-        serving(test)
-
-    def test_requests_fail_when_the_server_closes_the_connection(self) -> None:
-        async def test(s: Serving) -> None:
-            asked = asyncio.ensure_future(s.ask(SLOW))
-            while not s.server.connections:
-                await asyncio.sleep(0.001)
-            next(iter(s.server.connections)).abort()
-            with pytest.raises(ConnectionError, match="lost"):
-                await asked
-            assert (await s.ask(ECHO)).code == 0  # on a new connection
-
-        serving(test)
+    async def test_requests_fail_when_the_server_closes_the_connection(
+        self, loopback: Loopback
+    ) -> None:
+        asked = asyncio.ensure_future(loopback.ask(SLOW))
+        while not loopback.server.connections:
+            await asyncio.sleep(0.001)
+        next(iter(loopback.server.connections)).abort()
+        with pytest.raises(ConnectionError, match="lost"):
+            await asked
+        assert (await loopback.ask(ECHO)).code == 0  # on a new connection
 
 
-def test_one_way_is_not_answered() -> None:
-    async def test(s: Serving) -> None:
-        async with s.raw() as (reader, writer):
-            for flag in (CommandFlag.ONE_WAY, 0):
-                writer.writelines(encode_frame(RemotingCommand(ECHO, opaque=int(flag), flag=flag)))
-            (answer,) = FrameReader().feed(await reader.read(1000))
-            assert answer.opaque == 0
-
-    serving(test)
+async def test_one_way_is_not_answered(loopback: Loopback) -> None:
+    async with loopback.raw() as (reader, writer):
+        for flag in (CommandFlag.ONE_WAY, 0):
+            writer.writelines(encode_frame(RemotingCommand(ECHO, opaque=int(flag), flag=flag)))
+        (answer,) = FrameReader().feed(await reader.read(1000))
+        assert answer.opaque == 0
 
 
-def test_a_server_sends_requests_to_its_client() -> None:
+async def test_a_server_sends_requests_to_its_client() -> None:
     received: list[RemotingCommand] = []
 
     def note(connection: Connection, request: RemotingCommand) -> None:
         received.append(request)
 
-    async def test(s: Serving) -> None:
-        await s.ask(ECHO)
-        (connection,) = s.server.connections
+    handlers: dict[int, Handler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note, ECHO: echo}
+    async with serving(client_handlers=handlers) as loopback:
+        await loopback.ask(ECHO)
+        (connection,) = loopback.server.connections
         connection.tell(
             RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
         )
@@ -202,22 +182,17 @@ def test_a_server_sends_requests_to_its_client() -> None:
         assert (await connection.request(RemotingCommand(99), 5)).code == 3
         assert received[0].fields == {"consumerGroup": "G"}
 
-    handlers: dict[int, Handler] = {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: note, ECHO: echo}
-    serving(test, client_handlers=handlers)
 
-
-def test_the_server_notices_a_closed_connection() -> None:
+async def test_the_server_notices_a_closed_connection() -> None:
     gone: list[str] = []
 
-    async def test(s: Serving) -> None:
-        async with s.raw() as (_, writer):
+    async with serving(on_closed=lambda connection: gone.append(connection.peer)) as loopback:
+        async with loopback.raw() as (_, writer):
             mine = "{}:{}".format(*writer.get_extra_info("sockname"))
             await asyncio.sleep(0.01)
         while not gone:
             await asyncio.sleep(0.001)
         assert gone == [mine]
-
-    serving(test, on_closed=lambda connection: gone.append(connection.peer))
 
 
 class TestLimits:
@@ -226,46 +201,38 @@ class TestLimits:
         [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b"\xff" * 9, b"\0" * 9],
         ids=["http", "tls", "ones", "zeros"],
     )
-    def test_garbage_closes_the_connection(self, garbage: bytes) -> None:
-        async def test(s: Serving) -> None:
-            async with s.raw() as (reader, writer):
-                writer.write(garbage.ljust(16, b"\0"))
-                assert await reader.read(100) == b""
-            assert (await s.ask(ECHO)).code == 0
+    async def test_garbage_closes_the_connection(self, loopback: Loopback, garbage: bytes) -> None:
+        async with loopback.raw() as (reader, writer):
+            writer.write(garbage.ljust(16, b"\0"))
+            assert await reader.read(100) == b""
+        assert (await loopback.ask(ECHO)).code == 0
 
-        serving(test)
+    async def test_requests_before_garbage_are_handled(
+        self, monkeypatch: pytest.MonkeyPatch, loopback: Loopback
+    ) -> None:
+        handled = asyncio.Event()
 
-    def test_requests_before_garbage_are_answered(self) -> None:
-        async def test(s: Serving) -> None:
-            handled = asyncio.Event()
+        def note(connection: Connection, request: RemotingCommand) -> None:
+            handled.set()
 
-            def note(connection: Connection, request: RemotingCommand) -> None:
-                handled.set()
+        monkeypatch.setitem(HANDLERS, NOTE, note)
+        async with loopback.raw() as (_, writer):
+            writer.write(b"".join(encode_frame(RemotingCommand(NOTE))) + b"\xff" * 20)
+            await handled.wait()
 
-            HANDLERS[50] = note
-            async with s.raw() as (_, writer):
-                writer.write(b"".join(encode_frame(RemotingCommand(50))) + b"\xff" * 20)
-                await handled.wait()
-            del HANDLERS[50]
-
-        serving(test)
-
-    def test_connections_above_the_limit_are_refused(self) -> None:
-        async def test(s: Serving) -> None:
-            async with s.raw(), s.raw(), s.raw() as (reader, _):
+    async def test_connections_above_the_limit_are_refused(self) -> None:
+        async with serving(ServerLimits(connections=2)) as loopback:
+            async with loopback.raw(), loopback.raw(), loopback.raw() as (reader, _):
                 assert await reader.read(1) == b""
-            assert len(s.server.connections) <= 2
+            assert len(loopback.server.connections) <= 2
 
-        serving(test, ServerLimits(connections=2))
-
-    def test_a_frame_that_takes_too_long_closes_the_connection(
+    async def test_a_frame_that_takes_too_long_closes_the_connection(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
-
-        async def test(s: Serving) -> None:
+        async with serving(ServerLimits(frame_s=0.1)) as loopback:
             frame = b"".join(encode_frame(RemotingCommand(ECHO, body=b"x" * 500)))
-            async with s.raw() as (reader, writer):
+            async with loopback.raw() as (reader, writer):
                 closed = asyncio.ensure_future(reader.read(1))
                 for byte in frame:  # sending a byte now and then does not extend the time
                     if closed.done():
@@ -275,27 +242,20 @@ class TestLimits:
                 with contextlib.suppress(ConnectionResetError):  # the connection is reset
                     assert await closed == b""
 
-        serving(test, ServerLimits(frame_s=0.1))
-
-    def test_idle_connections_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_idle_connections_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+        limits = ServerLimits(idle_s=0.05)
+        async with serving(limits) as loopback, loopback.raw() as (reader, _):
+            assert await reader.read(1) == b""
 
-        async def test(s: Serving) -> None:
-            async with s.raw() as (reader, _):
-                assert await reader.read(1) == b""
-
-        serving(test, ServerLimits(idle_s=0.05))
-
-    def test_too_many_requests_of_one_code_are_answered_as_busy(self) -> None:
-        async def test(s: Serving) -> None:
-            answers = await asyncio.gather(*(s.ask(SLOW) for _ in range(5)))
+    async def test_too_many_requests_of_one_code_are_answered_as_busy(self) -> None:
+        async with serving(ServerLimits(running={SLOW: 2})) as loopback:
+            answers = await asyncio.gather(*(loopback.ask(SLOW) for _ in range(5)))
             busy = [a for a in answers if a.code == ResponseCode.SYSTEM_BUSY]
             assert [a.remark for a in busy] == [BUSY] * 3
-            assert (await s.ask(SLOW)).code == 0  # later there is capacity again
+            assert (await loopback.ask(SLOW)).code == 0  # later there is capacity again
 
-        serving(test, ServerLimits(running={SLOW: 2}))
-
-    def test_too_many_requests_of_a_connection_pause_reading(
+    async def test_too_many_requests_of_a_connection_pause_reading(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A flood of requests without body waits in the socket, not in memory."""
@@ -305,19 +265,17 @@ class TestLimits:
             nonlocal most, done
             most, done = max(most, connection.queued), done + 1
 
-        async def test(s: Serving) -> None:
+        monkeypatch.setitem(HANDLERS, NOTE, note)
+        monkeypatch.setattr("firetrail.remoting.server.QUEUED_MAX", 100)
+        async with serving() as loopback:
             flood = b"".join(encode_frame(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
-            async with s.raw() as (_, writer):
+            async with loopback.raw() as (_, writer):
                 writer.write(flood)
                 while done < 60_000:
                     await asyncio.sleep(0.01)
             assert most < 10_000
 
-        monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.server.QUEUED_MAX", 100)
-        serving(test)
-
-    def test_too_many_bytes_of_a_connection_pause_reading(
+    async def test_too_many_bytes_of_a_connection_pause_reading(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         most = done = 0
@@ -326,37 +284,34 @@ class TestLimits:
             nonlocal most, done
             most, done = max(most, connection.unhandled_bytes), done + 1
 
-        async def test(s: Serving) -> None:
+        monkeypatch.setitem(HANDLERS, NOTE, note)
+        monkeypatch.setattr("firetrail.remoting.server._SLICE", 1)
+        monkeypatch.setattr("firetrail.remoting.server.UNHANDLED_MAX", 150_000)
+        async with serving() as loopback:
             command = RemotingCommand(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
-            async with s.raw() as (_, writer):
+            async with loopback.raw() as (_, writer):
                 writer.write(b"".join(encode_frame(command)) * 100)
                 while done < 100:
                     await asyncio.sleep(0.01)
             assert most < 2_000_000
 
-        monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.server._SLICE", 1)
-        monkeypatch.setattr("firetrail.remoting.server.UNHANDLED_MAX", 150_000)
-        serving(test)
-
-    def test_too_many_waiting_bytes_pause_reading(self) -> None:
+    async def test_too_many_waiting_bytes_pause_reading(self) -> None:
         """Requests above the limit are read later, not lost."""
-
-        async def test(s: Serving) -> None:
-            answers = await asyncio.gather(*(s.ask(SLOW, body=b"x" * 1000) for _ in range(20)))
+        async with serving(ServerLimits(waiting_bytes=3000)) as loopback:
+            answers = await asyncio.gather(
+                *(loopback.ask(SLOW, body=b"x" * 1000) for _ in range(20))
+            )
             assert {a.remark for a in answers} == {"at last"}
 
-        serving(test, ServerLimits(waiting_bytes=3000))
-
-    def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
-        async def test(s: Serving) -> None:
+    async def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
+        async with serving(ServerLimits(frames=Limits(frame=1000))) as loopback:
             with pytest.raises(ConnectionError):
-                await s.ask(ECHO, body=b"x" * 2000)
-
-        serving(test, ServerLimits(frames=Limits(frame=1000)))
+                await loopback.ask(ECHO, body=b"x" * 2000)
 
 
-def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_heartbeats_are_handled_before_other_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     order: list[int] = []
 
     def note(connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -366,59 +321,50 @@ def test_heartbeats_are_handled_before_other_requests(monkeypatch: pytest.Monkey
     monkeypatch.setitem(HANDLERS, RequestCode.PULL_MESSAGE, note)
     monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, note)
 
-    async def test(s: Serving) -> None:
+    async with serving() as loopback:
         flood = [RemotingCommand(RequestCode.PULL_MESSAGE, opaque=n) for n in range(1000)]
         heartbeat = RemotingCommand(RequestCode.HEART_BEAT, opaque=5000)
         data = b"".join(b"".join(encode_frame(c)) for c in (*flood, heartbeat))
-        async with s.raw() as (reader, writer):
+        async with loopback.raw() as (reader, writer):
             writer.write(data)
             frames, got = FrameReader(), 0
             while got < 1001:
                 got += len(list(frames.feed(await reader.read(1 << 16))))
         assert order.index(RequestCode.HEART_BEAT) < 1000
 
-    serving(test)
+
+async def test_a_stop_answers_requests_in_progress() -> None:
+    server, client = RemotingServer(HANDLERS), RemotingClient()
+    port = await server.start("127.0.0.1", 0)
+    asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", RemotingCommand(SLOW)))
+    while not server._tasks:
+        await asyncio.sleep(0.001)
+    await server.stop()
+    assert (await asked).remark == "at last"
+    assert not server.connections
+    with pytest.raises(OSError):
+        await client.request(f"127.0.0.1:{port}", RemotingCommand(ECHO))
+    await client.close()
 
 
-def test_a_stop_answers_requests_in_progress() -> None:
-    async def run() -> None:
-        server, client = RemotingServer(HANDLERS), RemotingClient()
-        port = await server.start("127.0.0.1", 0)
-        asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", RemotingCommand(SLOW)))
-        while not server._tasks:
-            await asyncio.sleep(0.001)
-        await server.stop()
-        assert (await asked).remark == "at last"
-        assert not server.connections
-        with pytest.raises(OSError):
-            await client.request(f"127.0.0.1:{port}", RemotingCommand(ECHO))
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_response_that_cannot_be_encoded_becomes_an_error_response(
+    loopback: Loopback,
+) -> None:
+    response = await loopback.ask(UNWRITABLE, serialize=Serialize.ROCKETMQ)
+    assert response.code == ResponseCode.SYSTEM_ERROR
+    assert "does not fit into a binary header" in (response.remark or "")
+    assert (await loopback.ask(ECHO, body=b"still there")).body == b"still there"
 
 
-def test_a_response_that_cannot_be_encoded_becomes_an_error_response() -> None:
-    async def test(serving: Serving) -> None:
-        response = await serving.ask(UNWRITABLE, serialize=Serialize.ROCKETMQ)
-        assert response.code == ResponseCode.SYSTEM_ERROR
-        assert "does not fit into a binary header" in (response.remark or "")
-        assert (await serving.ask(ECHO, body=b"still there")).body == b"still there"
-
-    serving(test)
-
-
-def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A close waits for unwritten data, but must not wait forever."""
     monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
-
-    async def test(s: Serving) -> None:
-        async with s.raw() as (_, writer):
-            writer.transport.pause_reading()  # type: ignore[attr-defined]
-            command = RemotingCommand(ECHO, body=b"x" * 1_000_000)
-            writer.write(b"".join(encode_frame(command)) * 20)
-            while not s.server.connections:
-                await asyncio.sleep(0.01)
-            while s.server.connections:
-                await asyncio.sleep(0.01)
-
-    serving(test, ServerLimits(idle_s=0.2))
+    limits = ServerLimits(idle_s=0.2)
+    async with serving(limits) as loopback, loopback.raw() as (_, writer):
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        command = RemotingCommand(ECHO, body=b"x" * 1_000_000)
+        writer.write(b"".join(encode_frame(command)) * 20)
+        while not loopback.server.connections:
+            await asyncio.sleep(0.01)
+        while loopback.server.connections:
+            await asyncio.sleep(0.01)

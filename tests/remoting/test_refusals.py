@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.broker.brokers import Talk, running
+from tests.broker.brokers import talking
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -66,11 +66,9 @@ def test_the_number_of_kinds_is_limited(caplog: pytest.LogCaptureFixture) -> Non
     assert len(caplog.messages) == len(refusals._kinds) == KINDS_MAX
 
 
-def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture) -> None:
-    async def test(talk: Talk) -> None:
+async def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture) -> None:
+    async with talking() as talk:
         for _ in range(3):
             await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")
-
-    running(test)
     (line,) = [m for m in caplog.messages if "refused" in m]
     assert "is refused with code 1: accurate timer message is not enabled" in line
