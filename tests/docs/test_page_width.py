@@ -28,10 +28,6 @@ NOT_YET = (
     "docs/format/wire.md",
     "docs/guide/client.md",
     "docs/guide/spark.md",
-    "examples/README.md",
-    "interop/README.md",
-    "interop/java/README.md",
-    "tests/golden/README.md",
 )
 """Pages that are still being rewritten."""
 
