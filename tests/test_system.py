@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import PATIENCE_S
 
 from firetrail import libc
-from firetrail.system import SYNCS_AT_ONCE, SYNCS_IN_LINE, Clock, Files, System
+from firetrail.system import SYNC_THREADS, SYNCS_QUEUED, Clock, Files, System
 
 files = Files()
 
@@ -290,20 +290,20 @@ def test_folders_are_listed_without_files(tmp_path: Path) -> None:
 
 class TestAtOnce:
     def test_all_calls_are_made_by_several_threads(self) -> None:
-        together = threading.Barrier(SYNCS_AT_ONCE, timeout=PATIENCE_S)
+        together = threading.Barrier(SYNC_THREADS, timeout=PATIENCE_S)
         made: list[int] = []
 
         def call(number: int) -> None:
-            if number < SYNCS_AT_ONCE:
+            if number < SYNC_THREADS:
                 together.wait()  # raises unless so many come here
             made.append(number)
 
-        assert files.at_once([partial(call, number) for number in range(100)])
+        assert files.run_in_threads([partial(call, number) for number in range(100)])
         assert sorted(made) == list(range(100))
 
     def test_few_are_made_by_the_caller(self) -> None:
         threads: list[threading.Thread] = []
-        assert files.at_once([lambda: threads.append(threading.current_thread())] * 3)
+        assert files.run_in_threads([lambda: threads.append(threading.current_thread())] * 3)
         assert set(threads) == {threading.current_thread()}
 
     @pytest.mark.parametrize("count", [3, 100])
@@ -313,13 +313,13 @@ class TestAtOnce:
 
         calls: list[Callable[[], object]] = [lambda: None] * count
         with pytest.raises(OSError, match="no"):
-            files.at_once([*calls, fail, *calls])
+            files.run_in_threads([*calls, fail, *calls])
 
-    @pytest.mark.parametrize("count", [3, 3 * SYNCS_IN_LINE])
+    @pytest.mark.parametrize("count", [3, 3 * SYNCS_QUEUED])
     def test_no_more_when_the_time_is_over(self, count: int) -> None:
         made: list[None] = []
-        assert not files.at_once([lambda: made.append(None)] * count, lambda: len(made) > 0)
-        assert 0 < len(made) <= SYNCS_AT_ONCE  # a call of each thread, and not all that wait
+        assert not files.run_in_threads([lambda: made.append(None)] * count, lambda: len(made) > 0)
+        assert 0 < len(made) <= SYNC_THREADS  # a call of each thread, and not all that wait
 
 
 class TestUnfinishedWork:

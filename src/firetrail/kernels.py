@@ -1,13 +1,13 @@
-"""Whether the kernels run compiled: the loops that run once for every message.
+"""The choice between compiled and uncompiled kernels, the loops that run once per message.
 
-Kernels live in the ``kernels`` folder of the layer that uses them. Each one is ordinary Python that
-Cython's pure-Python mode also understands, so there is one source for both ways of running it.
-Installed side by side are ``scan.py`` and, if there was a C compiler at build time, the extension
-made from it; Python prefers the extension.
+Kernels are in the ``kernels`` folder of the layer that uses them. Each one is ordinary Python that
+Cython's pure-Python mode also understands, so one source serves both. ``scan.py`` is installed next
+to the extension that was compiled from it, if there was a C compiler at build time; Python prefers
+the extension.
 
-Compiled kernels call each other in C, so they run together or not at all: if one of them was not
-built, the others are not used either. ``FIRETRAIL_PURE=1`` in the environment has the same effect,
-which is how the tests run the uncompiled kernels of an installation that has both.
+Compiled kernels call each other in C, so either all of them or none are used: if one was not built,
+the others are ignored. ``FIRETRAIL_PURE=1`` in the environment has the same effect; the tests use
+it to run the uncompiled kernels of an installation that has both.
 """
 
 import os
@@ -25,20 +25,20 @@ _LAYERS = ("format", "store", "remoting", "pipeline")
 
 
 def kernel_folders() -> tuple[str, ...]:
-    """The folders that hold kernels, one per layer."""
+    """Return the folders with kernels, one per layer."""
     return tuple(os.path.join(os.path.dirname(__file__), layer, "kernels") for layer in _LAYERS)
 
 
 def _kernels() -> Iterable[tuple[str, str]]:
-    """Full name of every kernel, and the path of its source without the suffix."""
+    """Yield the full name of every kernel, and the path of its source without the suffix."""
     for layer, folder in zip(_LAYERS, kernel_folders(), strict=True):
         for module in pkgutil.iter_modules([folder]):
-            if not module.name.startswith("_"):  # an underscore marks a module that is no kernel
+            if not module.name.startswith("_"):  # modules with an underscore are not compiled
                 yield f"firetrail.{layer}.kernels.{module.name}", os.path.join(folder, module.name)
 
 
 def kernel_names() -> tuple[str, ...]:
-    """The full names of all kernels."""
+    """Return the full names of all kernels."""
     return tuple(name for name, _ in _kernels())
 
 
@@ -61,11 +61,11 @@ MISSING: tuple[str, ...] = tuple(
 """The kernels that were not compiled when Firetrail was built."""
 
 COMPILED: bool = not PURE_WANTED and not MISSING
-"""Whether the kernels run compiled. Asking loads none of them."""
+"""Whether the kernels run compiled. Reading it does not load them."""
 
 
 def prepare(folders: Iterable[str]) -> None:
-    """Make the sources of a package of kernels the modules to import, unless all are compiled."""
+    """Make Python import the sources of the kernels in these folders, unless all are compiled."""
     if COMPILED:
         return
     for folder in filter(os.path.isdir, folders):

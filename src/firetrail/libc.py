@@ -1,4 +1,4 @@
-"""Calls of the C library that Python does not offer, or during which it blocks other threads."""
+"""Functions of the C library that Python lacks, or during which it holds the GIL."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def advise(mapping: mmap.mmap | memoryview, offset: int, length: int, advice: int) -> None:
-    """Call ``madvise`` for a range; unlike the method of ``mmap``, it lets other threads run."""
+    """Call ``madvise`` for a range; unlike the method of ``mmap``, it releases the GIL."""
     start = offset & ~(mmap.PAGESIZE - 1)
     anchor = ctypes.c_char.from_buffer(mapping, start)
     try:
         address = ctypes.c_void_p(ctypes.addressof(anchor))
         _LIBC.madvise(address, ctypes.c_size_t(offset + length - start), advice)
     finally:
-        del anchor  # or the mapping could never be closed
+        del anchor  # otherwise the mapping could not be closed
 
 
 def lock_memory(mapping: mmap.mmap) -> None:
-    """Keep the pages of a mapping in memory. Raises OSError, mostly for lack of permission."""
+    """Lock a mapping in memory. Raises OSError, usually because it is not permitted."""
     anchor = ctypes.c_char.from_buffer(mapping)
     try:
         address = ctypes.c_void_p(ctypes.addressof(anchor))
@@ -34,7 +34,7 @@ def lock_memory(mapping: mmap.mmap) -> None:
             code = ctypes.get_errno()
             raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
     finally:
-        del anchor  # or the mapping could never be closed
+        del anchor  # otherwise the mapping could not be closed
 
 
 def swap_names(path: Path, other: Path) -> bool:

@@ -1,11 +1,11 @@
-"""The one seam to the operating system: files, syncs, locks and the clock.
+"""The only access to the operating system: files, syncs, locks and the clock.
 
-Everything below the store goes through a :class:`System` that is handed in, so that tests can
-replace it and make a disk full, a sync fail or a clock run backwards. Nothing here retries and
-nothing swallows an error.
+The store reaches the operating system through a :class:`System` that it is given. Tests replace it
+to make a disk full, a sync fail or a clock run backwards. Nothing here retries, and nothing
+swallows an error.
 
-Syncs are ``fdatasync``: on Linux it covers pages that were written through a mapping, and it lets
-other threads run, which ``mmap.flush`` does not.
+A sync is ``fdatasync``: on Linux it covers pages that were written through a mapping, and it
+releases the GIL, which ``mmap.flush`` does not.
 """
 
 from __future__ import annotations
@@ -28,39 +28,40 @@ from firetrail import libc
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
-SYNCS_AT_ONCE = 16
-"""So many threads wait for the disk at the same time."""
-SYNCS_IN_LINE = 256
-"""So many are handed to these threads at a time."""
+SYNC_THREADS = 16
+"""Threads that wait for the disk at the same time."""
+SYNCS_QUEUED = 256
+"""Calls that are handed to these threads at a time."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Nothing was synced yet, and later there may be one: not a sync that failed."""
+"""Errors of a sync that did not begin, because the process has too many open files: it may be
+retried, unlike a sync that failed."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _ZEROS = bytes(1 << 20)
 _COPY_STEP = 16 << 20
 _NO_KERNEL_COPY = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM)
-"""Between these two files, or on this kernel, bytes are copied through the process."""
+"""Errors of ``copy_file_range`` where files, or this kernel, require a copy through the process."""
 _WRITEV_MAX = 1024  # IOV_MAX of Linux
 
 
 class SyncError(OSError):
-    """A sync that failed where a file or a folder was made: it must not be tried again."""
+    """A failed sync of a new file or folder, which must not be retried."""
 
 
 class Files:
-    """What the store asks of a file system."""
+    """The operations on files that the store uses."""
 
     def open(self, path: Path, *, writable: bool, create: bool = False) -> int:
-        """A file descriptor of the file, which must exist unless ``create``."""
+        """Open a file, which must exist unless ``create``; return the descriptor."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0)
         return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
     def open_new(self, path: Path) -> int:
-        """A descriptor of a new, empty file that :meth:`give_name` will call ``path``.
+        """Create an empty file that :meth:`give_name` will call ``path``; return the descriptor.
 
-        Until then a crash leaves nothing of it, where the file system can do that; elsewhere it
-        has its name at once.
+        A crash before that leaves no file, if the file system supports unnamed files; otherwise the
+        file has its name from the beginning.
         """
         if _UNNAMED:
             try:
@@ -73,27 +74,28 @@ class Files:
         return descriptor
 
     def give_name(self, descriptor: int, path: Path) -> None:
-        """Let a file that :meth:`open_new` gave appear, in the place of whatever is there."""
+        """Give a file of :meth:`open_new` its name, and replace a file that has it."""
         if os.fstat(descriptor).st_nlink == 0:
             path.unlink(missing_ok=True)
-            # With a directory descriptor, which an absolute path does not need, links are followed.
+            # os.link follows the symbolic link in /proc only if it is given a directory descriptor,
+            # which an absolute path does not need.
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
     def close(self, descriptor: int) -> None:
-        """Close a descriptor that :meth:`open` or :meth:`open_new` gave."""
+        """Close a descriptor of :meth:`open` or :meth:`open_new`."""
         os.close(descriptor)
 
     def descriptor_limit(self) -> int:
-        """How many files the process may have open."""
+        """Return how many files the process may have open."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return soft if soft != resource.RLIM_INFINITY else 1 << 20
 
     def size(self, path: Path) -> int:
-        """Length of the file in bytes."""
+        """Return the length of the file in bytes."""
         return path.stat().st_size
 
     def modified_ms(self, path: Path) -> int:
-        """When the file was last changed."""
+        """Return when the file was last changed, in ms since 1970."""
         return path.stat().st_mtime_ns // 1_000_000
 
     def set_size(self, descriptor: int, size: int) -> None:
@@ -101,13 +103,14 @@ class Files:
         os.ftruncate(descriptor, size)
 
     def allocate(self, descriptor: int, offset: int, length: int) -> None:
-        """Back a range with disk space, so that writing to its mapping cannot kill the process."""
+        """Allocate disk space for a range, so that writing to its mapping cannot raise SIGBUS."""
         os.posix_fallocate(descriptor, offset, length)
 
     def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
-        """A shared mapping of the file's first ``size`` bytes.
+        """Map the first ``size`` bytes of the file, shared.
 
-        Raises MemoryError if the process may not have so much, or so many: that passes.
+        Raises MemoryError if the process has too much memory or too many mappings, which is
+        temporary.
         """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
@@ -118,33 +121,33 @@ class Files:
             raise MemoryError(f"no memory to map a file of {size} bytes") from error
 
     def populate(self, view: memoryview, offset: int, length: int) -> None:
-        """Fault the pages of a range in for writing, with other threads running meanwhile.
+        """Fault in the pages of a range for writing, without the GIL.
 
-        Only speed depends on it: a kernel that cannot do it is no error.
+        It affects only speed, so it is not an error if the kernel does not support it.
         """
         libc.advise(view, offset, length, libc.MADV_POPULATE_WRITE)
 
     def expect_scattered(self, mapping: mmap.mmap) -> None:
-        """Read no neighbours of a page that is missing from a mapping.
+        """Switch off read-ahead for a mapping.
 
-        By default the kernel reads up to ``read_ahead_kb`` around it, holes included, which is
-        megabytes per file on some machines. Only speed and memory depend on it.
+        By default the kernel reads up to ``read_ahead_kb`` around a missing page, including holes,
+        which is megabytes per file on some machines. This affects only speed and memory.
         """
         mapping.madvise(mmap.MADV_RANDOM)
 
-    def let_go(self, mapping: mmap.mmap, offset: int, length: int) -> None:
-        """Count a range of a shared mapping no longer as memory of this process.
+    def release_pages(self, mapping: mmap.mmap, offset: int, length: int) -> None:
+        """Remove a range of a shared mapping from the memory of this process.
 
-        Nothing is lost: the pages stay in the system's cache, and are there at the next access.
+        No data is lost: the pages stay in the page cache, and are mapped again at the next access.
         """
         libc.advise(mapping, offset, length, mmap.MADV_DONTNEED)
 
     def lock_memory(self, mapping: mmap.mmap) -> None:
-        """Keep the mapping's pages in memory. Raises OSError, mostly for want of permission."""
+        """Lock a mapping in memory. Raises OSError, usually because it is not permitted."""
         libc.lock_memory(mapping)
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
-        """Write all of the buffers one behind the other at ``offset``; the position behind."""
+        """Write all buffers in sequence at ``offset``, and return the position after them."""
         pending = [memoryview(buffer) for buffer in buffers if len(buffer)]
         while pending:
             written = os.pwritev(descriptor, pending[:_WRITEV_MAX], offset)
@@ -161,9 +164,9 @@ class Files:
             offset += os.pwrite(descriptor, _ZEROS[: end - offset], offset)
 
     def copy_range(self, source: int, target: int, offset: int, end: int) -> None:
-        """Copy a range of a file to the same place of another one.
+        """Copy a range of a file to the same position in another one.
 
-        In the kernel, and without a copy where the file system can share blocks.
+        The kernel copies if it can, and only shares the blocks if the file system can.
         """
         in_kernel = True
         while offset < end:
@@ -175,17 +178,17 @@ class Files:
                     if error.errno not in _NO_KERNEL_COPY:
                         raise
                     copied = 0
-                if copied == 0:  # what some file systems say that cannot do it, too
+                if copied == 0:  # some file systems that cannot do it return 0
                     in_kernel = False
                     continue
             else:
                 copied = os.pwrite(target, os.pread(source, step, offset), offset)
             if copied == 0:
-                return  # the file has become shorter
+                return  # the file was truncated
             offset += copied
 
     def data_ranges(self, descriptor: int, offset: int, end: int) -> Iterable[tuple[int, int]]:
-        """The parts of a range that may hold anything but zeros; holes are left out."""
+        """Yield the parts of a range that may contain other bytes than zeros; skip holes."""
         while offset < end:
             try:
                 start = os.lseek(descriptor, offset, os.SEEK_DATA)
@@ -199,47 +202,47 @@ class Files:
             yield start, offset
 
     def sync(self, descriptor: int) -> None:
-        """Return when the file's data is on the disk."""
+        """Sync the data of a file to disk."""
         os.fdatasync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in the folder are on the disk."""
+        """Sync the names in a folder to disk."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
 
-    def at_once(
+    def run_in_threads(
         self, calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None = None
     ) -> bool:
-        """Make calls that wait for the disk, several at a time.
+        """Run calls that wait for the disk, several at a time, and return True.
 
-        A journal that has to be written for one of them is then written for all that wait. Raises
-        what the first one raised that failed. False, and not all were made, if the time for it
-        ``is_over`` before.
+        The file system then writes its journal once for all calls that wait. Raises the exception
+        of the first call that failed. Returns False if ``is_over`` says that the time is up; some
+        of the calls were then not run.
         """
-        if len(calls) < SYNCS_AT_ONCE:
-            return self.one_by_one(calls, is_over)
-        make = partial(_make_in_time, is_over)
-        with ThreadPoolExecutor(SYNCS_AT_ONCE, "firetrail-sync") as pool:
-            for at in range(0, len(calls), SYNCS_IN_LINE):
-                begun = [pool.submit(make, call) for call in calls[at : at + SYNCS_IN_LINE]]
-                if not all([made.result() for made in begun]):
+        if len(calls) < SYNC_THREADS:
+            return self.run_in_order(calls, is_over)
+        run = partial(_run_in_time, is_over)
+        with ThreadPoolExecutor(SYNC_THREADS, "firetrail-sync") as pool:
+            for at in range(0, len(calls), SYNCS_QUEUED):
+                begun = [pool.submit(run, call) for call in calls[at : at + SYNCS_QUEUED]]
+                if not all([each.result() for each in begun]):
                     return False
         return True
 
     @staticmethod
-    def one_by_one(
+    def run_in_order(
         calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None
     ) -> bool:
-        """As :meth:`at_once`, without other threads."""
-        return all(_make_in_time(is_over, call) for call in calls)
+        """Do the same as :meth:`run_in_threads`, without other threads."""
+        return all(_run_in_time(is_over, call) for call in calls)
 
     def make_folder(self, path: Path) -> None:
-        """Create the folder and those above it, each of them durably.
+        """Create the folder and its missing parents durably.
 
-        Raises OSError, and then it is not there.
+        Raises OSError, and then leaves no folder.
         """
         if path.is_dir():
             return
@@ -248,24 +251,24 @@ class Files:
         try:
             self.sync_folder(path.parent)
         except OSError as error:
-            path.rmdir()  # or the next one would take it for durable
+            path.rmdir()  # otherwise the next call would consider it durable
             if error.errno in NO_DESCRIPTOR:
                 raise
             raise SyncError(error.errno, error.strerror, str(path.parent)) from error
 
     def begin_folder(self, path: Path) -> None:
-        """Create the folder; its name is durable once the folder above it is synced."""
+        """Create the folder; its name is durable once its parent is synced."""
         path.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
     def names(self, path: Path) -> list[str]:
-        """The names in a folder, sorted; none if there is no such folder."""
+        """Return the names in a folder, sorted; none if the folder does not exist."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def sizes(self, path: Path) -> dict[str, int]:
-        """The names in a folder, sorted, and their lengths; none if there is no such folder."""
+        """Return the names in a folder, sorted, with their lengths; none if it does not exist."""
         try:
             with os.scandir(path) as entries:
                 return dict(sorted((entry.name, entry.stat().st_size) for entry in entries))
@@ -273,7 +276,7 @@ class Files:
             return {}
 
     def folders(self, path: Path) -> list[str]:
-        """The names of the folders in a folder, sorted; none if there is no such folder."""
+        """Return the names of the folders in a folder, sorted; none if it does not exist."""
         try:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir())
@@ -281,15 +284,15 @@ class Files:
             return []
 
     def read(self, path: Path) -> bytes:
-        """The whole content of a small file."""
+        """Return the content of a small file."""
         return path.read_bytes()
 
     def read_at(self, descriptor: int, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes of an open file; unlike its mapping, a hole takes no space."""
+        """Read at most ``size`` bytes; unlike in a mapping, a hole then allocates no page."""
         return os.pread(descriptor, size, offset)
 
     def replace(self, path: Path, content: bytes) -> None:
-        """Give the file a new content, so that a crash leaves the old one or the new one."""
+        """Replace the content of a file durably; a crash leaves the old or the new content."""
         temporary = path.with_name(path.name + ".tmp")
         descriptor = self.open(temporary, writable=True, create=True)
         try:
@@ -306,10 +309,10 @@ class Files:
         self.sync_folder(target.parent)
 
     def exchange(self, path: Path, other: Path) -> None:
-        """Let two files or folders of one file system swap their names, durably.
+        """Swap the names of two files or folders of one file system, durably.
 
-        At once, where the kernel and the file system can; elsewhere there is a moment in which
-        ``other`` is not there.
+        The swap is atomic if the kernel and the file system support it; otherwise ``other`` is
+        missing for a moment.
         """
         if not libc.swap_names(path, other):
             aside = path.with_name(f"{path.name}.aside")
@@ -320,12 +323,12 @@ class Files:
         self.sync_folder(path.parent)
 
     def remove(self, path: Path) -> None:
-        """Remove a file and make that durable. What is mapped stays readable."""
+        """Remove a file durably. Mappings of it stay readable."""
         os.unlink(path)
         self.sync_folder(path.parent)
 
     def remove_folder(self, path: Path) -> None:
-        """Remove a folder that is empty, durably; one with something in it stays."""
+        """Remove a folder durably if it is empty."""
         try:
             os.rmdir(path)
         except OSError as error:
@@ -350,19 +353,19 @@ class Files:
         path.unlink(missing_ok=True)
 
     def used_ratio(self, path: Path) -> float:
-        """Used part of the file system that holds ``path``, from 0.0 to 1.0."""
+        """Return the used part of the file system that contains ``path``, from 0.0 to 1.0."""
         stat = os.statvfs(path)
         used = stat.f_blocks - stat.f_bfree
         available = used + stat.f_bavail
         return used / available if available else 0.0
 
     def disk_space(self, path: Path) -> tuple[int, int]:
-        """Bytes of the file system that holds ``path``: all of them, and those that are free."""
+        """Return the total and the free bytes of the file system that contains ``path``."""
         stat = os.statvfs(path)
         return stat.f_blocks * stat.f_frsize, stat.f_bfree * stat.f_frsize
 
     def lock(self, descriptor: int) -> bool:
-        """Take the lock on byte 0 that RocketMQ takes; False if another process has it."""
+        """Lock byte 0 of the file, as RocketMQ does; return False if another process has it."""
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
@@ -372,9 +375,9 @@ class Files:
         return True
 
     def lock_open_file(self, descriptor: int) -> bool:
-        """Take a lock that belongs to this open file; False if another open file has it.
+        """Take a lock that belongs to this descriptor; return False if another one has it.
 
-        Unlike :meth:`lock` it also keeps out other users of the file in this process.
+        Unlike :meth:`lock` it also excludes other users of the file in this process.
         """
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -383,7 +386,7 @@ class Files:
         return True
 
     def lock_owner(self, descriptor: int) -> int | None:
-        """Process id of the holder of the lock on byte 0, if another process holds it."""
+        """Return the id of another process that holds the lock on byte 0; None if there is none."""
         request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         kind, _, _, _, owner = struct.unpack(
             "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
@@ -391,8 +394,8 @@ class Files:
         return None if kind == fcntl.F_UNLCK else owner
 
 
-def _make_in_time(is_over: Callable[[], bool] | None, call: Callable[[], object]) -> bool:
-    """Make a call, unless the time for it is over; whether it was made."""
+def _run_in_time(is_over: Callable[[], bool] | None, call: Callable[[], object]) -> bool:
+    """Run a call and return True; return False if its time is over."""
     if is_over is not None and is_over():
         return False
     call()
@@ -400,36 +403,46 @@ def _make_in_time(is_over: Callable[[], bool] | None, call: Callable[[], object]
 
 
 def allow_many_files() -> None:
-    """Let this process open as many files as it may at all, as the Java runtime does.
+    """Raise the limit of open files to the hard limit, as the Java runtime does.
 
-    A store may have more of them than a process may open by default.
+    A store may have more files than a process may open by default.
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class Clock:
-    """Wall time for what is stored, monotonic time for what is waited for."""
+    """Wall time for timestamps, monotonic time for timeouts. Tests replace it."""
 
     time_ns = staticmethod(time.time_ns)
-    """Nanoseconds since 1970."""
+    """Return the wall time in nanoseconds since 1970."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the wall time in milliseconds since 1970."""
         return self.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """Seconds since some moment; never runs backwards."""
+        """Return a time in seconds that never runs backwards."""
         return time.monotonic()
 
     def sleep_ms(self, pause_ms: int) -> None:
-        """Let time pass."""
+        """Wait.
+
+        Args:
+            pause_ms: how long, in milliseconds.
+        """
         time.sleep(pause_ms / 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """The operating system as the store sees it."""
+    """The operating system as the store sees it. Tests replace parts of it.
+
+    Args:
+        files: the operations on files (default: those of the operating system).
+        clock: the clock (default: that of the operating system).
+        memory_bytes: the size of the memory, which limits caches (default: all of the machine).
+    """
 
     files: Files = field(default_factory=Files)
     clock: Clock = field(default_factory=Clock)
@@ -437,4 +450,4 @@ class System:
 
 
 SYSTEM = System()
-"""The operating system of this process: what runs without a system of its own uses this one."""
+"""The operating system of this process, the default wherever a System can be given."""

@@ -1,4 +1,4 @@
-"""Fixtures for pytest. To use them, write in your ``conftest.py``::
+"""Fixtures for pytest. To use them, import them in your ``conftest.py``::
 
 from firetrail.testing import rocketmq
 """

@@ -333,10 +333,10 @@ class SimulatedFiles(Files):
         self._announce("make_folder", path)
         super().begin_folder(path)
 
-    def at_once(
+    def run_in_threads(
         self, calls: Sequence[Callable[[], object]], is_over: Callable[[], bool] | None = None
     ) -> bool:
-        return self.one_by_one(calls, is_over)  # as the world has one thread at a time
+        return self.run_in_order(calls, is_over)  # the simulated process has one thread
 
     def rename(self, path: Path, target: Path) -> None:
         self._announce("rename", target)

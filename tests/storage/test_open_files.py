@@ -78,10 +78,10 @@ def test_what_rests_is_on_disk(segments: list[Segment], machine: Machine) -> Non
 
 def test_what_is_read_stays_open(segments: list[Segment]) -> None:
     content = segments[-1].view[:1]
-    assert not segments[-1].rest()
+    assert not segments[-1].close_if_idle()
     assert segments[-1].view[:1] == content
     content.release()
-    assert segments[-1].rest()
+    assert segments[-1].close_if_idle()
     assert segments[-1].view[0] == 9
 
 
@@ -90,14 +90,14 @@ def test_more_are_open_while_all_are_read(segments: list[Segment], residents: Re
     assert len(residents) == 10
     del contents
     for segment in segments * 2:
-        segment.rest()
+        segment.close_if_idle()
     assert segments[3].view[0] == 3
     assert len(residents) <= FEW
 
 
 def test_a_failed_sync_is_no_rest(segments: list[Segment], machine: Machine) -> None:
     machine.files.fail("sync", errno.EIO, times=1)
-    assert not segments[-1].rest()
+    assert not segments[-1].close_if_idle()
     for _ in range(2):  # a second sync would succeed, although the pages may be gone
         with pytest.raises(OSError, match="Input/output"):
             segments[-1].flush()
@@ -124,7 +124,7 @@ def test_no_rest_while_pages_are_faulted_in(
     populate = machine.files.populate
 
     def meanwhile(view: memoryview, offset: int, length: int) -> None:
-        assert not segment.rest()
+        assert not segment.close_if_idle()
         populate(view, offset, length)
 
     monkeypatch.setattr(machine.files, "populate", meanwhile)
@@ -135,7 +135,7 @@ def test_no_rest_while_pages_are_faulted_in(
 def test_a_closed_one_counts_no_more(segments: list[Segment], residents: Residents) -> None:
     for segment in segments:
         segment.close()
-    assert all(segment.rest() for segment in segments)
+    assert all(segment.close_if_idle() for segment in segments)
 
 
 def test_many_threads(segments: list[Segment]) -> None:

@@ -97,13 +97,13 @@ class TestLoad:
     ) -> None:
         roll(queue, 3)
         os.truncate(queue.path_of(number * SIZE), length)
-        with pytest.raises(SegmentSizeError, match="bytes long, the other files"):
+        with pytest.raises(SegmentSizeError, match="bytes, the other files have"):
             reloaded(queue)
 
     def test_an_empty_file_in_the_middle_is_refused(self, queue: SegmentQueue) -> None:
         roll(queue, 3)
         os.truncate(queue.path_of(SIZE), 0)
-        with pytest.raises(SegmentSizeError, match=f"{segment_name(SIZE)}: 0 bytes long"):
+        with pytest.raises(SegmentSizeError, match=f"{segment_name(SIZE)}: the file has 0 bytes"):
             reloaded(queue)
 
     @pytest.mark.parametrize("writable", [True, False])

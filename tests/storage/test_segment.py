@@ -73,7 +73,7 @@ class TestCreate:
 
     def test_disk_full_names_file_and_size(self, machine: Machine, tmp_path: Path) -> None:
         machine.files.fill_disk()
-        with pytest.raises(DiskFullError, match=r"a: no space for \d+ bytes more at 0; free some"):
+        with pytest.raises(DiskFullError, match=r"a: no space for \d+ more bytes at 0; free some"):
             Segment.create(machine.system, tmp_path / "a", 0, SIZE)
 
 
@@ -103,7 +103,7 @@ class TestGrowth:
     def test_a_full_disk_is_an_error_that_passes(self, segment: Segment, machine: Machine) -> None:
         machine.files.fill_disk()
         for _ in range(2):
-            with pytest.raises(DiskFullError, match="no space for 4096 bytes more at 4096"):
+            with pytest.raises(DiskFullError, match="no space for 4096 more bytes at 4096"):
                 segment.allocate(PAGE_SIZE + 1)
         assert segment.allocated == PAGE_SIZE
         machine.files.heal()
@@ -200,7 +200,9 @@ class TestMapping:
         self, machine: Machine, segment: Segment
     ) -> None:
         other = Segment(machine.system, segment.path, 0, SIZE * 2)
-        with pytest.raises(SegmentSizeError, match=rf"a: {SIZE} bytes long instead of {SIZE * 2}"):
+        with pytest.raises(
+            SegmentSizeError, match=rf"a: the file has {SIZE} bytes instead of {SIZE * 2}"
+        ):
             _ = other.view
         other.close()
 
@@ -344,18 +346,18 @@ def test_a_new_file_appears_with_its_length(
 def test_what_is_let_go_of_is_still_there(segment: Segment, machine: Machine) -> None:
     segment.allocate(SIZE)
     segment.view[:SIZE] = content = bytes(range(256)) * (SIZE // 256)
-    segment.let_go(SIZE)
+    segment.release_pages(SIZE)
     assert bytes(segment.view) == content
     segment.close()
-    segment.let_go(SIZE)  # nothing to do
+    segment.release_pages(SIZE)  # nothing to do
     assert segment.path.read_bytes() == content
 
 
 def test_only_what_is_mapped_is_let_go_of(machine: Machine, segment: Segment) -> None:
     reader = Segment(machine.system, segment.path, 1000, SIZE, writable=False)
-    reader.let_go(SIZE)
+    reader.release_pages(SIZE)
     _ = reader.view
-    reader.let_go(SIZE)  # a mapping for reading only is left as it is
+    reader.release_pages(SIZE)  # a mapping for reading only is left as it is
     reader.close()
 
 
@@ -374,7 +376,7 @@ class TestAFewBytes:
 
     def test_of_a_file_that_was_cut(self, segment: Segment) -> None:
         os.truncate(segment.path, 100)
-        with pytest.raises(SegmentSizeError, match=f"no longer {SIZE} bytes long"):
+        with pytest.raises(SegmentSizeError, match=f"no longer has {SIZE} bytes"):
             segment.read(90, 20)
 
     def test_of_a_file_that_is_gone(self, machine: Machine, segment: Segment) -> None:

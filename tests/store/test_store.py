@@ -146,7 +146,7 @@ class TestForeignFiles:
         put_all(store, [b"a"])
         store.close()
         (root / "commitlog" / segment_name(4096)).write_bytes(b"not a log file")
-        with pytest.raises(SegmentSizeError, match=r"00000000000000004096: 14 bytes long"):
+        with pytest.raises(SegmentSizeError, match=r"00000000000000004096: the file has 14 bytes"):
             open_store()
 
     def test_with_the_name_of_a_queue(self, open_store: OpenStore, root: Path) -> None:

@@ -1,1 +1,1 @@
-"""Files on the disk: the one seam to the operating system, segments, and what allocates them."""
+"""Files of fixed size: segments, queues of segments, and the thread that allocates them."""

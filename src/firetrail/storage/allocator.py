@@ -1,10 +1,10 @@
-"""Disk space and new files ahead of the writes, in the background.
+"""Allocation of disk space and new files ahead of the writes, in the background.
 
-The first touch of a page costs more than everything else in an append, and creating a file takes
-a sync of its folder. One thread does both before the appender gets there: it allocates and faults
-in the next step of the active segment, and creates the next one when the active is half full.
-What is not ready in time the appender does itself; a failure here is therefore only noted, and
-comes up again, with its error, when the space is really needed.
+Touching a page for the first time costs more than everything else in an append, and creating a file
+requires a sync of its folder. One thread does both before the appender gets there: it allocates and
+faults in the next step of the active segment, and creates the next segment when the active one is
+half full. The appender itself allocates whatever is not ready in time. A failure in the background
+is therefore not reported: the appender meets the same error when it needs the space.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from firetrail.errors import StoreError
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.system import SyncError
+
+_NEVER = 1 << 62
 
 
 class Allocator:
@@ -31,22 +33,22 @@ class Allocator:
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="firetrail-allocator", daemon=True)
         self.wake_at = 0
-        """Absolute offset from which on an appender should call :meth:`wake`."""
+        """Offset in the queue at which an appender should call :meth:`wake`."""
 
     def start(self) -> None:
-        """Begin to work ahead."""
+        """Start the thread."""
         self._thread.start()
         self.wake()
 
     def wake(self) -> None:
-        """Look again how far the writes have come."""
-        self.wake_at = 1 << 62  # set anew when the work is done
+        """Make the thread check how far the writes have advanced."""
+        self.wake_at = _NEVER  # the thread sets it when it is done
         self._wake.set()
 
     def next_segment(self) -> Segment:
-        """The next segment, appended to the queue: the prepared one, or made on the spot.
+        """Append the next segment to the queue: the prepared one, or one created now.
 
-        Raises the SyncError that came up in the background: that is never tried again.
+        Raises a SyncError that occurred in the background, because a failed sync is never retried.
         """
         if self._failure is not None:
             raise self._failure
@@ -59,7 +61,7 @@ class Allocator:
         return segment
 
     def stop(self) -> None:
-        """End the thread and remove a file that was prepared and not used."""
+        """Stop the thread, and remove a file that was prepared but not used."""
         self._stopping = True
         self._wake.set()
         if self._thread.is_alive():
@@ -78,7 +80,7 @@ class Allocator:
             try:
                 self._work_ahead()
             except (StoreError, OSError, MemoryError) as error:
-                self.wake_at = 1 << 62  # the appender meets the same failure, and reports it
+                self.wake_at = _NEVER  # the appender meets the same failure, and reports it
                 if isinstance(error, SyncError):
                     self._failure = error
 

@@ -1,8 +1,8 @@
-"""The write-buffer pool: collect in memory, commit with one write, then sync.
+"""The write-buffer pool: appends are collected in memory, committed with one write, then synced.
 
-A buffer holds consecutive bytes of one segment. What is in it is not readable until it was
-committed to the file, and a killed process loses it: the price for appends that never touch a
-cold page of the file.
+A buffer holds consecutive bytes of one segment. Its content is not readable until it is committed
+to the file, and a killed process loses it. This is the price for appends that never touch a cold
+page of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BUFFER_SIZE = 8 << 20
 
 
 class WriteBuffer:
-    """Memory for bytes of a segment from position ``start`` on."""
+    """Memory for the bytes of a segment that start at position ``start``."""
 
     __slots__ = ("memory", "segment", "size", "start", "used", "view", "writer")
 
@@ -32,15 +32,15 @@ class WriteBuffer:
 
     @property
     def is_committed(self) -> bool:
-        """Whether all of it is in the file."""
+        """Return whether the whole content is in the file."""
         return self.segment is None or self.start + self.used <= self.segment.committed
 
 
 class WriteBufferPool:
-    """A fixed number of buffers, and those that wait for their commit, oldest first.
+    """A fixed number of buffers, and the list of those that wait for their commit, oldest first.
 
-    How far a buffer is committed shows at its segment's position, and each change is one step: an
-    interrupt between two of them leaves nothing half done.
+    The position of its segment says how far a buffer is committed, and each change is a single
+    assignment, so an interrupt between two of them leaves nothing half done.
     """
 
     def __init__(self, system: System, count: int, size: int = BUFFER_SIZE) -> None:
@@ -50,25 +50,25 @@ class WriteBufferPool:
         self.size = size
 
     def lock_memory(self) -> None:
-        """Keep all buffers in memory."""
+        """Lock all buffers in memory."""
         for buffer in self._buffers:
             self._system.files.lock_memory(buffer.memory)
 
     @property
     def free(self) -> int:
-        """How many buffers have nothing that waits for its commit."""
+        """Count the buffers whose content is committed."""
         return sum(buffer.is_committed for buffer in self._buffers)
 
     @property
     def current(self) -> WriteBuffer:
-        """The buffer that was reserved last. What was written to its segment since is in it."""
+        """Return the buffer that was reserved last; it receives the writes to its segment."""
         return self._waiting[-1]
 
     def reserve(self, segment: Segment, size: int) -> WriteBuffer | None:
-        """The buffer in which the next ``size`` bytes of the segment go, None if all are in use.
+        """Return the buffer for the next ``size`` bytes of the segment; None if all are in use.
 
-        They go to ``buffer.view[segment.wrote - buffer.start]`` and count when ``segment.wrote``
-        is behind them.
+        The caller writes them to ``buffer.view[segment.wrote - buffer.start]``; they count once
+        ``segment.wrote`` is advanced past them.
         """
         self._count_written(segment)
         if self._waiting:
@@ -92,7 +92,7 @@ class WriteBufferPool:
             self.current.used = segment.wrote - self.current.start
 
     def commit(self, segment: Segment) -> None:
-        """Write all that waits to the segment's file, which makes it readable."""
+        """Write all buffered bytes of the segment to its file, which makes them readable."""
         self._count_written(segment)
         done = segment.committed
         parts = [

@@ -1,4 +1,4 @@
-"""Copies of files, holes included."""
+"""Copies of sparse files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from firetrail.system import Files
 
 
 def copy_file(files: Files, source: Path, target: Path, part: range | None = None) -> int:
-    """Copy a file durably, at the length that it has now; how many bytes it holds besides holes.
+    """Copy a file durably, and return how many bytes were copied; holes are not.
 
-    The copy is as sparse as the file. It may be written meanwhile: what is written behind the
-    place where the copy has come is in it, up to that length. If only a ``part`` of its bytes is
-    copied, the rest of the copy is a hole.
+    The copy has the length that the file has at the start, and is as sparse. The file may be
+    written during the copy: writes after the current position of the copy are included, up to that
+    length. If only a ``part`` of the bytes is copied, the rest of the copy is a hole.
     """
     descriptor = files.open(source, writable=False)
     try:

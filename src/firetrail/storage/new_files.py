@@ -1,8 +1,8 @@
-"""New files whose names are made durable later, many at a time.
+"""New files whose directory entries are made durable later, many at a time.
 
-A file's name is durable once its folder is synced, and so is the folder's once the one above it is.
-Where nothing counts on a file before the next round of syncs, that is done there: the file system
-then has one change to write for all that was made since, where each would be one of its own.
+The name of a file is durable once its folder is synced, and the name of a folder once its parent is
+synced. If nothing relies on a file before the next round of syncs, its folder is synced in that
+round. The file system then writes its journal once for all new files, instead of once per file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ if TYPE_CHECKING:
 
 
 class NewFiles:
-    """What was made since the last :meth:`sync`. One thread makes files, another may sync them."""
+    """The files and folders that were created since the last :meth:`sync`.
+
+    One thread creates files; another one may sync them at the same time.
+    """
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._segments: dict[Segment, None] = {}
         self._folders: dict[Path, None] = {}
-        self._syncing = threading.Lock()  # or one would count what another still syncs
+        self._syncing = threading.Lock()  # a second sync must not return before the first is done
 
     def make_folder(self, path: Path) -> None:
-        """Create the folder and those above it."""
+        """Create the folder and its missing parents."""
         if path.is_dir():
             return
         self.make_folder(path.parent)
@@ -39,35 +42,37 @@ class NewFiles:
         self._folders[path.parent] = None
 
     def add(self, segment: Segment) -> None:
-        """Its file was made, and has its name."""
+        """Add a segment whose file was created."""
         self._segments[segment] = None
         self._folders[segment.path.parent] = None
 
-    def doubt(self, segment: Segment) -> None:
-        """Its file was there; who was killed may have made it, and not synced its name."""
+    def add_existing(self, segment: Segment) -> None:
+        """Add a file that existed at open: a killed writer may not have synced it and its name."""
         self._segments[segment] = None
 
     def sync(self, is_over: Callable[[], bool] | None = None) -> bool:
-        """Make all of it durable: the length of each file first, or its name could last longer.
+        """Make all files and folders durable, and return True.
 
-        False if the time for it ``is_over`` before all is done; what is left then stays to be done.
-        Raises OSError. Except for want of a descriptor, that must not be tried again.
+        The length of each file is synced before its name: otherwise a crash could leave an empty
+        file with a name. Returns False if ``is_over`` says that the time is up; the rest is then
+        left to the next call. Raises OSError. A failed sync must not be retried, except if the
+        process ran out of file descriptors.
         """
         with self._syncing:
             segments = list(self._segments)
-            at_once = self._files.at_once
+            run = self._files.run_in_threads
             syncs = [partial(self._sync_file, segment) for segment in segments]
-            if not at_once(syncs, is_over):
+            if not run(syncs, is_over):
                 return False
             syncs = [partial(self._sync_folder, folder) for folder in list(self._folders)]
-            if not at_once(syncs, is_over):
+            if not run(syncs, is_over):
                 return False
             for segment in segments:
                 del self._segments[segment]
         return True
 
-    def settle(self, segment: Segment) -> None:
-        """Make one file durable with its name in its folder, as the next one beside it needs it."""
+    def sync_one(self, segment: Segment) -> None:
+        """Make one file and its name durable, which must happen before the next file is created."""
         if segment in self._segments:
             with self._syncing:
                 self._sync_file(segment)
@@ -75,15 +80,15 @@ class NewFiles:
 
     def _sync_file(self, segment: Segment) -> None:
         if segment.flushed == 0:
-            with suppress(StoreClosedError):  # removed meanwhile
+            with suppress(StoreClosedError):  # removed in the meantime
                 segment.sync()
 
     def _sync_folder(self, folder: Path) -> None:
-        self._folders.pop(folder, None)  # first: another may be made in it meanwhile
+        self._folders.pop(folder, None)  # before the sync: a file created during it adds it again
         try:
             self._files.sync_folder(folder)
         except FileNotFoundError:
-            pass  # removed meanwhile, and what was in it
+            pass  # removed in the meantime, with its content
         except OSError as error:
             self._folders[folder] = None
             if error.errno in NO_DESCRIPTOR:

@@ -1,7 +1,7 @@
-"""How many files may be open: a store can have more queues than a process may have open files.
+"""The limit of open files: a store can have more queues than a process may have open files.
 
-A file that was opened longest ago is closed for the time being when another one needs its place. It
-is opened again when it is used again, so only time depends on it.
+At the limit, the least recently opened file is closed when another one is opened. It is reopened
+when it is used again, so this affects only speed.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
 
 LEAST = 64
 MOST = 16_384
-"""Each is also a mapping, of which Linux gives a process 65,530."""
+"""Every open file is also a mapping, and Linux allows a process 65,530 of them."""
 PER_FILE = 2
-"""Descriptors that an open file takes: its own and that of its mapping."""
+"""Descriptors per open file: its own and that of its mapping."""
 OTHERS = 256
-"""Descriptors that are left to everything else, connections above all; or half of all."""
+"""Descriptors reserved for everything else, mainly connections; at least half of all."""
 
 
 class Residents:
-    """The segments, of those that share it, whose files are open."""
+    """The segments whose files are open, of all queues that share the limit."""
 
     def __init__(self, descriptors: int) -> None:
         spare = max(OTHERS, descriptors // 2)
         self.most = min(max((descriptors - spare) // PER_FILE, LEAST), MOST)
-        """So many may be open, if they can be closed."""
+        """Files that may be open; more only if all of them are in use."""
         self._open: deque[Segment] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def opened(self, segment: Segment) -> None:
-        """It is open from now on; others may have to be closed for it.
+        """Add a segment that was opened; close the least recently opened ones above the limit.
 
-        One that is read just now, or that another thread has to do with, stays; so does each that
-        this call has not the time to look at.
+        Files in use are kept open. The number of attempts is limited, so that one call does not
+        try all files if most of them are in use.
         """
-        looks = 2 * (len(self._open) - self.most) + 2
-        while len(self._open) >= self.most and looks > 0:
-            looks -= 1
+        attempts = 2 * (len(self._open) - self.most) + 2
+        while len(self._open) >= self.most and attempts > 0:
+            attempts -= 1
             try:
                 oldest = self._open.popleft()
-            except IndexError:  # another thread was quicker
+            except IndexError:  # other threads closed them
                 break
-            if not oldest.rest():
+            if not oldest.close_if_idle():
                 self._open.append(oldest)
         self._open.append(segment)

@@ -1,4 +1,4 @@
-"""Many small looks at files, several at a time: a disk answers them together."""
+"""Many small reads of files in parallel, which a disk serves together."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from itertools import chain
 from typing import TypeVar
 
 THREADS = 8
-"""Looks at a time."""
+"""Calls that run at the same time."""
 SHARE = 32
-"""Items that a thread takes at a time; fewer are not worth a thread."""
+"""Items that a thread takes at a time; fewer items are not worth a thread."""
 A = TypeVar("A")
 B = TypeVar("B")
 
 
-def each(look: Callable[[A], B], items: Sequence[A]) -> Iterable[B]:
-    """What ``look`` gives for each item, in their order. It is called in several threads."""
+def map_in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterable[B]:
+    """Call ``function`` for each item, in several threads; return the results in order."""
     if len(items) <= SHARE:
-        return map(look, items)
+        return map(function, items)
     shares = [items[at : at + SHARE] for at in range(0, len(items), SHARE)]
-    with ThreadPoolExecutor(THREADS, "firetrail-look") as pool:
-        return chain.from_iterable(pool.map(lambda share: [look(item) for item in share], shares))
+    with ThreadPoolExecutor(THREADS, "firetrail-map") as pool:
+        results = pool.map(lambda share: [function(item) for item in share], shares)
+        return chain.from_iterable(results)

@@ -1,8 +1,8 @@
-"""A folder of segments that together are one long byte range.
+"""A folder of segments that together form one long byte range.
 
-File names are start offsets; the files have one size and follow each other without a gap. The
-list of segments is replaced, never changed in place: readers take it once and need no lock. Those
-who replace it do so one at a time: one thread may append while another removes the oldest.
+File names are start offsets. All files have the same size and follow each other without gaps. The
+list of segments is replaced, never changed in place, so readers take it once and need no lock. A
+lock serializes the replacements, because one thread may append while another removes the oldest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firetrail.system import System
 
 
 def usual_size(sizes: Iterable[int]) -> int:
-    """The most frequent of some file sizes, the largest of several such; 0 if there are none."""
+    """Return the most frequent file size, the largest if there are several; 0 without files."""
     counted = Counter(size for size in sizes if size > 0)
     return max(counted, key=lambda size: (counted[size], size), default=0)
 
@@ -47,23 +47,24 @@ class SegmentQueue:
         self.writable = writable
         self.growth = growth
         self.remedy = remedy
-        """What an error about its files advises."""
+        """The advice in errors about its files."""
         self.residents = residents
         self._new_files = new_files
         self.segments: tuple[Segment, ...] = ()
         self.torn = True
-        """Whether a crash may have left something unfinished."""
+        """Whether a crash may have left an unfinished file."""
         self._guard = threading.Lock()  # over changes of segments and _retired
         self._retired: list[Segment] = []
         self.before_removal: list[Callable[[], None]] = []
-        """Called before files are removed or closed, for those who keep slices of them."""
+        """Functions that release slices of the files, called before files are removed or closed."""
 
     def load(self) -> None:
-        """List the files and take them as completely written.
+        """List the files, and treat them as completely written.
 
-        Their size is that of most of them. Files whose name is not an offset are left alone;
-        a gap or a file of another size is refused by name. If :attr:`torn`, a last file of no bytes
-        is what a crash right after its creation left, and removed if the queue is writable.
+        The most frequent size counts as that of all. Files whose name is not an offset are ignored.
+        A gap or a file of another size raises an error that names the file. If :attr:`torn`, an
+        empty last file is the result of a crash right after its creation; it is ignored, and
+        removed if the queue is writable.
         """
         paths = {base: self.path_of(base) for base in self._starts()}
         found = [(base, self.system.files.size(path)) for base, path in paths.items()]
@@ -79,10 +80,10 @@ class SegmentQueue:
             self._check(segments[-1], size, segments[-2] if len(segments) > 1 else None)
         self.segments = tuple(segments)
         if self.torn and self.writable and self._new_files is not None and len(segments) == 1:
-            self._new_files.doubt(segments[0])
+            self._new_files.add_existing(segments[0])
 
     def adopt(self, bases: Iterable[int]) -> None:
-        """Take the files that start there as completely written, without looking at them."""
+        """Treat the files with these start offsets as completely written, without reading them."""
         self.segments = tuple(self._full(base, self.path_of(base)) for base in bases)
 
     def _full(self, base: int, path: Path) -> Segment:
@@ -98,7 +99,7 @@ class SegmentQueue:
         )
 
     def _starts(self) -> list[int]:
-        """Where the files in the folder start, in order."""
+        """Return the start offsets of the files in the folder, in order."""
         names = self.system.files.names(self.folder)
         return sorted(base for base in map(parse_segment_name, names) if base is not None)
 
@@ -109,7 +110,7 @@ class SegmentQueue:
             if size > expected:
                 remedy = f"put the file back from a copy, or cut it: truncate -s {expected} {path}"
             raise SegmentSizeError(
-                f"{path}: {size} bytes long, the other files {expected}; {remedy}"
+                f"{path}: the file has {size} bytes, the other files have {expected}; {remedy}"
             )
         if previous is not None and segment.base != previous.end:
             raise StoreDamagedError(
@@ -121,40 +122,40 @@ class SegmentQueue:
             )
 
     def path_of(self, base: int) -> Path:
-        """The file of the segment that starts at ``base``."""
+        """Return the path of the segment that starts at ``base``."""
         return self.folder / segment_name(base)
 
     @property
     def first(self) -> Segment | None:
-        """The oldest segment."""
+        """Return the oldest segment."""
         return self.segments[0] if self.segments else None
 
     @property
     def last(self) -> Segment | None:
-        """The newest segment, where appends go."""
+        """Return the newest segment, to which records are appended."""
         return self.segments[-1] if self.segments else None
 
     @property
     def min_offset(self) -> int:
-        """Where the range begins, 0 if it is empty."""
+        """Return the first offset of the range; 0 if it is empty."""
         return self.segments[0].base if self.segments else 0
 
     @property
     def wrote_offset(self) -> int:
-        """Behind the last byte written."""
+        """Return the offset after the last written byte."""
         last = self.last
         return last.base + last.wrote if last else 0
 
     @property
     def readable_offset(self) -> int:
-        """Behind the last byte that may be read."""
+        """Return the offset after the last readable byte."""
         for segment in reversed(self.segments):
             if segment.committed:
                 return segment.base + segment.committed
         return self.min_offset
 
     def find(self, offset: int) -> Segment | None:
-        """The segment that holds ``offset``, written or not."""
+        """Return the segment that contains ``offset``, whether written or not."""
         segments = self.segments
         if not segments:
             return None
@@ -162,7 +163,7 @@ class SegmentQueue:
         return segments[index] if 0 <= index < len(segments) else None
 
     def read(self, offset: int, size: int) -> memoryview | None:
-        """A slice of the mapping, or None if the range is not there or not readable yet."""
+        """Return a slice of the mapping; None if the range does not exist or is not readable."""
         segment = self.find(offset)
         if segment is None:
             return None
@@ -172,20 +173,20 @@ class SegmentQueue:
         return segment.view[at : at + size]
 
     def from_offset(self, offset: int) -> Iterator[Segment]:
-        """The segments from the one that holds ``offset`` on."""
+        """Yield the segments, starting with the one that contains ``offset``."""
         for segment in self.segments:
             if segment.end > offset:
                 yield segment
 
-    def let_go(self, end: int) -> None:
-        """Keep no page before ``end`` in this process's memory."""
+    def release_pages(self, end: int) -> None:
+        """Unmap the pages before ``end`` from the memory of this process."""
         for segment in self.segments:
             if segment.base >= end:
                 break
-            segment.let_go(min(end - segment.base, segment.size))
+            segment.release_pages(min(end - segment.base, segment.size))
 
     def next_base(self, offset: int = 0) -> int:
-        """Where the next segment starts; in an empty queue, so that it holds ``offset``."""
+        """Return where the next segment starts; the first one of a queue contains ``offset``."""
         last = self.last
         return last.end if last else offset - offset % self.segment_size
 
@@ -195,23 +196,24 @@ class SegmentQueue:
             self.segments = (*self.segments, segment)
 
     def keep_first(self, count: int) -> None:
-        """Let go of all but the oldest ``count`` segments; their files stay."""
+        """Close all but the oldest ``count`` segments; their files stay."""
         with self._guard:
             dropped, self.segments = self.segments[count:], self.segments[:count]
         for segment in dropped:
             segment.close()
 
     def roll(self, offset: int = 0) -> Segment:
-        """Create the next segment (the first one so that it holds ``offset``) and add it.
+        """Create and append the next segment; the first one of a queue contains ``offset``.
 
-        It is durable at once, but for the first one of a queue that leaves that to its new files:
-        a later one could outlast those before it. Raises DiskFullError.
+        The new file is durable on return, and so are the files before it: after a crash there must
+        not be a file without its predecessors. Only the first file of a queue with ``new_files``
+        becomes durable later, with their next sync. Raises DiskFullError.
         """
         base = self.next_base(offset)
         last = self.last
         later = self._new_files if last is None else None
         if last is not None and self._new_files is not None:
-            self._new_files.settle(last)
+            self._new_files.sync_one(last)
         segment = Segment.create(
             self.system,
             self.path_of(base),
@@ -225,10 +227,10 @@ class SegmentQueue:
         return segment
 
     def truncate(self, offset: int) -> int:
-        """Forget all from ``offset`` on, durably. Returns how many bytes held data.
+        """Delete everything from ``offset`` on, durably; return how many bytes held data.
 
-        The segment that holds ``offset`` is zeroed from there on, later ones are removed, also
-        those that :meth:`keep_first` let go of; the first one stays.
+        The segment that contains ``offset`` is zeroed from there on. Later ones are removed,
+        including those that :meth:`keep_first` closed; the first one of the queue is kept.
         """
         removed = 0
         for base in reversed(self._starts()):
@@ -245,8 +247,10 @@ class SegmentQueue:
         return removed
 
     def retire_first(self, grace_ms: int) -> Segment:
-        """Take the oldest segment out; its file goes when nobody reads it, at the latest after
-        ``grace_ms``."""
+        """Take the oldest segment out of the queue, and return it.
+
+        Its file is removed when it has no more readers, or after ``grace_ms`` at the latest.
+        """
         with self._guard:
             segment, self.segments = self.segments[0], self.segments[1:]
             self._retired.append(segment)
@@ -255,13 +259,13 @@ class SegmentQueue:
 
     @property
     def has_retired(self) -> bool:
-        """Whether a file waits for its readers to be removed."""
+        """Return whether files wait for their readers before they can be removed."""
         return bool(self._retired)
 
     def sweep(self, grace_ms: int) -> None:
-        """Try again to remove the files of segments that were still read."""
-        for let_go in self.before_removal:
-            let_go()
+        """Remove the files of retired segments without readers, or after ``grace_ms``."""
+        for release in self.before_removal:
+            release()
         with self._guard:
             retired, self._retired = self._retired, []
         gone: set[Segment] = set()
@@ -272,7 +276,7 @@ class SegmentQueue:
                 self._retired += (segment for segment in retired if segment not in gone)
 
     def destroy(self) -> None:
-        """Remove every file, and the folder. What readers hold stays valid."""
+        """Remove every file, and the folder. Slices that readers hold stay valid."""
         while self.segments:
             self.retire_first(0)
         self.system.files.remove_folder(self.folder)

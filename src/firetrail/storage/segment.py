@@ -1,19 +1,19 @@
 """One fixed-size file of a segment queue.
 
-Life: created (full length, no space taken), grown (space allocated ahead of the writes, in steps),
-written, flushed, destroyed. Three positions move through it::
+A segment is created (with its full length, but without disk space), grown (space is allocated ahead
+of the writes, in steps), written, flushed and destroyed. Three positions move through it::
 
     0 ........ flushed ........ committed ........ wrote ........ size
       on disk            readable         in memory only
 
 Without a write buffer everything written is readable at once: committed equals wrote. Writes go to
-the mapping, and only to the allocated part of the file, so a full disk is an error and not a
-signal. The mapping is made at first use: a store of many files opens as fast as one of few. A file
-can rest: it is closed, and open again at its next use.
+the mapping, and only to the allocated part of the file, so a full disk raises an error instead of
+SIGBUS. The file is mapped at its first use, so a store of many files opens as fast as one of few.
+An idle file can be closed; it is reopened at its next use.
 
-Readers hold slices of the mapping. Python keeps it alive as long as one of them is: a destroyed
-segment is closed to new readers at once, its file goes when the last reader has let go or the
-grace time is over, and its memory when the last slice dies.
+Readers hold slices of the mapping, and Python keeps the mapping alive as long as a slice exists. A
+destroyed segment accepts no new readers. Its file is removed when the last reader is done or the
+grace time is over, and its memory is freed with the last slice.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from firetrail.storage.open_files import Residents
 from firetrail.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
 T = TypeVar("T")
-_NOTHING = bytes(1 << 16)
+_ZEROS = bytes(1 << 16)
 PAGE_SIZE = 4096
-"""The unit of the least-pages rules, whatever the machine's pages are."""
+"""The page size of the settings that count pages, independent of the machine's pages."""
 
 
 class Growth:
-    """How disk space is allocated ahead of the writes: as much again as is there, in bounds.
+    """The steps in which disk space is allocated: as much as is used already, within bounds.
 
-    ``scattered`` files are many and mostly holes: of their mappings only the pages that are
-    touched are brought into memory.
+    There are many ``scattered`` files, and they are mostly holes: only the pages of their mappings
+    that are touched are read into memory, without read-ahead.
     """
 
     __slots__ = ("largest", "scattered", "smallest")
@@ -52,7 +52,7 @@ class Growth:
         self.scattered = scattered
 
     def step(self, wrote: int) -> int:
-        """Bytes to allocate when ``wrote`` bytes are used."""
+        """Return how many bytes to allocate when ``wrote`` bytes are used."""
         return min(max(wrote, self.smallest), self.largest)
 
 
@@ -103,7 +103,7 @@ class Segment:
         self.writable = writable
         self.growth = growth
         self.residents = residents
-        self._guard = threading.Lock()  # over opening, mapping and closing the file, and its use
+        self._guard = threading.Lock()  # over opening, mapping, using and closing the descriptor
         self._closed = False
         self._descriptor: int | None = None
         self._mapping: mmap.mmap | None = None
@@ -123,12 +123,11 @@ class Segment:
         residents: Residents | None = None,
         later: NewFiles | None = None,
     ) -> Segment:
-        """A new file of zeros with its first step allocated, in a folder that is made if need be.
+        """Create a file of zeros with its first step allocated, and its folder if it is missing.
 
-        Its length and its name are durable, or ``later`` sees to that.
-
-        It appears with its full length: the Java store refuses a folder with a shorter file.
-        Raises DiskFullError or OSError, and then there is no file.
+        Its length and its name are durable on return, unless ``later`` is given, whose next sync
+        makes them durable. The file appears with its full length, because the Java store refuses a
+        folder with a shorter file. Raises DiskFullError or OSError, and then leaves no file.
         """
         segment = cls(system, path, base, size, growth=growth, residents=residents)
         files = system.files
@@ -142,18 +141,21 @@ class Segment:
             else:
                 files.give_name(segment._descriptor, path)
                 later.add(segment)
-            segment._is_open_now()  # not before it has a name, under which it is opened again
+            segment._count_as_open()  # only now: a file without a name could not be reopened
         except BaseException as error:
             segment.close()
             with suppress(OSError):
                 files.remove(path)
             if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(f"{path}: no space for a file of {size} bytes") from error
+                raise DiskFullError(
+                    f"{path}: no space for a file of {size} bytes; free some or let retention "
+                    "delete older files"
+                ) from error
             raise
         return segment
 
     def _sync_new(self) -> None:
-        """Make a new file durable: its length first, or its name could last longer."""
+        """Make a new file durable: its length before its name, which must not exist without it."""
         files = self.system.files
         try:
             files.sync(self.descriptor)
@@ -166,46 +168,49 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Where the next segment starts."""
+        """Return the offset at which the next segment starts."""
         return self.base + self.size
 
     @property
     def is_full(self) -> bool:
-        """Whether every byte counts as written."""
+        """Return whether every byte counts as written."""
         return self.wrote == self.size
 
     @property
     def is_open(self) -> bool:
-        """Whether new readers are let in."""
+        """Return whether new readers are accepted."""
         return self._retired_at is None
 
     @property
     def view(self) -> memoryview:
-        """The whole mapping; slices of it stay valid even after the segment is destroyed."""
+        """Return the whole mapping; slices of it stay valid after the segment is destroyed."""
         view = self._view
         return view if view is not None else self._map()
 
     def look(self) -> memoryview | None:
-        """The whole mapping for a reader, None if the segment was destroyed meanwhile."""
+        """Return the whole mapping for a reader; None if the segment is destroyed."""
         view = self._view
         return view if view is not None else self._unless_gone(self._map)
 
     def read(self, at: int, size: int) -> bytes | memoryview:
-        """A few bytes: of the mapping if there is one, else read without making one.
+        """Return a few bytes, from the mapping if there is one, else from the file.
 
-        A mapping costs more than the read, and may bring far more than these bytes into memory.
+        Mapping the file costs more than the read, and may read far more than these bytes.
         """
         view = self._view
         if view is not None:
             return view[at : at + size]
-        with self._guard:  # or the descriptor could become that of another file
+        with self._guard:  # otherwise the descriptor could be closed, and reused by another file
             content = self.system.files.read_at(self._opened(), at, size)
         if len(content) != size:
-            raise SegmentSizeError(f"{self.path}: no longer {self.size} bytes long")
+            raise SegmentSizeError(
+                f"{self.path}: the file was truncated and no longer has {self.size} bytes; put it "
+                "back from a copy"
+            )
         return content
 
     def peek(self, at: int, size: int) -> bytes | memoryview | None:
-        """A few bytes for a reader, None if the segment was destroyed meanwhile."""
+        """Return a few bytes for a reader; None if the segment is destroyed."""
         return self._unless_gone(partial(self.read, at, size))
 
     def _unless_gone(self, access: Callable[[], T]) -> T | None:
@@ -213,16 +218,16 @@ class Segment:
             return access()
         except StoreClosedError:
             if self.is_open:
-                raise  # not this segment alone: its queue is closed
+                raise  # the segment is not destroyed: its queue is closed
             return None
         except FileNotFoundError:
             if self.writable:
                 raise
-            return None  # whoever has the store open for writing has removed it
+            return None  # the process that writes the store removed it
 
     @property
     def mapping(self) -> mmap.mmap:
-        """The mapping itself, for what the operating system does with it."""
+        """Return the mapping itself, for calls of the operating system."""
         if self._mapping is None:
             self._map()
         assert self._mapping is not None
@@ -230,7 +235,7 @@ class Segment:
 
     @property
     def descriptor(self) -> int:
-        """The open file."""
+        """Return the descriptor of the file; open the file if it is closed."""
         descriptor = self._descriptor
         if descriptor is None:
             with self._guard:
@@ -244,10 +249,10 @@ class Segment:
                     f"{self.path}: the file was {'closed' if self.is_open else 'removed'}"
                 )
             self._descriptor = self.system.files.open(self.path, writable=self.writable)
-            self._is_open_now()
+            self._count_as_open()
         return self._descriptor
 
-    def _is_open_now(self) -> None:
+    def _count_as_open(self) -> None:
         if self.residents is not None:
             self.residents.opened(self)
 
@@ -260,7 +265,8 @@ class Segment:
                 length = self.system.files.size(self.path)
                 if length != self.size:
                     raise SegmentSizeError(
-                        f"{self.path}: {length} bytes long instead of {self.size}"
+                        f"{self.path}: the file has {length} bytes instead of {self.size}; put it "
+                        "back from a copy"
                     )
                 self._mapping = self.system.files.map(descriptor, self.size, writable=self.writable)
                 if self.growth.scattered:
@@ -269,17 +275,17 @@ class Segment:
             return self._view
 
     def set_position(self, position: int) -> None:
-        """Everything up to ``position`` is written, readable and on disk; nothing beyond is."""
+        """Set all positions: the bytes before ``position`` are on disk, the others unwritten."""
         self.wrote = self.committed = self.flushed = position
         self.allocated = position
 
     def wrote_to(self, position: int) -> None:
-        """Note that the mapping was written up to ``position``."""
+        """Record that the mapping is written up to ``position``."""
         self.wrote = position
         self.committed = position
 
     def allocate(self, end: int) -> None:
-        """Have disk space for everything before ``end``, or raise DiskFullError."""
+        """Allocate disk space for everything before ``end``, or raise DiskFullError."""
         if end <= self.allocated:
             return
         start = self.allocated
@@ -291,25 +297,25 @@ class Segment:
             if error.errno not in NO_SPACE:
                 raise
             raise DiskFullError(
-                f"{self.path}: no space for {target - start} bytes more at {start}; "
+                f"{self.path}: no space for {target - start} more bytes at {start}; "
                 "free some or let retention delete older files"
             ) from error
         self.allocated = target
 
     def fill_in(self) -> None:
-        """Fault in the allocated pages that are still to be written."""
+        """Fault in the allocated pages that are not written yet."""
         if self.allocated > self.wrote:
             self.system.files.populate(self.view, self.wrote, self.allocated - self.wrote)
 
-    def let_go(self, end: int) -> None:
-        """Keep nothing before ``end`` in this process's memory; it is read again when needed."""
+    def release_pages(self, end: int) -> None:
+        """Unmap the pages before ``end`` from the memory of this process, until the next access."""
         mapping = self._mapping
         if mapping is not None and self.writable and end > 0:
-            with suppress(ValueError):  # closed meanwhile
-                self.system.files.let_go(mapping, 0, end)
+            with suppress(ValueError):  # closed in the meantime
+                self.system.files.release_pages(mapping, 0, end)
 
     def is_due(self, least_pages: int) -> bool:
-        """Whether enough was committed since the last flush; a full file always counts."""
+        """Return whether enough was committed since the last flush; a full file always is due."""
         if least_pages > 0 and not self.is_full:
             return self.committed // PAGE_SIZE - self.flushed // PAGE_SIZE >= least_pages
         return self.committed > self.flushed
@@ -320,13 +326,13 @@ class Segment:
             self.sync()
 
     def sync(self) -> None:
-        """Sync what is committed now, and all that was changed in place."""
+        """Sync the committed bytes, and those that were changed in place."""
         with self._guard:
             self._sync()
 
     def _sync(self) -> None:
         if self._sync_failure is not None:
-            raise self._sync_failure  # the kernel says so only once
+            raise self._sync_failure  # the kernel reports a failure only once
         committed = self.committed
         descriptor = self._opened()
         try:
@@ -338,23 +344,23 @@ class Segment:
 
     @property
     def data_end(self) -> int:
-        """Behind it the file holds nothing but a hole.
+        """Return the position after which the file has nothing but a hole.
 
-        Where the file system is memory, reading a hole through the mapping takes a page, and ends
-        the process if there is none left: so who looks for the end of what was written stops here.
+        A search for the end of the written data must stop here: on a file system in memory, reading
+        a hole through the mapping allocates a page, and kills the process if none is left.
         """
         ranges = self.system.files.data_ranges(self.descriptor, 0, self.size)
         return max((end for _, end in ranges), default=0)
 
     def data_size(self, position: int) -> int:
-        """Over how many bytes behind ``position`` something other than zeros was found."""
-        return sum(end - start for start, end in self._data_behind(position))
+        """Return the size of the ranges after ``position`` that contain other bytes than zeros."""
+        return sum(end - start for start, end in self._data_after(position))
 
     def truncate(self, position: int) -> int:
-        """Forget all beyond ``position``: zeroed and synced. Returns how many bytes held data."""
+        """Zero and sync everything after ``position``; return how many bytes held data."""
         files = self.system.files
         removed = 0
-        for start, end in self._data_behind(position):
+        for start, end in self._data_after(position):
             files.write_zeros(self.descriptor, start, end)
             removed += end - start
         if removed:
@@ -362,17 +368,17 @@ class Segment:
         self.set_position(position)
         return removed
 
-    def _data_behind(self, position: int) -> Iterator[tuple[int, int]]:
+    def _data_after(self, position: int) -> Iterator[tuple[int, int]]:
         for start, end in self.system.files.data_ranges(self.descriptor, position, self.size):
             if any_data(self.view, start, end):
                 yield start, end
 
-    def rest(self) -> bool:
-        """Close the file until it is used again; False if somebody is using it now.
+    def close_if_idle(self) -> bool:
+        """Close the file until its next use, and return True; False if it is in use.
 
-        What is not on disk is synced before: the next one to open the file might not learn that
-        it failed. A failure is kept for who flushes, and the file stays open: who needs its place
-        has nothing to do with it.
+        Committed bytes are synced first, because the kernel might not report a failed sync to the
+        next descriptor of the file. If the sync fails, the file stays open, and the next flush
+        raises the error: the caller, which needs a descriptor for another file, cannot handle it.
         """
         if not self._guard.acquire(blocking=False):
             return False
@@ -392,7 +398,7 @@ class Segment:
             self._guard.release()
 
     def close(self) -> None:
-        """Let go of the file, for good. Slices that readers hold stay valid."""
+        """Close the file permanently. Slices that readers hold stay valid."""
         with self._guard:
             self._closed = True
             self._release()
@@ -405,8 +411,8 @@ class Segment:
             self.system.files.close(descriptor)
 
     def _release(self) -> bool:
-        """Drop the mapping; False while somebody else still reads it."""
-        self._view = None  # not released: a reader may be about to slice it
+        """Close the mapping; return False if a reader still holds a slice of it."""
+        self._view = None  # without view.release(): a reader may be about to slice it
         if self._mapping is not None:
             try:
                 self._mapping.close()
@@ -416,9 +422,10 @@ class Segment:
         return True
 
     def destroy(self, grace_ms: int) -> bool:
-        """Remove the file: now if nobody reads it, else once ``grace_ms`` are over.
+        """Remove the file if it has no readers, or ``grace_ms`` after the first call.
 
-        True when it is gone. Call again until then; new readers are refused from the first call.
+        Returns True when the file is removed; call it again until then. The segment accepts no new
+        readers after the first call.
         """
         now = self.system.clock.monotonic()
         with self._guard:
@@ -434,10 +441,10 @@ class Segment:
 
 
 def any_data(view: memoryview, start: int, end: int) -> bool:
-    """Whether any byte of a range is not zero."""
-    step = len(_NOTHING)
+    """Return whether any byte of a range is not zero."""
+    step = len(_ZEROS)
     for at in range(start, end, step):
         part = view[at : min(at + step, end)]
-        if part.tobytes() != _NOTHING[: len(part)]:
+        if part.tobytes() != _ZEROS[: len(part)]:
             return True
     return False

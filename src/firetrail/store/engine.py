@@ -245,7 +245,7 @@ class Engine:
             folders |= {folder, folder.parent, folder.parent.parent}
         files = self.system.files
         existing = [folder for folder in sorted(folders) if folder.is_dir()]
-        files.at_once([partial(files.sync_folder, folder) for folder in existing])
+        files.run_in_threads([partial(files.sync_folder, folder) for folder in existing])
 
     def dispatchable(self) -> int:
         """Return the end of what may be dispatched: consumers must not see what could be lost."""

@@ -15,7 +15,7 @@ from firetrail.store.lifecycle import housekeeper
 from firetrail.store.lifecycle.housekeeper import (
     FEW_QUEUES,
     FEW_QUEUES_INTERVAL_MS,
-    LET_GO_INTERVAL_MS,
+    RELEASE_INTERVAL_MS,
 )
 from firetrail.store.lifecycle.watermark import Watermark, read_watermark
 from firetrail.system import Files
@@ -200,17 +200,17 @@ def test_the_log_before_its_newest_part_is_let_go_of(
     monkeypatch.setattr(housekeeper, "NEWEST_KEPT", 1000)
     gone: list[int] = []
 
-    def let_go(mapping: mmap.mmap, offset: int, length: int) -> None:
+    def release_pages(mapping: mmap.mmap, offset: int, length: int) -> None:
         gone.append(length)
-        Files.let_go(machine.files, mapping, offset, length)
+        Files.release_pages(machine.files, mapping, offset, length)
 
-    monkeypatch.setattr(machine.files, "let_go", let_go)
+    monkeypatch.setattr(machine.files, "release_pages", release_pages)
     bodies = [b"%d" % number * 100 for number in range(100)]
     put_all(store, bodies, keys=["k"])
     store.flush()
     store._engine.housekeeper.round()
     assert not gone
-    machine.clock.advance(LET_GO_INTERVAL_MS)
+    machine.clock.advance(RELEASE_INTERVAL_MS)
     store._engine.housekeeper.round()
     index = store._engine.index
     assert index is not None

@@ -122,7 +122,7 @@ class TestDiskFull:
         while (result := store.try_put(Message("T", b"b" * 50_000))).ok:
             stored += 1
         assert result.status is PutStatus.CREATE_MAPPED_FILE_FAILED
-        assert "bytes more at" in result.detail
+        assert "more bytes at" in result.detail
         assert stored > 5
         machine.files.heal()
         put_all(store, [b"c"])

@@ -125,10 +125,10 @@ class Index:
         for file in (*filled, *newest):
             file.segment.sync()
 
-    def let_go(self) -> None:
+    def release_pages(self) -> None:
         """Release all pages of the files from this process's memory."""
         for file in self.files:
-            file.segment.let_go(file.segment.size)
+            file.segment.release_pages(file.segment.size)
 
     def query(self, question: KeyQuestion, limit: int) -> list[int]:
         """Return physical offsets of at most ``limit`` messages that may match, newest first.

@@ -40,7 +40,7 @@ from firetrail.format.names import (
 )
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.settings.table import Live
-from firetrail.storage.parallel import each
+from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.queue import usual_size
 from firetrail.store.config import StoreConfig
 from firetrail.store.index.index import Index
@@ -263,7 +263,7 @@ class StoreView:
         faults: dict[QueueKey, Problem] = {}
         pairs = list(queues)
         room = _UNITS_KEPT
-        for pair, found in zip(pairs, each(self._read_tail, pairs), strict=True):
+        for pair, found in zip(pairs, map_in_threads(self._read_tail, pairs), strict=True):
             if isinstance(found, Problem):
                 faults[pair] = found
                 continue

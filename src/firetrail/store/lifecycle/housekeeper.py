@@ -25,7 +25,7 @@ FEW_QUEUES = 64
 FEW_QUEUES_INTERVAL_MS = 5_000
 """While at most FEW_QUEUES queues are dirty, all of them and the index are synced this often."""
 
-LET_GO_INTERVAL_MS = 5_000
+RELEASE_INTERVAL_MS = 5_000
 NEWEST_KEPT = 64 << 20
 """Bytes at the end of the log that stay mapped; the other touched pages are unmapped.
 
@@ -63,7 +63,7 @@ class Housekeeper:
         self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
-        self._last_let_go = self._clock.monotonic()
+        self._last_release = self._clock.monotonic()
         self._dispatched_offset = dispatcher.position  # queues and index are synced up to here
         self._physic_time = watermark_file.checkpoint.physic_timestamp
         self._logics_time = dispatcher.last_store_time
@@ -111,11 +111,11 @@ class Housekeeper:
                 self._queues.flush(config.consume_queue_flush_least_pages, self._stop.is_set)
         with suppress(DiskFullError):  # the previous watermark stays valid; the next round retries
             self.write_watermark(clean=False)
-        if (now - self._last_let_go) * 1000 >= LET_GO_INTERVAL_MS and not config.lock_memory:
-            self._last_let_go = now
-            self._log.queue.let_go(self._log.flushed_offset - NEWEST_KEPT)
+        if (now - self._last_release) * 1000 >= RELEASE_INTERVAL_MS and not config.lock_memory:
+            self._last_release = now
+            self._log.queue.release_pages(self._log.flushed_offset - NEWEST_KEPT)
             if self._index is not None:
-                self._index.let_go()
+                self._index.release_pages()
         if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
             self._last_clean = now
             self._retention.round()

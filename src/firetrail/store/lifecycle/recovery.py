@@ -256,7 +256,7 @@ class Recovery:
                 len(queues),
             )
             cuts = [partial(self._cut, queue, start, end, trusted) for queue in queues]
-            self._log.system.files.at_once(cuts)
+            self._log.system.files.run_in_threads(cuts)
         if self._index is not None:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:

@@ -18,7 +18,7 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, is_queue
 from firetrail.format.unit import decode_unit
-from firetrail.storage.parallel import each
+from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver
 from firetrail.store.index.index import Index
@@ -134,7 +134,7 @@ class Restoration:
         queues, whole_index = set(known.rebuilding), known.rebuilding_index
         expected = self._expected(known) if listed else {}
         keys = list(dict.fromkeys((*self._queues.pairs(), *expected)))
-        found = each(lambda key: self._queues.is_complete(*key, expected.get(key)), keys)
+        found = map_in_threads(lambda key: self._queues.is_complete(*key, expected.get(key)), keys)
         queues.update(key for key, complete in zip(keys, found, strict=True) if not complete)
         whole_index |= listed and self._lacks_index_files(known)
         return Lost(frozenset(queues), whole_index and self._index is not None)

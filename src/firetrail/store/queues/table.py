@@ -27,7 +27,7 @@ from firetrail.format.names import (
 from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import Residents
-from firetrail.storage.parallel import each
+from firetrail.storage.parallel import map_in_threads
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import System
 
@@ -78,7 +78,9 @@ class QueueTable:
         names = [
             name for name in (folders(base) if topics is None else topics) if is_folder_name(name)
         ]
-        for topic, found in zip(names, each(lambda name: folders(base / name), names), strict=True):
+        for topic, found in zip(
+            names, map_in_threads(lambda name: folders(base / name), names), strict=True
+        ):
             for name in found:
                 queue_id = parse_queue_id(name)
                 if queue_id is not None:
@@ -276,7 +278,7 @@ class QueueTable:
         Returns False, and not everything is, if ``is_over`` returned True before that.
         """
         syncs = [partial(self._flush_queue, queue, least_pages) for queue in list(self.dirty)]
-        if not self._system.files.at_once(syncs, is_over):
+        if not self._system.files.run_in_threads(syncs, is_over):
             return False
         return least_pages > 0 or self._new_files.sync(is_over)
 
