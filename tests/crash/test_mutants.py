@@ -140,13 +140,13 @@ def delete_too_early(patch: pytest.MonkeyPatch) -> None:
     )
 
 
-def rests_unsynced(patch: pytest.MonkeyPatch) -> None:
+def closes_unsynced(patch: pytest.MonkeyPatch) -> None:
     def close_only(self: Segment) -> bool:
         self.flushed = self.committed
         return original(self)
 
-    original = Segment.rest
-    patch.setattr(Segment, "rest", close_only)
+    original = Segment.close_if_idle
+    patch.setattr(Segment, "close_if_idle", close_only)
     patch.setattr(open_files, "LEAST", 2)
 
 
@@ -155,7 +155,7 @@ def new_queues_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 
 def next_file_outlasts_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NewFiles, "settle", lambda self, segment: None)
+    patch.setattr(NewFiles, "sync_one", lambda self, segment: None)
 
 
 MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any], int]] = [
@@ -182,7 +182,7 @@ MUTANTS: list[tuple[str, str, type[Process], Patch | None, dict[str, Any], int]]
         {},
         3,
     ),
-    ("a queue file is closed before it is synced", "async", Process, rests_unsynced, {}, 3),
+    ("a queue file is closed before it is synced", "async", Process, closes_unsynced, {}, 3),
     ("names of new queues are not synced", "sync", Process, new_queues_not_synced, {}, 3),
     (
         "a queue's second file is durable before its first",
