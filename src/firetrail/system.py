@@ -34,8 +34,7 @@ SYNCS_QUEUED = 256
 """Calls that are handed to these threads at a time."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
-"""Errors of a sync that did not begin, because the process has too many open files: it may be
-retried, unlike a sync that failed."""
+"""Too many open files: unlike after a failed sync, the sync did not begin and may be retried."""
 
 _UNNAMED = getattr(os, "O_TMPFILE", 0) if Path("/proc/self/fd").exists() else 0
 _ZEROS = bytes(1 << 20)
@@ -77,8 +76,7 @@ class Files:
         """Give a file of :meth:`open_new` its name, and replace a file that has it."""
         if os.fstat(descriptor).st_nlink == 0:
             path.unlink(missing_ok=True)
-            # os.link follows the symbolic link in /proc only if it is given a directory descriptor,
-            # which an absolute path does not need.
+            # os.link follows the link in /proc only if it is given a directory descriptor, too.
             os.link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
 
     def close(self, descriptor: int) -> None:
@@ -109,8 +107,7 @@ class Files:
     def map(self, descriptor: int, size: int, *, writable: bool) -> mmap.mmap:
         """Map the first ``size`` bytes of the file, shared.
 
-        Raises MemoryError if the process has too much memory or too many mappings, which is
-        temporary.
+        Raises MemoryError, which is temporary, if the process has too much mapped.
         """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
