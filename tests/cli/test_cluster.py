@@ -110,16 +110,25 @@ def ask(firetrail: Firetrail, namesrv: str) -> Any:
     return run
 
 
+async def until_readable(namesrv: str, topic: str, count: int) -> None:
+    """Wait until consumers can read this many messages of a topic."""
+    async with PullConsumer(namesrv) as consumer:
+        queues = await consumer.queues(topic)
+        while sum([await consumer.offsets.end(queue) for queue in queues]) < count:
+            await asyncio.sleep(0.005)
+
+
 def settle(namesrv: str, topic: str, count: int) -> None:
-    """Wait until a topic has so many messages that can be read."""
+    """Wait as ``until_readable`` does. Commands run their own event loop, so tests have none."""
+    asyncio.run(until_readable(namesrv, topic, count))
 
-    async def wait() -> None:
-        async with PullConsumer(namesrv) as consumer:
-            queues = await consumer.queues(topic)
-            while sum([await consumer.offsets.end(queue) for queue in queues]) < count:
-                await asyncio.sleep(0.005)
 
-    asyncio.run(wait())
+async def commit(namesrv: str, group: str, topic: str, offset: int) -> None:
+    """Commit an offset for the queues of a topic that have messages."""
+    async with PullConsumer(namesrv, group) as consumer:
+        for queue in await consumer.queues(topic):
+            if await consumer.offsets.end(queue):
+                await consumer.offsets.commit(group, queue, offset)
 
 
 class TestMessages:
@@ -159,10 +168,10 @@ class TestMessages:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 130
 
-    def test_following_through_a_restart(self, tmp_path: Path) -> None:
+    async def test_following_through_a_restart(self, tmp_path: Path) -> None:
         with BackgroundBroker(tmp_path) as first:
-            asyncio.run(send(first.namesrv, b"before"))
-            settle(first.namesrv, "T", 1)
+            await send(first.namesrv, b"before")
+            await until_readable(first.namesrv, "T", 1)
             following = running("tail", "T", "-f", "-n", first.namesrv)
             process = following.__enter__()
             assert process.stdout is not None and process.stderr is not None
@@ -170,7 +179,7 @@ class TestMessages:
             host = Host("127.0.0.1", int(first.address.rpartition(":")[2]))
         try:
             assert "retrying until Ctrl-C" in process.stderr.readline()
-            asyncio.run(serve_again(tmp_path, host, process.stdout.readline))
+            await serve_again(tmp_path, host, process.stdout.readline)
         finally:
             following.__exit__(None, None, None)
 
@@ -204,14 +213,7 @@ def test_lag(ask: Any, namesrv: str) -> None:
     for number in range(5):
         ask("send", "Lag", str(number), "--order-key", "one")
     settle(namesrv, "Lag", 5)
-
-    async def commit() -> None:
-        async with PullConsumer(namesrv, "G") as consumer:
-            for queue in await consumer.queues("Lag"):
-                if await consumer.offsets.end(queue):
-                    await consumer.commit(queue, 3)
-
-    asyncio.run(commit())
+    asyncio.run(commit(namesrv, "G", "Lag", 3))
     told = ask("lag", "G", "Lag", "--json").lines
     assert sum(line["lag"] for line in told) == 2
     assert ask("lag", "G", "Lag").out.splitlines()[-1].split() == ["total", "5", "2"]
@@ -223,14 +225,7 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
     ask("group", "create", "GB")
     ask("send", "Beyond", "1", "--order-key", "one")
     settle(namesrv, "Beyond", 1)
-
-    async def commit() -> None:
-        async with PullConsumer(namesrv, "GB") as consumer:
-            for queue in await consumer.queues("Beyond"):
-                if await consumer.offsets.end(queue):
-                    await consumer.offsets.commit("GB", queue, 1152)
-
-    asyncio.run(commit())
+    asyncio.run(commit(namesrv, "GB", "Beyond", 1152))
     told = ask("lag", "GB", "Beyond", "--json").lines
     assert sorted((line["lag"], line["ahead"]) for line in told)[-1] == (0, 1151)
     *_, total, reason = ask("lag", "GB", "Beyond").out.splitlines()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ from firetrail.remoting.command import RemotingCommand
 COMMAND = [sys.executable, "-m", "firetrail", "namesrv", "--port", "0"]
 
 
-def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
+async def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
     conf = tmp_path / "namesrv.conf"
     conf.write_text("rocketmqHome=x\nenableAllTopicList=false\n")
     with subprocess.Popen(
@@ -27,7 +26,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path) -> None:
         assert process.stdout and process.stderr
         try:
             address = process.stdout.readline().split()[2]
-            config = asyncio.run(ask(address, RequestCode.GET_NAMESRV_CONFIG))
+            config = await ask(address, RequestCode.GET_NAMESRV_CONFIG)
             assert b"enableAllTopicList=false" in config.content
         finally:
             process.send_signal(signal.SIGTERM)

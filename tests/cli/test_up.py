@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import signal
@@ -28,15 +27,18 @@ FIRETRAIL = [sys.executable, "-m", "firetrail"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 
 
-def ask(address: str, command: RemotingCommand) -> RemotingCommand:
-    async def run() -> RemotingCommand:
-        client = RemotingClient()
-        try:
-            return await client.ask(address, command, PATIENCE_S)
-        finally:
-            await client.close()
+async def ask(address: str, command: RemotingCommand) -> RemotingCommand:
+    client = RemotingClient()
+    try:
+        return await client.ask(address, command, PATIENCE_S)
+    finally:
+        await client.close()
 
-    return asyncio.run(run())
+
+async def clusters_of(namesrv: str) -> str:
+    """Return what a name server answers about clusters."""
+    answer = await ask(namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+    return answer.content.decode()
 
 
 @contextmanager
@@ -58,12 +60,14 @@ def addresses(process: subprocess.Popen[str], count: int) -> list[str]:
     return re.findall(r"^[a-z ]+  (\d+\.\d+\.\d+\.\d+:\d+)", "".join(lines), re.MULTILINE)
 
 
-def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
+async def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
     ports = "--port", "0", "--namesrv-port", "0"
     with started("up", str(tmp_path / "data"), *ports) as process:
         namesrv, broker = addresses(process, 2)
-        ask(broker, RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
-        route = ask(namesrv, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"}))
+        await ask(broker, RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello"))
+        route = await ask(
+            namesrv, RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T1"})
+        )
         assert broker in route.content.decode()
         process.send_signal(signal.SIGTERM)
         assert process.wait(PATIENCE_S) == 0
@@ -72,7 +76,7 @@ def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
         assert [record.body for record in store.read("T1")] == [b"hello"]
 
 
-def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
+async def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
     with started("up", "--port", "0", "--namesrv-port", "0") as first:
         namesrv, _ = addresses(first, 2)
         conf = tmp_path / "broker.conf"
@@ -80,15 +84,11 @@ def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
         alone = "broker", str(tmp_path / "b"), "--namesrv", namesrv, "-c", str(conf)
         with started(*alone) as second:
             (broker,) = addresses(second, 1)
-            clusters = ask(
-                namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-            ).content.decode()
+            clusters = await clusters_of(namesrv)
             assert broker in clusters and "broker-b" in clusters
             second.terminate()
             assert second.wait(PATIENCE_S) == 0
-        clusters = ask(
-            namesrv, RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-        ).content.decode()
+        clusters = await clusters_of(namesrv)
         assert "broker-b" not in clusters
         first.terminate()
         assert first.wait(PATIENCE_S) == 0
@@ -160,12 +160,12 @@ def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
     assert " ".join(broker[2:]) == f"advertised to clients; it listens on 0.0.0.0:{port}"
 
 
-def test_addresses_for_programs() -> None:
+async def test_addresses_for_programs() -> None:
     with started("up", "--port", "0", "--namesrv-port", "0", "--json") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         assert list(told) == ["name_server", "broker", "store"]
-        ask(told["name_server"], RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
+        await clusters_of(told["name_server"])
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
 

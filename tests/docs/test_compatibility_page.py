@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from pathlib import Path
 
@@ -19,12 +18,9 @@ TO_CLIENTS = {
 }
 
 
-def test_every_code_and_who_answers_it() -> None:
-    async def answered() -> tuple[set[int], set[int]]:
-        async with Broker.running() as broker:
-            return broker.answered_codes
-
-    of_broker, of_name_server = asyncio.run(answered())
+async def test_the_page_lists_every_code_and_who_answers_it() -> None:
+    async with Broker.running() as broker:
+        of_broker, of_name_server = broker.answered_codes
     expected = []
     for code in RequestCode:
         who = ["broker"] * (code in of_broker) + ["name server"] * (code in of_name_server)

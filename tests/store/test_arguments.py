@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import gc
 import inspect
 import warnings
@@ -181,7 +180,7 @@ def test_the_table_of_arguments_is_complete() -> None:
 @pytest.mark.parametrize(
     ("name", "wrong"), [(name, each) for name, given in WRONG.items() for each in given]
 )
-def test_wrong_arguments_are_refused_by_name(
+async def test_wrong_arguments_are_refused_by_name(
     name: str, wrong: str, store: Store, tmp_path: Path
 ) -> None:
     """The call itself refuses them, with an error that names the argument."""
@@ -195,7 +194,7 @@ def test_wrong_arguments_are_refused_by_name(
         with pytest.raises((ConfigError, IllegalMessageError, FormatError)) as raised:
             returned = method(**(needed | {wrong: value}))
             if inspect.iscoroutine(returned):
-                asyncio.run(returned)
+                await returned
             pytest.fail(f"{value!r} was taken")
         assert str(raised.value).startswith(ALIASES.get(wrong, wrong)), f"{value!r}: {raised.value}"
 

@@ -111,20 +111,16 @@ def test_queues_that_never_get_a_message_are_not_waited_for(open_store: OpenStor
     eventually(lambda: store.dispatch_behind == 0)
 
 
-def test_messages_waiting_for_the_disk_delay_no_put(tmp_path: Path) -> None:
+async def test_messages_waiting_for_the_disk_delay_no_put(tmp_path: Path) -> None:
     """Otherwise an event loop would wait for syncs that it has not even requested yet."""
     machine = Machine()
     config = small_config(flush=FlushMode.SYNC, log=1 << 16)
-
-    async def put_many(store: BrokerStore) -> None:
+    with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
         begun = [store.begin_put(Message(f"t{number}", b"x")) for number in range(3 * BEHIND_MAX)]
         waiting = [put for put in begun if not isinstance(put, PutResult)]
         assert len(waiting) == len(begun)
         results = await asyncio.gather(*waiting)
         assert all(result.ok for result in results)
-
-    with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
-        asyncio.run(put_many(store))
         assert store.wait_dispatched(PATIENCE_S)
         assert made(tmp_path / "store") == 3 * BEHIND_MAX
 

@@ -283,18 +283,16 @@ class TestFailedSync:
         assert bodies(again) == [b"a"]
         assert len(again.query("T", "k")) == 1
 
-    def test_a_failed_sync_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
+    async def test_a_failed_sync_in_an_event_loop(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC)
         put_all(store, [b"good"])
         self.fail(machine)
-
-        async def put() -> None:
-            with pytest.raises(FlushFailedError, match="Input/output error"):
-                await store.put_async(Message("T", b"lost"))
-            with pytest.raises(StoreReadOnlyError):
-                await store.put_async(Message("T", b"after"))
-
-        asyncio.run(put())
+        with pytest.raises(FlushFailedError, match="Input/output error"):
+            await store.put_async(Message("T", b"lost"))
+        with pytest.raises(StoreReadOnlyError):
+            await store.put_async(Message("T", b"after"))
 
     def test_other_failures_of_the_thread_count_as_well(
         self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
