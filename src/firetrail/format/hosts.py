@@ -32,7 +32,12 @@ assert (HOST_V4.size, HOST_V6.size) == (HOST_V4_SIZE, HOST_V6_SIZE)
 
 
 class Host(NamedTuple):
-    """An IP address in its usual text form, and a port."""
+    """An IP address and a port.
+
+    Attributes:
+        ip: The IPv4 or IPv6 address as text.
+        port: The port, from 0 to 65535.
+    """
 
     ip: str
     port: int

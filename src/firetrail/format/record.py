@@ -47,7 +47,27 @@ _MARK_END = len(layout.PROPERTY_CRC_MARK) - layout.PROPERTY_CRC_SIZE
 
 
 class Record(NamedTuple):
-    """One message as it stands in the log. Times are in ms."""
+    """A message as it is stored in the log.
+
+    Attributes:
+        size: The length of the record in bytes.
+        magic: The magic code of the record format (version 1 or 2).
+        body_crc: The CRC-32 of the body.
+        queue_id: The queue.
+        flag: The number that the application gave to the message.
+        queue_offset: The number of the message within its queue.
+        physical_offset: The position of the record in the commit log.
+        sys_flag: RocketMQ's flags: compression, transaction state, address families.
+        born_time: When the message was created, in ms since 1970.
+        born_host: The host that created it.
+        store_time: When the broker stored it, in ms since 1970.
+        store_host: The broker that stored it.
+        reconsume_times: How often the message was retried.
+        prepared_offset: For the end of a transaction, the physical offset of its half message.
+        body: The content as stored, which may be compressed.
+        topic: The topic.
+        raw_properties: The encoded properties; :attr:`properties` decodes them.
+    """
 
     size: int
     magic: int
@@ -69,27 +89,27 @@ class Record(NamedTuple):
 
     @property
     def properties(self) -> dict[str, str]:
-        """The properties by name; decoded at each call."""
+        """Decode the properties and return them by name; each access decodes them again."""
         return decode_properties(self.raw_properties)
 
     @property
     def tags(self) -> str | None:
-        """The message's tag."""
+        """Return the tag; None if there is none."""
         return self.properties.get(TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys under which the message can be found."""
+        """Return the keys by which the message can be queried."""
         return tuple(key for key in self.properties.get(KEYS, "").split(KEY_SEPARATOR) if key)
 
     @property
     def unique_key(self) -> str | None:
-        """The id that the producing client gave to the message."""
+        """Return the id that the producer gave to the message; None if there is none."""
         return self.properties.get(UNIQ_KEY)
 
     @property
     def message_id(self) -> str:
-        """The offset message id: store host and physical offset."""
+        """Return the offset message id, which encodes store host and physical offset."""
         return encode_message_id(self.store_host, self.physical_offset)
 
     @property

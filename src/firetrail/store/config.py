@@ -368,7 +368,7 @@ class StoreConfig:
         return dataclasses.replace(self, **changes)
 
     def for_files(self, **sizes: int) -> Self:
-        """Return these settings for a store whose existing files have the given sizes.
+        """Return these settings for a store whose existing files have the given ``sizes``.
 
         If ``max_message_size`` exceeds what a log file can hold, it is lowered to that.
         """
@@ -403,7 +403,7 @@ class StoreConfig:
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Entry]) -> LoadedConfig:
-        """Return the settings in parsed entries, which may include settings of others."""
+        """Return the settings in parsed ``entries``, which may include settings of the broker."""
         return _load(entries)
 
 

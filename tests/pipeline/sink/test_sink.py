@@ -115,7 +115,10 @@ class TestRefused:
             ("select 'a b' as topic, 'b' as body", "topic: 'a b' has a character other than"),
             ("select 'T' as topic, cast(null as string) as body", "body: is null"),
             ("select 'T' as topic, 'b' as body, -1 as queue_id", "queue_id: -1 is not in 0.."),
-            ("select 'T' as topic, 'b' as body, array('a b') as keys", "a key holds no space"),
+            (
+                "select 'T' as topic, 'b' as body, array('a b') as keys",
+                "a key must not contain a space",
+            ),
             ("select 'T' as topic, 'b' as body, map('a', '') as properties", "its value is empty"),
             ("select 'T' as topic, 'b' as body, 'a||b' as tags", "tags: 'a||b' in row 0"),
             (

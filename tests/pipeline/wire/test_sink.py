@@ -112,7 +112,7 @@ class TestTask:
             ({"topic": [None]}, "topic: is null"),
             ({"body": [None]}, "body: is null"),
             ({"topic": ["a b"]}, "has a character other than"),
-            ({"keys": [["a b"]]}, "a key holds no space"),
+            ({"keys": [["a b"]]}, "a key must not contain a space"),
             ({"tags": ["a||b"]}, "tags: 'a||b' in row 0 of the partition"),
             ({"keys": [["a", None]]}, "keys: ['a', None] in row 0 of the partition"),
             ({"delay_level": [19]}, "if the brokers have more, set the level as the property"),

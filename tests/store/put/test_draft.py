@@ -325,8 +325,8 @@ BAD_MESSAGES: list[tuple[Message, str, str]] = [
     (Message("T", None), "body", "bytes are needed, not NoneType"),  # type: ignore[arg-type]
     (Message("T", b"x" * 3985), "body", "3985 bytes, at most"),
     (Message("T", b"", keys="o-1"), "keys", 'a list is needed, such as ["o-1"]'),
-    (Message("T", b"", keys=["a b"]), "keys", "a key holds no space"),
-    (Message("T", b"", keys=["a", "b c"]), "keys", "a key holds no space"),
+    (Message("T", b"", keys=["a b"]), "keys", "a key must not contain a space"),
+    (Message("T", b"", keys=["a", "b c"]), "keys", "a key must not contain a space"),
     (Message("T", b"", tags="a\x01b"), "property 'TAGS'", "separates properties"),
     (Message("T", b"", tags="half \ud800"), "property 'TAGS'", "surrogate pair"),
     (Message("T", b"", keys=["a\x02b"]), "property 'KEYS'", "separates properties"),

@@ -1,7 +1,6 @@
-"""A message on its way into the store, and the draft of its record.
+"""A message to be stored, and the draft of its record.
 
-Both are made once for every put, which is why they are here. The attributes' C types stand in
-``draft.pxd``.
+Both are created once per put, so they are kernels. ``draft.pxd`` has the C types of the attributes.
 """
 
 from __future__ import annotations
@@ -67,12 +66,36 @@ _FIELDS = (
 
 
 class Message:
-    """What to store: a topic, a body, and what the message can be found or filtered by.
+    """A message to send or to store.
 
-    ``keys`` are indexed, one by one; a key holds no space. ``raw_properties`` are properties that
-    were encoded already (by a client); they replace all that is said by ``tags``, ``keys``,
-    ``delay_level`` and ``properties``. ``born_time`` (ms) is the time of the put if it is None,
-    ``born_host`` then the store's own.
+    Args:
+        topic: The topic. A producer sends to any topic that its brokers have, or create.
+        body: The content. It may be empty.
+        tags: The tag, by which consumers filter; None for a message without one.
+        keys: The keys by which the message can be queried. Each is indexed by itself, and must not
+            be empty or contain a space.
+        properties: Further properties by name, which consumers receive and SQL filters use.
+            Names that RocketMQ reserves for the other arguments are refused if both are given.
+        queue_id: The queue in which a store puts the message (default: 0). Producers choose the
+            queue themselves.
+        delay_level: The delay before consumers receive the message, as a level of the broker's
+            ``messageDelayLevel``; 0, the default, is no delay.
+        flag: A number for the application, which RocketMQ stores but does not interpret
+            (default: 0).
+        sys_flag: RocketMQ's own flags, such as ``TRANSACTION_PREPARED`` (default: 0).
+        born_time: When the message was created, in ms since 1970; None for the time of the put.
+        born_host: The host that created the message; None for the host of the store.
+        reconsume_times: How often the message was retried (default: 0).
+        prepared_offset: For the commit or rollback of a transaction, the physical offset of the
+            half message (default: 0).
+        raw_properties: Properties that a client has encoded already. They replace ``tags``,
+            ``keys``, ``delay_level`` and ``properties``.
+        wait_for_flush: Whether a put waits for the sync if the store is configured to sync every
+            message (default: True).
+
+    Raises:
+        WrongTypeError: A number or ``wait_for_flush`` has the wrong type. The other arguments are
+            checked when the message is sent or stored, with IllegalMessageError.
     """
 
     __signature__ = MESSAGE_SIGNATURE
@@ -124,9 +147,9 @@ class Message:
     __hash__ = None  # type: ignore[assignment]  # its fields can be changed
 
     def encode_properties(self) -> bytes:
-        """The properties as they are stored, before the store adds its own.
+        """Return the properties as they are stored, without those that the store adds.
 
-        Raises IllegalMessageError for what the format has no way to hold.
+        Raises IllegalMessageError if the format cannot represent them.
         """
         if self.raw_properties is not None:
             if type(self.raw_properties) is not bytes:
@@ -152,7 +175,8 @@ class Message:
         except UnicodeEncodeError:
             encoded = b""
         if _separators(encoded) != 2 * items:
-            # Something is in there that no property can hold: this says what, and in which one.
+            # A value contains a separator, or is not valid Unicode: this raises the error that
+            # names the property.
             values = {KEYS: KEY_SEPARATOR.join(self.keys), TAGS: self.tags}
             encode_properties({name: value for name, value in values.items() if value})
         if not self.properties:
@@ -165,7 +189,7 @@ class Message:
         return encoded + encode_properties(self.properties)
 
     def _refuse_twice(self, name: str, value: object) -> None:
-        """A property that is given by its own field as well would be stored twice."""
+        """Raise an error for a property that its own field also gives: it would be stored twice."""
         if value and self.properties and name in self.properties:
             raise IllegalMessageError(name, "given both as a property and by its own field")
 
@@ -174,7 +198,7 @@ class Message:
 @cython.inline
 @cython.exceptval(-1, check=True)
 def _whole(field: str, value: object) -> cython.longlong:
-    """The number in an argument; C's own conversion would cut one that is not whole."""
+    """Return the number in an argument; C's own conversion would truncate a float."""
     if cython.compiled and type(value) is int:
         try:
             return value
@@ -190,7 +214,7 @@ def _not(wanted: str, value: object) -> str:
 
 @cython.cfunc
 def _separators(encoded: bytes) -> cython.Py_ssize_t:
-    """How many bytes of value 1 and 2 there are."""
+    """Count the bytes with the value 1 or 2."""
     count: cython.Py_ssize_t = 0
     i: cython.Py_ssize_t
     if not cython.compiled:
@@ -210,16 +234,16 @@ def _join_keys(keys: Sequence[str]) -> str:
     try:
         joined: str = KEY_SEPARATOR.join(keys)
     except TypeError:
-        raise IllegalMessageError("keys", f"every key has to be a str: {list(keys)!r}") from None
+        raise IllegalMessageError("keys", f"every key must be a str: {list(keys)!r}") from None
     if "" in keys:
         raise IllegalMessageError("keys", f"a key is empty: {list(keys)!r}")
     if joined.count(KEY_SEPARATOR) != len(keys) - 1:
-        raise IllegalMessageError("keys", f"a key holds no space: {list(keys)!r}")
+        raise IllegalMessageError("keys", f"a key must not contain a space: {list(keys)!r}")
     return joined
 
 
 class DraftRules:
-    """What drafts depend on and messages do not say."""
+    """The properties of the store on which drafts depend."""
 
     def __init__(
         self, store_host: bytes, property_crc: bool, body_max: int, record_max: int
@@ -233,12 +257,12 @@ class DraftRules:
 
 
 class Draft:
-    """A checked message: only store time, queue offset and place are missing to a record."""
+    """A validated message that lacks only store time, queue offset and position."""
 
     def __init__(self, message: Message, topic: bytes, rules: DraftRules) -> None:
-        """Check ``message``, which goes to ``topic``. Raises IllegalMessageError."""
+        """Validate ``message`` for ``topic``. Raises IllegalMessageError."""
         properties: bytes = message.encode_properties()
-        if _CRC_MARK in properties:  # a copy of a record that had one
+        if _CRC_MARK in properties:  # the message is a copy of a record with a property CRC
             properties = without_crc(properties)
         body = message.body
         if type(body) is not bytes:

@@ -249,7 +249,7 @@ class StoreView:
                 yield from (size for _, size in segment_sizes(self.system, topic / name)[:1])
 
     def queue_files(self, topic: str, queue_id: int) -> list[tuple[int, int]]:
-        """Return start offset and length of the files of a queue."""
+        """Return start offset and length of the files of queue ``queue_id`` of ``topic``."""
         return segment_sizes(self.system, self.root / queue_folder(topic, queue_id))
 
     def _read_tails(
@@ -274,7 +274,7 @@ class StoreView:
         return tails, faults
 
     def queue_end(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue offset after the last unit; 0 without a queue, None if it is damaged."""
+        """Return the end of queue ``queue_id`` of ``topic``; 0 if missing, None if damaged."""
         if (topic, queue_id) in self.queue_faults:
             return None
         tail = self.tails.get((topic, queue_id))
@@ -291,7 +291,7 @@ class StoreView:
             return Problem(queue_folder(*pair), 0, None, kind, str(error))
 
     def open_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a new queue object as of this view, to be closed by the caller.
+        """Open queue ``queue_id`` of ``topic`` as of this view; the caller must close it.
 
         Raises StoreError if the queue is damaged.
         """
@@ -441,7 +441,7 @@ class StoreView:
         return LogWalk(self.log, begin, self.end, check, live=live, until=until)
 
     def relative(self, path: Path) -> str:
-        """Return a path relative to the store, as messages show it."""
+        """Return ``path`` relative to the store, as messages show it."""
         return path.relative_to(self.root).as_posix()
 
     def foreign(self) -> list[str]:
