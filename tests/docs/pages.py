@@ -1,9 +1,9 @@
-"""The pages of documentation: their blocks of code, and what these print.
+"""The pages of documentation, their blocks of code, and the output that the pages show.
 
 A page is one session: its ``python`` blocks run in order, in one namespace and an empty folder. A
-``text`` block directly behind one is what it prints. Lines ``$ firetrail …`` of ``console`` blocks
-run in the same folder; what follows them is their output. ``...`` stands for anything, a time for
-any other time, and blanks do not count.
+``text`` block directly after a ``python`` block is its output. Lines ``$ firetrail …`` of
+``console`` blocks run in the same folder; the lines after them are their output. ``...`` matches
+anything, a time matches any other time, and white space is ignored.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def output_of(page: Path, block: Block) -> str | None:
-    """What the page says that a block prints."""
+    """Return the output that the page shows for a block, or None if it shows none."""
     text = page.read_text(encoding="utf-8")
     following = next((other for other in blocks(page) if other.start > block.start), None)
     if following is None or following.language != "text":

@@ -1,4 +1,4 @@
-"""The pages of docs/format/: their examples are bytes of the golden stores, and decode as told."""
+"""The examples in docs/format/ are bytes of the golden stores and decode as the pages say."""
 
 import re
 import zlib
