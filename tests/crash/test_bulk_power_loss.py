@@ -112,25 +112,28 @@ def taken_for_closed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bulk, "AbortFile", NoAbortFile)
 
 
-MUTANTS: list[tuple[str, Patch]] = [
-    ("appended records are not synced before their commit", records_not_synced),
-    ("the commit of an append is not synced", head_not_synced),
-    ("the journal of appends is not synced", journal_not_synced),
-    ("an append is readable before its commit", head_not_hidden),
-    ("an append enters the journal only after its commit", no_note_before),
-    ("every append in the journal counts as done", notes_believed),
-    ("no append in the journal counts as done", notes_forgotten),
-    ("a store counts as closed during the commit of an append", taken_for_closed),
+MUTANTS: list[tuple[str, Patch, int]] = [
+    # name, what is wrong, and the seed of a survey that soon catches it
+    ("appended records are not synced before their commit", records_not_synced, 0),
+    ("the commit of an append is not synced", head_not_synced, 0),
+    ("the journal of appends is not synced", journal_not_synced, 0),
+    ("an append is readable before its commit", head_not_hidden, 0),
+    ("an append enters the journal only after its commit", no_note_before, 0),
+    ("every append in the journal counts as done", notes_believed, 2),
+    ("no append in the journal counts as done", notes_forgotten, 0),
+    ("a store counts as closed during the commit of an append", taken_for_closed, 0),
 ]
 
 
 @pytest.mark.parametrize(
-    "patch", [patch for _, patch in MUTANTS], ids=[name for name, _ in MUTANTS]
+    ("patch", "first"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[mutant[0] for mutant in MUTANTS],
 )
-def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
+def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, first: int) -> None:
     patch(monkeypatch)
     config = tiny_config("sync", property_crc=True)
-    for seed in range(ATTEMPTS):
+    for seed in sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed)):
         try:
             bulk_survey(config, seed, random.Random(seed))
         except (Violation, FiretrailError) as caught:
