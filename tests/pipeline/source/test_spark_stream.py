@@ -11,8 +11,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from tests.helpers import PATIENCE_S, eventually
+from tests.helpers import eventually
 from tests.pipeline.source.shelf import consumed, fill, some_messages
+from tests.pipeline.streams import finish
 
 from firetrail import Message
 
@@ -27,9 +28,8 @@ def follow(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 def run(frame: DataFrame, place: Path) -> StreamingQuery:
     """Copy everything available to files; ``place`` also has the checkpoint."""
     writer = frame.writeStream.option("checkpointLocation", str(place / "checkpoint"))
-    query = writer.trigger(availableNow=True).start(str(place / "rows"), format="parquet")
-    query.awaitTermination(int(10 * PATIENCE_S))
-    return query
+    writer = writer.trigger(availableNow=True)
+    return finish(lambda: writer.start(str(place / "rows"), format="parquet"))
 
 
 def numbers(spark: SparkSession, place: Path) -> list[int]:
@@ -79,17 +79,15 @@ def test_deleted_messages_fail_a_stream_unless_allowed(spark: SparkSession, tmp_
 
 DRIVER = """
 import sys
+from tests.pipeline.streams import finish
 from firetrail.pipeline import session
 store, place = sys.argv[1:]
 spark = session("local[1]", **{"spark.driver.memory": "1g"})
 options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10"}
 frame = spark.readStream.format("rocketmq").options(**options).load(store)
-query = (
-    frame.writeStream.option("checkpointLocation", place + "/checkpoint")
-    .trigger(processingTime="0 seconds")
-    .start(place + "/rows", format="parquet")
-)
-query.awaitTermination()
+writer = frame.writeStream.option("checkpointLocation", place + "/checkpoint")
+writer = writer.trigger(processingTime="0 seconds")
+finish(lambda: writer.start(place + "/rows", format="parquet"))
 """
 
 

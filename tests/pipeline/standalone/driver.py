@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from tests.jvm import QUICK_START
+from tests.pipeline.streams import finish
 
 from firetrail import pipeline
 from firetrail.pipeline.failures import original_errors
@@ -81,8 +82,8 @@ def stream(spark: SparkSession, path: str, place: str) -> None:
     reader = reader.options(minPartitions="6", maxOffsetsPerTrigger="100")
     writer = reader.load(path).select("physical_offset").writeStream
     writer = writer.option("checkpointLocation", f"{place}/checkpoint")
-    query = writer.trigger(availableNow=True).start(f"{place}/rows", format="parquet")
-    query.awaitTermination()
+    writer = writer.trigger(availableNow=True)
+    finish(lambda: writer.start(f"{place}/rows", format="parquet"))
 
 
 @offered

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.helpers import PATIENCE_S
+from tests.pipeline.streams import finish
 from tests.pipeline.wire.talk import create, received
 
 from firetrail.broker.background import BackgroundBroker
@@ -187,7 +187,7 @@ def test_batches_and_streams_of_spark_are_sent(
         copies = stream.selectExpr("'copy' as topic", "body", "queue_id")
         writer = copies.writeStream.format("rocketmq").option("namesrv", broker.namesrv)
         writer = writer.option("checkpointLocation", str(place)).trigger(availableNow=True)
-        writer.start().awaitTermination(int(10 * PATIENCE_S))
+        finish(writer.start)
 
     follow()
     last = place / "commits" / "0"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from tests.helpers import PATIENCE_S
+from tests.pipeline.streams import finish
 from tests.pipeline.wire.talk import create, send
 
 from firetrail import Message
@@ -115,8 +115,8 @@ def follow(spark: SparkSession, broker: BackgroundBroker, **options: str) -> Dat
 
 def run(frame: DataFrame, place: Path) -> None:
     writer = frame.writeStream.option("checkpointLocation", str(place / "checkpoint"))
-    query = writer.trigger(availableNow=True).start(str(place / "rows"), format="parquet")
-    query.awaitTermination(int(10 * PATIENCE_S))
+    writer = writer.trigger(availableNow=True)
+    finish(lambda: writer.start(str(place / "rows"), format="parquet"))
 
 
 @pytest.mark.slow
