@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 STARTS = 10
 TOO_LATE = "Python worker failed to connect back"

@@ -16,12 +16,17 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", autouse=True)
 def stores(bench: Bench) -> None:
-    """A store that all processes see, one that only the driver sees, and separate folders."""
+    """A store that all processes see, and one that only the driver sees."""
     for name in ("store", "unseen"):
         fill(bench.common / name, some_messages(MESSAGES))
     bench.show("unseen", "driver")
+
+
+def own_folders(bench: Bench, name: str) -> str:
+    """Give driver and workers separate folders with one path; return the path."""
     for tree in bench.trees.values():
-        (tree / "own").mkdir()
+        (tree / name).mkdir()
+    return f"{bench.view}/{name}"
 
 
 def test_jobs_on_a_store_that_workers_do_not_see(bench: Bench) -> None:
@@ -34,30 +39,30 @@ def test_jobs_on_a_store_that_workers_do_not_see(bench: Bench) -> None:
 
 
 def test_targets_that_workers_have_elsewhere(bench: Bench) -> None:
-    store, own = bench.common / "store", f"{bench.view}/own"
+    store, own = bench.common / "store", own_folders(bench, "targets")
     for job in ("archive", "audit", "rebuild"):
         refused(bench, own, job, store, f"{own}/{job}")
-    assert archived_files(bench.trees["driver"] / "own/archive") == []
-    assert not (bench.trees["driver"] / "own/rebuild").exists()
-    assert not any((bench.trees["away"] / "own").rglob("*"))
+    assert archived_files(bench.trees["driver"] / "targets/archive") == []
+    assert not (bench.trees["driver"] / "targets/rebuild").exists()
+    assert not any((bench.trees["away"] / "targets").rglob("*"))
 
 
 def test_restoring_from_and_to_what_workers_do_not_see(bench: Bench) -> None:
     whole = len(records(bench.common / "store"))
     lake = bench.common / "lake"
     assert bench.call("archive", bench.common / "store", lake) == whole
-    own = f"{bench.view}/own/restored"
+    own = f"{own_folders(bench, 'restored')}/store"
     refused(bench, own, "restore", lake, own)
-    assert not (bench.trees["driver"] / "own/restored").exists()
+    assert not (bench.trees["driver"] / "restored/store").exists()
     unseen = bench.show("lake", "driver")
     refused(bench, unseen, "restore", unseen, bench.common / "back")
     assert not (bench.common / "back").exists()
 
 
 def test_the_sink_to_a_folder_that_workers_have_elsewhere(bench: Bench) -> None:
-    path = f"{bench.view}/own/sink"
+    path = f"{own_folders(bench, 'sinks')}/store"
     refused(bench, path, "write", path, 100)
-    assert not (bench.trees["driver"] / "own/sink/commitlog").exists()
+    assert not (bench.trees["driver"] / "sinks/store/commitlog").exists()
 
 
 def test_relative_paths_are_the_drivers(bench: Bench) -> None:
