@@ -279,7 +279,7 @@ def test_a_broker_conf_as_people_have_it(tmp_path: Path) -> None:
         "storePathRootDir",
         "abortFile",
     }
-    assert ignored["storePathRootDir"].startswith("has no effect: the place of the store is")
+    assert ignored["storePathRootDir"].startswith("has no effect: the store is in the folder")
     assert ignored["brokerName"] == "has no effect: it belongs to the broker"
 
 

@@ -1,4 +1,4 @@
-"""Filling a settings table from ``broker.conf``, and what to say about keys it does not have."""
+"""The reader of ``broker.conf``: it fills a settings table and remarks on all other keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NO_KEY = "is not a key of RocketMQ or Firetrail"
 BROKERS = "it belongs to the broker"
 
 UNUSED: Mapping[str, str] = {
-    "the place of the store is the folder that it is opened with": """
+    "the store is in the folder that it is opened with": """
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
@@ -29,7 +29,7 @@ UNUSED: Mapping[str, str] = {
         *RocksDB* *Rocksdb* rocksdb* combine* bottomMostCompressionType* memTableFlushIntervalMs
         brokerElectionPriority enableAcceleratedRecovery
         """,
-    "light queues are switched on by enableLmq alone": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
+    "enableLmq alone turns on light queues": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
     "timer wheel, compaction, batch and extended queues are not supported": """
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey compaction*
         enableCompaction maxOffsetMapSize *ConsumeQueueExt
@@ -45,7 +45,7 @@ UNUSED: Mapping[str, str] = {
         putMessageTimeout correctLogicMinOffset* enableRunningFlagsInFlush
         enableLogConsumeQueue* diskFallRecorded
         """,
-    "the store has one way of doing this, with nothing to set": """
+    "the store does this in one fixed way": """
         messageIndexSafe indexFile*Enable forceVerifyPropCRC checkCommitLogOffsetOnRecover
         autoMessageVersionOnTopicLen maxTopicLength readUnCommitted recheckReputOffsetFromCq
         maxRecoveryCommitlogFiles commitLogRecoverMaxNum deleteConsumeQueueFilesInterval
@@ -76,11 +76,11 @@ UNUSED: Mapping[str, str] = {
         configBlackList maxDelayTime
         """,
 }
-"""Why keys of RocketMQ 4.9 and 5.x have no effect here: the reason, and patterns of the keys."""
+"""Keys of RocketMQ 4.9 and 5.x that have no effect here: patterns of the keys by reason."""
 
 
 def why_unused(key: str, unused: Mapping[str, str] = UNUSED) -> str | None:
-    """The reason why a key of RocketMQ has no effect; None if RocketMQ has no such key."""
+    """Return the reason why a key of RocketMQ has no effect; None if RocketMQ has no such key."""
     for reason, patterns in unused.items():
         if any(fnmatchcase(key, pattern) for pattern in patterns.split()):
             return reason
@@ -89,7 +89,7 @@ def why_unused(key: str, unused: Mapping[str, str] = UNUSED) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something about a key that whoever wrote the file should know."""
+    """A remark about a key for the author of the file."""
 
     key: str
     detail: str
@@ -101,7 +101,7 @@ class Remark:
 
 @dataclass(slots=True)
 class Reading:
-    """Values by the names of their settings, and remarks by what they are about."""
+    """The result of reading a file: values by the names of their settings, and remarks."""
 
     values: dict[str, Any] = field(default_factory=dict)
     unknown: list[Remark] = field(default_factory=list)
@@ -115,7 +115,7 @@ def read_settings(
     unused: Mapping[str, str] = UNUSED,
     no_key: str = NO_KEY,
 ) -> Reading:
-    """The values that ``entries`` give; ConfigError for one that cannot be understood."""
+    """Return the values in ``entries`` and remarks; raise ConfigError for an invalid value."""
     reading = Reading()
     for setting in settings.values():
         for key in setting.names_in_file:
@@ -149,7 +149,7 @@ def _read_value(reading: Reading, setting: Setting, key: str, entry: Entry) -> N
 
 
 def did_you_mean(key: str, names: Iterable[str]) -> str:
-    """``"; did you mean …?"`` with the name nearest to ``key``, nothing if none is near."""
+    """Return ``"; did you mean …?"`` with the name nearest to ``key``, or "" if none is near."""
     known = {name.lower(): name for name in names}
     near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
     return f"; did you mean {known[near[0]]}?" if near else ""
