@@ -1,9 +1,11 @@
-# Every target but help and clean first makes sure that .venv/ is there and up to date.
+# Targets that need .venv/ create or update it first.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+RELEASE = build/release-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+DIST ?= dist
 FUZZ := .venv-fuzz
 FUZZ_S ?= 60
 MINUTES ?= 5
@@ -12,7 +14,7 @@ SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-se
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture lint bench interop fuzz clean
+.PHONY: help setup demo test torture lint bench interop fuzz wheel distributions clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,10 +28,11 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@echo "installing Firetrail, its tools and Spark (0.5 GB) into $(VENV)/"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
 	@FIRETRAIL_NO_KERNELS=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[dev,broker,compression,spark,delta,iceberg]'
+	    --constraint constraints.txt --no-build-isolation \
+	    --editable '.[dev,release,broker,compression,spark,delta,iceberg]'
 	@touch $@
 
-# Apart from the installation, so that editing a kernel costs the compilation of that kernel only.
+# Kernels are compiled in a rule of their own, so that editing one recompiles only that one.
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	@$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
@@ -68,6 +71,31 @@ fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers se
 	@mkdir -p build/fuzz
 	PYTHONPATH=src FIRETRAIL_PURE=1 $(FUZZ)/bin/python fuzz/wire.py build/fuzz \
 	    -artifact_prefix=build/ -max_total_time=$(FUZZ_S) -rss_limit_mb=1024 -timeout=10
+
+# One environment per Python version, because a wheel holds extension modules for one version.
+build/release-%/.installed: pyproject.toml setup.py constraints.txt
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
+	@FIRETRAIL_NO_KERNELS=1 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    --constraint constraints.txt --no-build-isolation --editable '.[release]'
+	@touch $@
+
+wheel: ## Build an sdist and a manylinux wheel into dist/; PYTHON= picks the interpreter
+	@$(MAKE) --no-print-directory $(RELEASE)/.installed
+	@$(MAKE) --no-print-directory distributions TOOLS=$(RELEASE)/bin/python
+
+# The wheel is built from the sdist, so a file that the sdist lacks fails the build. Only the wheel
+# needs compiled kernels. auditwheel gives the wheel the oldest manylinux tag that its symbols allow;
+# "--patcher none" makes it fail instead of copying a library into the wheel.
+distributions:
+	@rm -rf build/wheel
+	@mkdir -p build/wheel $(DIST)
+	@FIRETRAIL_NO_KERNELS=1 $(TOOLS) -m build --sdist --no-isolation --outdir build/wheel . > build/wheel/log || \
+	    { tail -n 30 build/wheel/log; exit 1; }
+	@$(TOOLS) -m build --wheel --no-isolation --outdir build/wheel build/wheel/*.tar.gz > build/wheel/log || \
+	    { tail -n 30 build/wheel/log; exit 1; }
+	@$(TOOLS) -m auditwheel repair --patcher none --wheel-dir $(DIST) build/wheel/*.whl
+	@cp build/wheel/*.tar.gz $(DIST)
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

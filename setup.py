@@ -1,9 +1,8 @@
 """Compiles the kernels; everything else about the package is declared in pyproject.toml.
 
-The modules in the ``kernels`` folders are ordinary Python that Cython can also compile. Each one is
-an optional extension: where no C compiler is found the build goes on without them, and the ``.py``
-files (always installed beside them) run instead. ``FIRETRAIL_NO_KERNELS=1`` skips
-the compilation altogether.
+The modules in the ``kernels`` folders are ordinary Python that Cython can also compile. Each is an
+optional extension: without a C compiler the build continues, and the ``.py`` files, which are
+always installed, run instead. ``FIRETRAIL_NO_KERNELS=1`` skips the compilation.
 """
 
 import os
@@ -15,15 +14,15 @@ from setuptools.errors import CompileError
 
 SOURCES = Path("src")
 SHARED = "firetrail._cyutility"
-"""Cython's own support code (memory views above all), compiled once instead of in every kernel."""
+"""Cython's support code, mainly memory views. It is compiled once instead of into every kernel."""
 
-# No debug information: it is nine tenths of the size of a kernel.
+# Debug information would make a kernel ten times as large.
 COMPILE_ARGS = ["-O3", "-g0"]
 LINK_ARGS = ["-Wl,--strip-debug"]
 
 
 def kernel_extensions() -> list[Extension]:
-    """One optional extension for every kernel; a leading underscore marks a module as no kernel."""
+    """Return one optional extension per kernel. A leading underscore marks other modules."""
     if os.environ.get("FIRETRAIL_NO_KERNELS") == "1":
         return []
     from Cython.Build import cythonize
@@ -43,8 +42,8 @@ def kernel_extensions() -> list[Extension]:
         build_dir="build/cython",
         include_path=["src"],
         shared_utility_qualified_name=SHARED,
-        # Here and not in each kernel, because they must also hold for the .pxd files. They change
-        # speed only: kernels check their bounds themselves and never count from the end.
+        # The directives are set here and not in each kernel because they must also apply to the
+        # .pxd files. They only affect speed: kernels check bounds and never use negative indexes.
         compiler_directives={
             "language_level": 3,
             "boundscheck": False,
@@ -55,15 +54,16 @@ def kernel_extensions() -> list[Extension]:
         quiet=True,
     )
     for extension in extensions:
-        extension.optional = True  # set here: cythonize returns new objects without it
+        extension.optional = True  # cythonize returns new objects that lack it
     return extensions
 
 
 class BuildKernels(build_ext):
-    """Compiles on all cores. Without a C compiler the build goes on; a half-done one fails.
+    """Compile on all cores. Continue without a C compiler, but fail if only some kernels compile.
 
-    Compiled kernels run together or not at all. So a single one that does not compile would make
-    all of them slow, and pip shows nothing of what a successful build prints.
+    Compiled kernels call each other in C, so they are used together or not at all. A single kernel
+    that does not compile would silently slow down all of them, because pip hides the output of a
+    successful build.
     """
 
     def finalize_options(self) -> None:
