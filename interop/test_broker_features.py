@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 from interop.servers import Servers, our_name_server
-from tests.broker.brokers import Talk, records
+from tests.broker.brokers import Field, Talk, records
 from tests.broker.pops import Popped, ack, ask_pop, popped
 
 from firetrail.broker.broker import Broker
@@ -166,10 +166,12 @@ async def bodies(talk: Talk, topic: str, count: int) -> Counter[bytes]:
         await asyncio.sleep(0.1)
 
 
-async def pop_until(talk: Talk, *wanted: bytes, **changes: Any) -> dict[bytes, Popped]:
+async def pop_until(talk: Talk, *wanted: bytes, **changes: Field) -> dict[bytes, Popped]:
     """What is popped until all that is wanted was."""
     found: dict[bytes, Popped] = {}
     while not found.keys() >= set(wanted):
-        answer = await ask_pop(talk, "P", pollTime=500, bornTime=int(time.time() * 1000), **changes)
+        answer = await ask_pop(
+            talk, changes, topic="P", pollTime=500, bornTime=int(time.time() * 1000)
+        )
         found |= {message.body: message for message in popped(answer)}
     return found

@@ -89,7 +89,7 @@ class Steps:
     async def left_by_java(self, talk: Talk) -> None:
         await new_topic(talk, "Plain")
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        assert (await talk.ask(code, SubscriptionGroupConfig("G").encode())).code == 0
+        assert (await talk.ask(code, body=SubscriptionGroupConfig("G").encode())).code == 0
         for number in range(5):
             assert (await talk.send("Plain", b"%d" % number, i=LIGHT)).code == 0
             await asyncio.sleep(0.01)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from firetrail.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    MessageModel,
+    ProducerData,
+    SubscriptionData,
+)
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, Version
 from firetrail.remoting.command import RemotingCommand
@@ -27,6 +31,7 @@ SMALL = StoreConfig(
 SUSPEND, SUBSCRIPTION = 2, 4
 Field = str | int | None
 """The value of a field in a request. Fields with None are left out."""
+Fields = dict[str, Field]
 
 
 class Talk:
@@ -37,10 +42,16 @@ class Talk:
         self.client = client
 
     async def ask(
-        self, code: int, body: bytes = b"", version: int = Version.V4_9_8, **fields: Field
+        self,
+        code: int,
+        fields: Mapping[str, Field] | None = None,
+        *,
+        body: bytes = b"",
+        version: int = Version.V4_9_8,
+        **more: Field,
     ) -> RemotingCommand:
-        """Return the response to a request, with any code."""
-        return await self._request(code, body, version, fields)
+        """Return the response to a request, with any code. The fields may be given in both ways."""
+        return await self._request(code, body, version, {**(fields or {}), **more})
 
     async def _request(
         self, code: int, body: bytes, version: int, fields: Mapping[str, Field]
@@ -53,13 +64,14 @@ class Talk:
         self,
         topic: str,
         body: bytes = b"hello",
+        changes: Mapping[str, Field] | None = None,
         *,
         code: int = RequestCode.SEND_MESSAGE_V2,
         version: int = Version.V4_9_8,
-        **changes: Field,
+        **more: Field,
     ) -> RemotingCommand:
         """SEND_MESSAGE_V2."""
-        fields: dict[str, Field] = {
+        fields: Fields = {
             "a": "PG",
             "b": topic,
             "c": "TBW102",
@@ -72,11 +84,12 @@ class Talk:
             "j": 0,
             "k": "false",
         }
-        return await self._request(code, body, version, fields | changes)
+        changed = {**fields, **(changes or {}), **more}
+        return await self._request(code, body, version, changed)
 
     async def pull(self, topic: str, offset: int = 0, **changes: Field) -> RemotingCommand:
         """PULL_MESSAGE."""
-        fields: dict[str, Field] = {
+        fields: Fields = {
             "consumerGroup": "CG",
             "topic": topic,
             "queueId": 0,
@@ -99,6 +112,27 @@ class Talk:
             found += records(answer.content)
         return found
 
+    async def commit(
+        self, offset: int, group: str = "CG", topic: str = "T1", queue_id: int = 0
+    ) -> RemotingCommand:
+        """UPDATE_CONSUMER_OFFSET."""
+        return await self.ask(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup=group,
+            topic=topic,
+            queueId=queue_id,
+            commitOffset=offset,
+        )
+
+    async def committed(
+        self, group: str = "CG", topic: str = "T1", queue_id: int = 0
+    ) -> int | None:
+        """Return the offset of a group (QUERY_CONSUMER_OFFSET)."""
+        answer = await self.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=queue_id
+        )
+        return int(answer.fields["offset"]) if answer.code == 0 else None
+
     async def beat(
         self,
         group: str = "CG",
@@ -106,11 +140,11 @@ class Talk:
         subscriptions: Mapping[str, str] | None = None,
         client: RemotingClient | None = None,
         producer: str | None = None,
-        **changes: Any,
+        message_model: MessageModel = MessageModel.CLUSTERING,
     ) -> RemotingCommand:
         """HEART_BEAT of a consumer, or of a producer."""
         wanted = [SubscriptionData(t, text) for t, text in (subscriptions or {}).items()]
-        consumers = [ConsumerData(group, subscription_data_set=wanted, **changes)]
+        consumers = [ConsumerData(group, message_model=message_model, subscription_data_set=wanted)]
         body = HeartbeatData(
             client_id,
             [ProducerData(producer)] if producer else [],
@@ -151,23 +185,3 @@ async def talking(
             yield Talk(broker, client)
         finally:
             await client.close()
-
-
-def running(
-    test: Callable[[Talk], Awaitable[None]],
-    folder: Path | None = None,
-    config: BrokerConfig | None = None,
-    store: StoreConfig = SMALL,
-    client_handlers: Mapping[int, Handler] | None = None,
-    within_s: float = 20,
-) -> None:
-    """Run a test against a broker."""
-
-    async def run() -> None:
-        async with (
-            asyncio.timeout(within_s),
-            talking(folder, config, store, client_handlers) as talk,
-        ):
-            await test(talk)
-
-    asyncio.run(run())

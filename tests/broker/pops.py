@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from tests.broker.brokers import Talk, records
+from tests.broker.brokers import Field, Fields, Talk, records
 
 from firetrail.format.properties import POP_CK
 from firetrail.format.record import Record
@@ -26,18 +27,20 @@ class Popped(NamedTuple):
         return self.record.body
 
 
-async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Any) -> None:
+async def fill(talk: Talk, topic: str, *bodies: bytes, **changes: Field) -> None:
     """Messages, readable."""
     for body in bodies:
-        assert (await talk.send(topic, body, **changes)).code == 0
+        assert (await talk.send(topic, body, changes)).code == 0
     await asyncio.to_thread(talk.broker.store.wait_dispatched)
 
 
-async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> RemotingCommand:
+async def ask_pop(
+    talk: Talk, changes: Mapping[str, Field] | None = None, **more: Field
+) -> RemotingCommand:
     """POP_MESSAGE."""
-    fields: dict[str, Any] = {
+    fields: Fields = {
         "consumerGroup": "CG",
-        "topic": topic,
+        "topic": "T1",
         "queueId": -1,
         "maxMsgNums": 32,
         "invisibleTime": 60_000,
@@ -46,8 +49,8 @@ async def ask_pop(talk: Talk, topic: str = "T1", **changes: Any) -> RemotingComm
         "initMode": 0,
         "exp": "*",
         "expType": "TAG",
-    } | changes
-    return await talk.ask(RequestCode.POP_MESSAGE, **fields)
+    }
+    return await talk.ask(RequestCode.POP_MESSAGE, {**fields, **(changes or {}), **more})
 
 
 def popped(answer: RemotingCommand) -> list[Popped]:
@@ -79,12 +82,14 @@ def popped(answer: RemotingCommand) -> list[Popped]:
     return found
 
 
-async def pop(talk: Talk, topic: str = "T1", **changes: Any) -> list[Popped]:
+async def pop(
+    talk: Talk, changes: Mapping[str, Field] | None = None, **more: Field
+) -> list[Popped]:
     """The messages of a pop."""
-    return popped(await ask_pop(talk, topic, **changes))
+    return popped(await ask_pop(talk, changes, **more))
 
 
-def told(message: Popped, topic: str = "T1", group: str = "CG") -> dict[str, Any]:
+def told(message: Popped, topic: str = "T1", group: str = "CG") -> Fields:
     """Return the fields of a request about a popped message."""
     receipt = message.receipt
     return {
@@ -96,12 +101,16 @@ def told(message: Popped, topic: str = "T1", group: str = "CG") -> dict[str, Any
     }
 
 
-async def ack(talk: Talk, message: Popped, **changes: Any) -> RemotingCommand:
+async def ack(
+    talk: Talk, message: Popped, changes: Mapping[str, Field] | None = None, **more: Field
+) -> RemotingCommand:
     """ACK_MESSAGE."""
-    return await talk.ask(RequestCode.ACK_MESSAGE, **told(message) | changes)
+    return await talk.ask(RequestCode.ACK_MESSAGE, {**told(message), **(changes or {}), **more})
 
 
-async def change(talk: Talk, message: Popped, invisible_ms: int, **changes: Any) -> RemotingCommand:
+async def change(
+    talk: Talk, message: Popped, invisible_ms: int, **changes: Field
+) -> RemotingCommand:
     """CHANGE_MESSAGE_INVISIBLETIME."""
     fields = told(message) | {"invisibleTime": invisible_ms} | changes
-    return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)
+    return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)

@@ -154,8 +154,7 @@ class TestConsuming:
         self, talk: Talk, queue_id: int
     ) -> None:
         await talk.send("T1")
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": queue_id, "commitOffset": 5}
-        answer = await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        answer = await talk.commit(5, queue_id=queue_id)
         assert answer.code == ResponseCode.SYSTEM_ERROR and str(queue_id) in (answer.remark or "")
         assert talk.broker.offsets.of_group("CG") == {}
 
@@ -163,7 +162,7 @@ class TestConsuming:
         for wrong in ({"retryQueueNums": 10**9}, {"retryQueueNums": -1}):
             body = SubscriptionGroupConfig("CG").to_json() | wrong
             answer = await talk.ask(
-                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(body).encode()
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=json.dumps(body).encode()
             )
             assert answer.code == ResponseCode.INVALID_PARAMETER
             assert "retryQueueNums" in (answer.remark or "")

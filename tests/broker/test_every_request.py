@@ -116,7 +116,21 @@ GOOD_BODIES = {
         "broker-a", [BatchAck("CG", "T1", 0, 0, 0, 1, 1, "AQ==")]
     ),
 }
-BAD_VALUES = (None, "", "x" * 300, "a/b", -1, 2**31, 2**63, 1.5, True, [], {}, [[]], {"a": {}})
+BAD_VALUES: tuple[object, ...] = (
+    None,
+    "",
+    "x" * 300,
+    "a/b",
+    -1,
+    2**31,
+    2**63,
+    1.5,
+    True,
+    [],
+    {},
+    [[]],
+    {"a": {}},
+)
 
 
 def header_names() -> list[str]:

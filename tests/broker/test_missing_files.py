@@ -11,7 +11,6 @@ from tests.helpers import crash_image
 
 from firetrail.cli.main import main
 from firetrail.format import config_json
-from firetrail.remoting.codes import RequestCode
 
 COUNT = 10
 CONSUMED = 7
@@ -21,15 +20,7 @@ async def consume(talk: Talk) -> None:
     for number in range(COUNT):
         await talk.send("T1", b"%d" % number)
     await talk.pull_until("T1", COUNT)
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "commitOffset": CONSUMED}
-    await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
-
-
-async def committed(talk: Talk) -> int | None:
-    answer = await talk.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
-    )
-    return int(answer.fields["offset"]) if "offset" in answer.fields else None
+    await talk.commit(CONSUMED)
 
 
 @pytest.fixture
@@ -57,7 +48,7 @@ async def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
     shutil.rmtree(killed / loss)
 
     async with talking(killed) as talk:
-        assert await committed(talk) == CONSUMED
+        assert await talk.committed() == CONSUMED
         answer = await talk.send("T1", b"next")
         assert int(answer.fields["queueOffset"]) == COUNT
     saved = config_json.loads((killed / "config/consumerOffset.json").read_bytes())
@@ -77,7 +68,7 @@ async def nothing_else_is_lost(talk: Talk, name: str) -> None:
     if name == "topics.json":
         assert "T1" in talk.broker.topics.content().topic_config_table
     if name == "consumerOffset.json":
-        assert await committed(talk) in (None, 0)
+        assert await talk.committed() in (None, 0)
 
 
 @pytest.mark.parametrize("name", MEANINGS)
@@ -121,7 +112,7 @@ async def test_the_backup_of_a_missing_file_is_used(
     assert "a broker will use consumerOffset.json.bak" in capsys.readouterr().out
 
     async with talking(store) as talk:
-        assert await committed(talk) == CONSUMED
+        assert await talk.committed() == CONSUMED
     assert (
         f"{path}: is missing; consumerOffset.json.bak is used instead, which lacks the last change"
         in caplog.text

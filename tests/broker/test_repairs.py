@@ -238,7 +238,7 @@ CASES = {
     "another known topic": Case(ProblemKind.QUEUE_OFFSET, in_topic(b"T2"), (HIT,)),
     "the next queue": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3), (HIT,)),
     "the next queue, last": Case(
-        ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, hit=COUNT - 4), [COUNT - 4]
+        ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, hit=COUNT - 4), (COUNT - 4,)
     ),
     "a queue before": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 1, HIT + 2), (HIT + 2,)),
     "an unknown queue": Case(ProblemKind.QUEUE_OFFSET, spoil(QUEUE_ID + 3, 5), (HIT,)),

@@ -152,7 +152,7 @@ class Users:
 
     async def _pop(self) -> None:
         self._popped += await pop(
-            self._talk, POPPED, invisibleTime=SHORT_MS, maxMsgNums=self._source.choice((1, 3))
+            self._talk, topic=POPPED, invisibleTime=SHORT_MS, maxMsgNums=self._source.choice((1, 3))
         )
 
     async def _ack(self) -> None:
@@ -254,7 +254,7 @@ class Users:
     async def _make_group(self) -> None:
         name = f"G{self._source.randrange(9)}"
         body = SubscriptionGroupConfig(name).encode(standard=True)
-        answer = await self._talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+        answer = await self._talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         if answer.code == 0:
             self._ledger.groups.add(name)
 

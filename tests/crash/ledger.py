@@ -183,7 +183,7 @@ async def drain(talk: Talk, ledger: Ledger, there: set[bytes]) -> None:
     broker = talk.broker
     received: set[bytes] = set()
     for _ in range(PATIENCE_S):
-        while messages := await pop(talk, POPPED, invisibleTime=600_000):
+        while messages := await pop(talk, topic=POPPED, invisibleTime=600_000):
             received |= {message.body for message in messages}
         await asyncio.sleep(1)
     await asyncio.to_thread(broker.store.wait_dispatched)

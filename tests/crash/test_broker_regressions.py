@@ -90,7 +90,7 @@ def test_what_was_popped_by_a_group_that_was_not_saved_comes_again(folder: Path)
         await process.talk.send("T", b"popped", e=0)
         await asyncio.to_thread(process.store.flush)
         process.files.hooks.append(fail_to_write("config/subscriptionGroup.json"))
-        assert len(await pop(process.talk, "T", invisibleTime=1_000)) == 1
+        assert len(await pop(process.talk, topic="T", invisibleTime=1_000)) == 1
         await process.broker.offsets.saved()
 
     process.run(send())
@@ -98,7 +98,7 @@ def test_what_was_popped_by_a_group_that_was_not_saved_comes_again(folder: Path)
 
     async def receive() -> list[bytes]:
         await asyncio.sleep(3)
-        return [message.body for message in await pop(again.talk, "T")]
+        return [message.body for message in await pop(again.talk, topic="T")]
 
     assert again.run(receive()) == [b"popped"]
     again.close()

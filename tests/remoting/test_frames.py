@@ -71,7 +71,8 @@ def test_a_command_survives_encoding_and_decoding(command: RemotingCommand) -> N
 def test_frames_may_arrive_in_any_pieces(sent: list[RemotingCommand], sizes: list[int]) -> None:
     stream = b"".join(map(flat, sent))
     reader = FrameReader()
-    got, at, turn = [], 0, 0
+    got: list[RemotingCommand] = []
+    at = turn = 0
     while at < len(stream):
         size = sizes[turn % len(sizes)]
         got += reader.feed(stream[at : at + size])

@@ -27,7 +27,7 @@ async def ask(
 ) -> list[tuple[int, RequestMode]] | None:
     """Return the ids of a client's queues, and the mode of each."""
     body = QueryAssignmentBody(topic, "CG", client_id, strategy, **more).encode(standard=True)
-    answer = await talk.ask(RequestCode.QUERY_ASSIGNMENT, body)
+    answer = await talk.ask(RequestCode.QUERY_ASSIGNMENT, body=body)
     assert answer.code == 0
     found = AssignmentBody.decode(answer.content).message_queue_assignments
     if found is None:
@@ -37,7 +37,7 @@ async def ask(
 
 async def set_mode(talk: Talk, share: int, topic: str = "T1") -> int:
     body = RequestModeBody(topic, "CG", RequestMode.POP, share).encode(standard=True)
-    return (await talk.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body)).code
+    return (await talk.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=body)).code
 
 
 def ids(assigned: list[tuple[int, RequestMode]] | None) -> list[int]:
@@ -111,15 +111,16 @@ async def test_brokers_of_a_cluster_return_the_same_assignment(talk: Talk) -> No
     async with Broker.running(config=config, store=SMALL) as other:
         other.topics.put([topic])
         both = (talk, Talk(other, talk.client))
-        while len((await both[1].broker._parts.registration.route("T1")).queue_datas) < 2:
-            both[1].broker._parts.registration._routes.clear()
+        registration = other._parts.registration
+        while (route := await registration.route("T1")) is None or len(route.queue_datas) < 2:
+            registration._routes.clear()
             await asyncio.sleep(0.01)
         for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
             for each in both:
                 for member in ("a", "b"):
                     await each.beat("CG", member, {"T1": "*"}, clients[member])
                 body = QueryAssignmentBody("T1", "CG", name, "AVG").encode(standard=True)
-                answer = await each.ask(RequestCode.QUERY_ASSIGNMENT, body)
+                answer = await each.ask(RequestCode.QUERY_ASSIGNMENT, body=body)
                 found = AssignmentBody.decode(answer.content).message_queue_assignments
                 assert found is not None
                 assert [mine.message_queue.broker_name for mine in found] == share

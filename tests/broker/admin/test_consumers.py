@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, records, talking
+from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Field, Fields, Talk, records, talking
 from tests.broker.pops import pop
 
 from firetrail.broker.config import BrokerConfig
@@ -24,12 +23,15 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Language, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+
+RESET: Fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True}
 
 
 class TestResets:
-    async def reset(self, talk: Talk, **changes: Any) -> dict[int, int]:
-        fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
-        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
+    async def reset(self, talk: Talk, **changes: Field) -> dict[int, int]:
+        fields = RESET | changes
+        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         table = ResetOffsets.decode(answer.content).offset_table
         return {queue.queue_id: offset for queue, offset in table.items()}
 
@@ -58,12 +60,12 @@ class TestResets:
         ],
     )
     async def test_invalid_resets_are_refused(
-        self, talk: Talk, changes: dict[str, Any], code: int, remark: str
+        self, talk: Talk, changes: Fields, code: int, remark: str
     ) -> None:
         await sent(talk, 3)
         await commit(talk, 2)
-        fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True} | changes
-        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **fields)
+        fields = RESET | changes
+        answer = await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
         assert answer.code == code
         assert remark in (answer.remark or "")
         assert talk.broker.offsets.get("CG", "T1", 0) == 2
@@ -76,7 +78,7 @@ class TestResets:
             told.append(request)
 
         pushed = BrokerConfig(server_side_reset=False)
-        handlers = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
+        handlers: dict[int, Handler] = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
         async with talking(config=pushed, client_handlers=handlers) as talk:
             await sent(talk, 1)
             await talk.beat("CG", "java", {"T1": "*"})
@@ -195,8 +197,7 @@ class TestResets:
 async def test_offsets_are_not_cloned_to_a_missing_group(talk: Talk) -> None:
     await sent(talk, 2)
     await commit(talk, 2)
-    fields = {"srcGroup": "CG", "destGroup": "G2"}
-    answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, **fields)
+    answer = await talk.ask(RequestCode.CLONE_GROUP_OFFSET, srcGroup="CG", destGroup="G2")
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert answer.remark == "Group G2 does not exist"
     assert not talk.broker.offsets.of_group("G2")
@@ -210,20 +211,20 @@ async def test_requests_are_forwarded_to_a_consumer() -> None:
         assert [record.body for record in records(request.content)] == [b"0"]
         return request.answer(body=DirectlyConsumed("CR_SUCCESS").encode())
 
-    handlers = {
+    handlers: dict[int, Handler] = {
         RequestCode.GET_CONSUMER_RUNNING_INFO: info,
         RequestCode.CONSUME_MESSAGE_DIRECTLY: consume,
     }
     async with talking(client_handlers=handlers) as talk:
         (answer,) = await sent(talk, 1)
-        who = {"consumerGroup": "CG", "clientId": "c1"}
-        offline = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+        who: Fields = {"consumerGroup": "CG", "clientId": "c1"}
+        offline = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, who)
         assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
         await talk.beat("CG", "c1")
-        running_info = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, **who)
+        running_info = await talk.ask(RequestCode.GET_CONSUMER_RUNNING_INFO, who)
         assert ConsumerRunningInfo.decode(running_info.content).properties == {"PROP": "x"}
         done = await talk.ask(
-            RequestCode.CONSUME_MESSAGE_DIRECTLY, **who, msgId=answer.fields["msgId"]
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, who, msgId=answer.fields["msgId"]
         )
         assert DirectlyConsumed.decode(done.content).consume_result == "CR_SUCCESS"
 
@@ -244,9 +245,9 @@ async def test_a_consumer_that_leaves_instead_of_answering(
         (stored,) = await sent(talk, 1)
         consumer = RemotingClient({code: leave})
         await talk.beat("CG", "c1", client=consumer)
-        secrets = {"AccessKey": "admin", "Signature": "signed", "SecurityToken": "token"}
-        who = {"consumerGroup": "CG", "clientId": "c1", "msgId": stored.fields["msgId"]}
-        answer = await talk.ask(code, **who, **secrets)
+        secrets: Fields = {"AccessKey": "admin", "Signature": "signed", "SecurityToken": "token"}
+        who: Fields = {"consumerGroup": "CG", "clientId": "c1", "msgId": stored.fields["msgId"]}
+        answer = await talk.ask(code, who | secrets)
         assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
         assert answer.remark == "the consumer <c1> not online: it disconnected before it answered"
         assert asked[0].fields["consumerGroup"] == "CG"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
-from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 
 from firetrail.format.config_json import INT64_MAX
 from firetrail.format.javahash import java_hash
@@ -42,8 +42,9 @@ class TestStatistics:
             stats = BrokerStatsData.decode(answer.content)
             assert stats.stats_minute.sum == stats.stats_day.sum == expected, name
             assert stats.stats_minute.tps > 0
-        size = {"statsName": "TOPIC_PUT_SIZE", "statsKey": "T1"}
-        answer = await talk.ask(RequestCode.VIEW_BROKER_STATS_DATA, **size)
+        answer = await talk.ask(
+            RequestCode.VIEW_BROKER_STATS_DATA, statsName="TOPIC_PUT_SIZE", statsKey="T1"
+        )
         assert BrokerStatsData.decode(answer.content).stats_hour.avgpt > 100
         topic = await talk.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T1")
         assert TopicStats.decode(topic.content).topic_put_tps
@@ -54,16 +55,16 @@ class TestStatistics:
         place = (await sent(talk, 1))[0]
         await talk.beat("CG", subscriptions={"T1": "*"})
         offset = int(place.fields["msgId"][16:], 16)
-        back = {"offset": offset, "group": "CG", "delayLevel": 0}
-        assert (await talk.ask(RequestCode.CONSUMER_SEND_MSG_BACK, **back)).code == 0
-        asked = {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T1@CG"}
-        answer = await talk.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked)
+        back: Fields = {"offset": offset, "group": "CG", "delayLevel": 0}
+        assert (await talk.ask(RequestCode.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        answer = await talk.ask(
+            RequestCode.VIEW_BROKER_STATS_DATA, statsName="SNDBCK_PUT_NUMS", statsKey="T1@CG"
+        )
         assert BrokerStatsData.decode(answer.content).stats_minute.sum == 1
 
     @pytest.mark.parametrize("name", ["TOPIC_PUT_NUMS", "BROKER_PUT_NUMS", "QUEUE_PUT_NUMS", ""])
     async def test_unknown_statistics_are_refused(self, talk: Talk, name: str) -> None:
-        asked = {"statsName": name, "statsKey": "none"}
-        answer = await talk.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked)
+        answer = await talk.ask(RequestCode.VIEW_BROKER_STATS_DATA, statsName=name, statsKey="none")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == f"The stats <{name}> <none> not exist"
 
@@ -85,8 +86,9 @@ class TestStatistics:
 class TestQueues:
     async def test_units_of_a_queue_are_listed(self, talk: Talk) -> None:
         await sent(talk, 4)
-        asked = {"topic": "T1", "queueId": 0, "index": 1, "count": 2}
-        answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
+        answer = await talk.ask(
+            RequestCode.QUERY_CONSUME_QUEUE, topic="T1", queueId=0, index=1, count=2
+        )
         body = ConsumeQueueBody.decode(answer.content)
         assert (body.min_queue_index, body.max_queue_index) == (0, 4)
         assert [unit.tags_code for unit in body.queue_data] == [java_hash("A")] * 2
@@ -94,21 +96,22 @@ class TestQueues:
 
     async def test_units_that_match_the_subscription_are_marked(self, talk: Talk) -> None:
         await sent(talk, 1)
-        asked = {"topic": "T1", "queueId": 0, "index": 0, "count": 9, "consumerGroup": "CG"}
-        offline = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
+        asked: Fields = {"topic": "T1", "queueId": 0, "index": 0, "count": 9, "consumerGroup": "CG"}
+        offline = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, asked)
         found = ConsumeQueueBody.decode(offline.content)
         assert found.filter_data == "CG@T1 is not online!"
         assert [unit.eval for unit in found.queue_data] == [False]
         for tags, expected in (("A || B", True), ("B", False), ("*", True)):
             await talk.beat("CG", subscriptions={"T1": tags})
-            answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
+            answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, asked)
             body = ConsumeQueueBody.decode(answer.content)
             assert body.subscription_data is not None
             assert [unit.eval for unit in body.queue_data] == [expected]
 
     async def test_missing_queues_are_refused(self, talk: Talk) -> None:
-        asked = {"topic": "T1", "queueId": 7, "index": 0, "count": 1}
-        answer = await talk.ask(RequestCode.QUERY_CONSUME_QUEUE, **asked)
+        answer = await talk.ask(
+            RequestCode.QUERY_CONSUME_QUEUE, topic="T1", queueId=7, index=0, count=1
+        )
         assert (answer.code, answer.remark) == (1, "7@T1 is not exist!")
 
 
@@ -145,7 +148,7 @@ async def test_correction_offsets_are_the_lowest_of_all_groups(talk: Talk) -> No
         await commit(talk, offset, group)
 
     async def lowest(**fields: str) -> dict[int, int]:
-        answer = await talk.ask(RequestCode.QUERY_CORRECTION_OFFSET, topic="T1", **fields)
+        answer = await talk.ask(RequestCode.QUERY_CORRECTION_OFFSET, fields, topic="T1")
         return CorrectionOffsets.decode(answer.content).correction_offsets
 
     assert await lowest() == {0: 1}
@@ -156,8 +159,9 @@ async def test_correction_offsets_are_the_lowest_of_all_groups(talk: Talk) -> No
 
 
 async def forbid(talk: Talk, readable: bool | None) -> bool:
-    fields = {"group": "CG", "topic": "T1", "readable": readable}
-    answer = await talk.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, **fields)
+    answer = await talk.ask(
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, group="CG", topic="T1", readable=readable
+    )
     assert answer.code == 0
     return GroupForbidden.decode(answer.content).readable
 
@@ -176,8 +180,9 @@ async def test_a_group_that_may_not_read_a_topic(tmp_path: Path) -> None:
         flag = SUSPEND | SUBSCRIPTION
         assert (await talk.pull("T1", sysFlag=flag)).code == 0
         assert talk.broker.groups.content().forbidden_table is None
-        unknown = {"group": "CG", "topic": "none", "readable": False}
-        answer = await talk.ask(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, **unknown)
+        answer = await talk.ask(
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, group="CG", topic="none", readable=False
+        )
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -267,20 +272,18 @@ async def test_no_group_is_limited_in_reading_cold_data(talk: Talk) -> None:
 
 async def test_pull_offsets_of_consume_stats(talk: Talk) -> None:
     async def pulled() -> tuple[int, int | None]:
-        fields = {"consumerGroup": "CG", "topic": "T1"}
-        answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
+        answer = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG", topic="T1")
         table = ConsumeStats.decode(answer.content).offset_table
         (found,) = (found for queue, found in table.items() if queue.queue_id == 0)
         return found.consumer_offset, found.pull_offset
 
     await sent(talk, 8)
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0}
-    await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields, commitOffset=2)
+    await talk.commit(2)
     assert await pulled() == (2, 2)
     await talk.pull("T1", 2, maxMsgNums=4)
     assert await pulled() == (2, 6)
-    reset = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True, "offset": 1}
-    await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset, queueId=0)
+    reset: Fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True, "offset": 1}
+    await talk.ask(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset, queueId=0)
     assert await pulled() == (1, 1)
     await talk.pull("T1", 8)
     talk.broker.offsets.forget(group="CG")

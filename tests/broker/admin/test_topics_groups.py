@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import Fields, Talk, talking
 
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
@@ -32,7 +31,7 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 
-TOPIC: dict[str, Any] = {
+TOPIC: Fields = {
     "topic": "T1",
     "defaultTopic": "TBW102",
     "readQueueNums": 3,
@@ -45,8 +44,7 @@ TOPIC: dict[str, Any] = {
 
 
 async def commit(talk: Talk, offset: int, group: str = "CG") -> None:
-    fields = {"consumerGroup": group, "topic": "T1", "queueId": 0, "commitOffset": offset}
-    assert (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code == 0
+    assert (await talk.commit(offset, group)).code == 0
 
 
 async def sent(talk: Talk, count: int) -> list[RemotingCommand]:
@@ -58,12 +56,12 @@ async def sent(talk: Talk, count: int) -> list[RemotingCommand]:
 class TestTopics:
     async def test_topics_are_created_changed_and_deleted(self, tmp_path: Path) -> None:
         async with talking(tmp_path) as talk:
-            assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **TOPIC)).code == 0
+            assert (await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC)).code == 0
             assert '"T1"' in (tmp_path / "config" / "topics.json").read_text()
             answer = await talk.ask(RequestCode.GET_TOPIC_CONFIG, topic="T1")
             assert TopicConfig.decode(answer.content) == TopicConfig("T1", 3, 2, 6)
             more = TopicConfigList([TopicConfig("T2", 1, 1), TopicConfig("T3", 1, 1)])
-            await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, more.encode())
+            await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=more.encode())
             everything = await talk.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
             table = TopicConfigTable.decode(everything.content)
             assert {"T1", "T2", "T3", "TBW102"} <= set(table.topic_config_table)
@@ -74,9 +72,9 @@ class TestTopics:
     @pytest.mark.parametrize(
         "changes", [{"topic": "a/b"}, {"topic": "TBW102"}, {"perm": 9}, {"readQueueNums": -1}]
     )
-    async def test_invalid_topics_are_refused(self, talk: Talk, changes: dict[str, Any]) -> None:
+    async def test_invalid_topics_are_refused(self, talk: Talk, changes: Fields) -> None:
         before = talk.broker.topics.names()
-        answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **(TOPIC | changes))
+        answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, TOPIC | changes)
         assert answer.code != 0 and answer.remark
         assert talk.broker.topics.names() == before
         removal = await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="TBW102")
@@ -91,17 +89,17 @@ class TestTopics:
 async def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
     async with talking(tmp_path) as talk:
         body = SubscriptionGroupConfig("G1", retry_max_times=3).encode()
-        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
+        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
         bare_list = b"[" + SubscriptionGroupConfig("G2").encode() + b"]"
-        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, bare_list)
+        await talk.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, body=bare_list)
         answer = await talk.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         table = SubscriptionGroupTable.decode(answer.content).subscription_group_table
         assert table["G1"].retry_max_times == 3 and "G2" in table
         assert '"G1"' in (tmp_path / "config" / "subscriptionGroup.json").read_text()
         await sent(talk, 1)
         await commit(talk, 1, "G1")
-        gone = {"groupName": "G1", "cleanOffset": True}
-        assert (await talk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, **gone)).code == 0
+        gone: Fields = {"groupName": "G1", "cleanOffset": True}
+        assert (await talk.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, gone)).code == 0
         missing = await talk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G1")
         assert missing.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
         left = ConsumerOffsets.decode((await talk.ask(RequestCode.GET_ALL_CONSUMER_OFFSET)).content)
@@ -153,7 +151,7 @@ async def test_runtime_info_and_settings_are_returned(talk: Talk) -> None:
     assert "brokerName=broker-a" in lines
     assert "mappedFileSizeCommitLog=8388608" in lines
     assert f"listenPort={talk.broker.address.rpartition(':')[2]}" in lines
-    change = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, b"brokerName=x\n")
+    change = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"brokerName=x\n")
     assert change.code == ResponseCode.NO_PERMISSION
 
 
@@ -162,8 +160,7 @@ async def test_a_broadcast_group_that_is_online_has_no_backlog(talk: Talk) -> No
     broadcast = MessageModel.BROADCASTING
     await talk.beat("CG", "c1", {"T1": "*"}, message_model=broadcast)
     for topic in (None, "T1"):
-        fields = {"consumerGroup": "CG", "topic": topic}
-        answer = await talk.ask(RequestCode.GET_CONSUME_STATS, **fields)
+        answer = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG", topic=topic)
         assert ConsumeStats.decode(answer.content).offset_table == {}
 
 

@@ -7,27 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import Field, Fields, Talk, talking
 from tests.broker.pops import Popped, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.format import config_json
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
 
-ORDERED = {"order": True, "queueId": 0}
+ORDERED: Fields = {"order": True, "queueId": 0}
 
 
-async def take(talk: Talk, **changes: Any) -> list[Popped]:
-    return await pop(talk, **ORDERED | changes)
+async def take(talk: Talk, **changes: Field) -> list[Popped]:
+    return await pop(talk, ORDERED, **changes)
 
 
 def bodies(messages: list[Popped]) -> list[bytes]:
     return [message.body for message in messages]
-
-
-async def offset(talk: Talk) -> str:
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0}
-    return (await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"]
 
 
 async def test_a_queue_is_closed_until_all_messages_are_acknowledged(talk: Talk) -> None:
@@ -37,9 +32,9 @@ async def test_a_queue_is_closed_until_all_messages_are_acknowledged(talk: Talk)
     assert await take(talk) == []
     await ack(talk, second)
     assert await take(talk) == []
-    assert await offset(talk) == "0"
+    assert await talk.committed() == 0
     await ack(talk, first)
-    assert await offset(talk) == "2"
+    assert await talk.committed() == 2
     assert bodies(await take(talk)) == [b"2", b"3", b"4"]
     assert bodies(await take(talk, consumerGroup="OTHER", maxMsgNums=1)) == [b"0"]
 
@@ -48,25 +43,25 @@ async def test_unacknowledged_messages_are_redelivered_in_order(talk: Talk) -> N
     await fill(talk, "T1", b"0", b"1", b"2")
     first, second, _ = await take(talk, invisibleTime=100)
     await ack(talk, first)
-    answer = await ask_pop(talk, **ORDERED, pollTime=10_000)
+    answer = await ask_pop(talk, ORDERED, pollTime=10_000)
     assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
     assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
     assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
     assert await take(talk) == []
-    assert await offset(talk) == "1"
+    assert await talk.committed() == 1
 
 
 async def test_an_acknowledgement_wakes_waiting_pops(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
     (first,) = await take(talk, maxMsgNums=1)
     waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=10_000))
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "bornTime": 0, "order": True}
-    notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=10_000, **fields))
+    fields: Fields = {"consumerGroup": "CG", "topic": "T1", "bornTime": 0, "pollTime": 10_000}
+    notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, fields | ORDERED))
     await asyncio.sleep(0.05)
     assert not waiting.done() and not notice.done()
     batch = BatchAck("CG", "T1", 0, 0, 999, first.receipt.pop_time, 60_000, "AQ==")
     body = BatchAckBody("broker-a", [batch]).encode(standard=True)
-    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
+    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
     assert bodies(popped(await waiting)) == [b"1"]
     notice.cancel()
 
@@ -77,16 +72,16 @@ async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> N
     answer = await change(talk, message, 60_000)
     assert answer.fields["reviveQid"] == "999"
     assert answer.fields["popTime"] == str(message.receipt.pop_time)
-    assert (await ask_pop(talk, **ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
+    assert (await ask_pop(talk, ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
     assert (await change(talk, message, 10)).code == 0
-    assert bodies(popped(await ask_pop(talk, **ORDERED, pollTime=10_000))) == [b"0"]
+    assert bodies(popped(await ask_pop(talk, ORDERED, pollTime=10_000))) == [b"0"]
     assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
 
 
 async def test_the_same_attempt_gets_the_same_answer(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
     assert bodies(await take(talk, attemptId="a", maxMsgNums=1)) == [b"0"]
-    again = await ask_pop(talk, **ORDERED, attemptId="a", maxMsgNums=1)
+    again = await ask_pop(talk, ORDERED, attemptId="a", maxMsgNums=1)
     assert bodies(popped(again)) == [b"0"]
     assert again.fields["orderCountInfo"] == "0 0 0"
     assert await take(talk, attemptId="b") == []
@@ -96,7 +91,7 @@ async def test_messages_that_were_not_popped_cannot_be_acknowledged(talk: Talk) 
     await fill(talk, "T1", b"0", b"1")
     (message,) = await take(talk, maxMsgNums=1)
     assert (await ack(talk, message, offset=1)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert await offset(talk) == "0"
+    assert await talk.committed() == 0
 
 
 async def test_a_pop_after_a_reset_begins_at_the_new_offset(talk: Talk) -> None:
@@ -106,7 +101,7 @@ async def test_a_pop_after_a_reset_begins_at_the_new_offset(talk: Talk) -> None:
     assert bodies(await take(talk)) == [b"2"]
     talk.broker.offsets.commit("CG", "T1", 0, 0)
     await ack(talk, message)
-    assert await offset(talk) == "0"
+    assert await talk.committed() == 0
 
 
 async def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> None:
@@ -127,7 +122,7 @@ async def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over(talk:
     await fill(talk, "T1", b"0", b"1")
     first, _ = await take(talk, invisibleTime=300)
     assert (await change(talk, first, 1)).code == 0
-    answer = await ask_pop(talk, **ORDERED, pollTime=600_000)
+    answer = await ask_pop(talk, ORDERED, pollTime=600_000)
     assert bodies(popped(answer)) == [b"0", b"1"]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, records, talking
+from tests.broker.brokers import SMALL, Fields, Talk, records, talking
 from tests.broker.pops import ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.pop.pop import PopProcessor
@@ -92,10 +92,10 @@ async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
         bits,
     )
     body = BatchAckBody("broker-a", [batch]).encode(standard=True)
-    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body)).code == 0
+    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
     (again,) = popped(await ask_pop(talk, pollTime=LONG))
     assert again.body == b"3"
-    empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, b"{}")
+    empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=b"{}")
     assert empty.code == ResponseCode.NO_MESSAGE
 
 
@@ -122,8 +122,8 @@ class TestWaiting:
         await pop(talk)
         waiting = [asyncio.create_task(ask_pop(talk, pollTime=LONG)) for _ in range(3)]
         await asyncio.sleep(0.05)
-        where = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
-        assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "3"
+        where: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
+        assert (await talk.ask(RequestCode.POLLING_INFO, where)).fields["pollingNum"] == "3"
         await talk.send("T1", b"news", e=3)
         done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         (answer,) = [task.result() for task in done]
@@ -133,7 +133,7 @@ class TestWaiting:
         assert len(others) == 1
         await talk.send("T1", b"last")
         await asyncio.gather(*others)
-        assert (await talk.ask(RequestCode.POLLING_INFO, **where)).fields["pollingNum"] == "0"
+        assert (await talk.ask(RequestCode.POLLING_INFO, where)).fields["pollingNum"] == "0"
 
     async def test_a_waiting_pop_is_answered_with_sync_flush(self) -> None:
         async with talking(store=SMALL.replace(flush=FlushMode.SYNC)) as talk:
@@ -171,10 +171,10 @@ class TestWaiting:
     async def test_a_notification_does_not_take_messages(self, talk: Talk) -> None:
         await fill(talk, "T1", b"0")
         await pop(talk)
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "bornTime": 0}
-        nothing = await talk.ask(RequestCode.NOTIFICATION, pollTime=20, **fields)
+        fields: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "bornTime": 0}
+        nothing = await talk.ask(RequestCode.NOTIFICATION, fields, pollTime=20)
         assert nothing.fields["hasMsg"] == "false"
-        waiting = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, pollTime=LONG, **fields))
+        waiting = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, fields, pollTime=LONG))
         await asyncio.sleep(0.05)
         await talk.send("T1", b"news")
         assert (await waiting).fields["hasMsg"] == "true"
@@ -200,19 +200,19 @@ async def test_the_init_mode_decides_where_a_new_group_begins(talk: Talk) -> Non
 
 async def test_peek_takes_nothing(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "maxMsgNums": 8}
-    answer = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
+    fields: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1, "maxMsgNums": 8}
+    answer = await talk.ask(RequestCode.PEEK_MESSAGE, fields)
     assert [record.body for record in records(answer.content)] == [b"0", b"1"]
     assert answer.fields["restNum"] == "2"
     assert len(await pop(talk)) == 2
-    nothing = await talk.ask(RequestCode.PEEK_MESSAGE, **fields)
+    nothing = await talk.ask(RequestCode.PEEK_MESSAGE, fields)
     assert nothing.code == ResponseCode.PULL_NOT_FOUND
 
 
 class TestRefusals:
     async def test_invalid_pops_are_refused(self, talk: Talk) -> None:
         await fill(talk, "T1", b"0")
-        cases = [
+        cases: list[tuple[Fields, int]] = [
             ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
             ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
             ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
@@ -221,23 +221,23 @@ class TestRefusals:
             ({"consumerGroup": "a/b"}, ResponseCode.SYSTEM_ERROR),
         ]
         for fields, code in cases:
-            assert (await ask_pop(talk, **fields)).code == code
+            assert (await ask_pop(talk, fields)).code == code
         talk.broker.topics.put([TopicConfig("W", perm=2)])
-        assert (await ask_pop(talk, "W")).code == ResponseCode.NO_PERMISSION
+        assert (await ask_pop(talk, topic="W")).code == ResponseCode.NO_PERMISSION
         talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
         assert (await ask_pop(talk)).code == ResponseCode.NO_PERMISSION
 
     async def test_invalid_acknowledgements_are_refused(self, talk: Talk) -> None:
         await fill(talk, "T1", b"0")
         (message,) = await pop(talk)
-        cases = [
+        cases: list[tuple[Fields, int]] = [
             ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
             ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL),
             ({"offset": 7}, ResponseCode.NO_MESSAGE),
             ({"extraInfo": "1 2 3"}, ResponseCode.MESSAGE_ILLEGAL),
         ]
         for fields, code in cases:
-            assert (await ack(talk, message, **fields)).code == code
+            assert (await ack(talk, message, fields)).code == code
         assert (await ack(talk, message)).code == 0
         assert (await ack(talk, message)).code == 0
         assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE

@@ -98,8 +98,9 @@ class TestFilters:
             for _ in range(100):
                 await talk.send("T1", bytes(10_000))
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            wanted = {"subscription": "n > 9", "expressionType": "SQL92"}
-            nothing = await talk.pull("T1", maxMsgNums=2**31 - 1, **wanted)
+            nothing = await talk.pull(
+                "T1", maxMsgNums=2**31 - 1, subscription="n > 9", expressionType="SQL92"
+            )
             assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             assert int(nothing.fields["nextBeginOffset"]) < 100
 
@@ -232,7 +233,4 @@ class TestWaiting:
 async def test_a_pull_commits_the_offset_that_it_carries(talk: Talk) -> None:
     await send(talk, "A", "A")
     await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)
-    answer = await talk.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic="T1", queueId=0
-    )
-    assert answer.fields["offset"] == "1"
+    assert await talk.committed() == 1

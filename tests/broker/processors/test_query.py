@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.broker.brokers import Talk, records
+from tests.broker.brokers import Field, Fields, Talk, records
 
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -21,9 +21,10 @@ async def three(talk: Talk) -> list[int]:
     return places
 
 
-async def by_key(talk: Talk, key: str, **changes: object) -> tuple[int, list[bytes]]:
-    fields = {"topic": "T1", "key": key, "maxNum": 32, "beginTimestamp": 0, "endTimestamp": 2**62}
-    answer = await talk.ask(RequestCode.QUERY_MESSAGE, **(fields | changes))
+async def by_key(talk: Talk, key: str, **changes: Field) -> tuple[int, list[bytes]]:
+    fields: Fields = {"topic": "T1", "key": key, "maxNum": 32}
+    fields |= {"beginTimestamp": 0, "endTimestamp": 2**62}
+    answer = await talk.ask(RequestCode.QUERY_MESSAGE, fields | changes)
     return answer.code, [record.body for record in records(answer.content)]
 
 
@@ -48,8 +49,9 @@ async def test_messages_are_found_by_position(talk: Talk) -> None:
 async def test_ends_and_store_times_of_a_queue(talk: Talk) -> None:
     await three(talk)
 
-    async def ask(code: int, **fields: object) -> dict[str, str]:
-        return dict((await talk.ask(code, **{"topic": "T1", "queueId": 0} | fields)).fields)
+    async def ask(code: int, **fields: Field) -> dict[str, str]:
+        where: Fields = {"topic": "T1", "queueId": 0}
+        return dict((await talk.ask(code, where | fields)).fields)
 
     assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
     assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
@@ -72,9 +74,9 @@ async def test_offsets_are_found_by_time(talk: Talk, boundary: str | None) -> No
         times.append(time)
         await asyncio.sleep(0.01)  # the next message is at least some ms later
 
-    async def offset(time: int, **changes: object) -> str:
-        fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}
-        answer = await talk.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, **fields | changes)
+    async def offset(time: int, **changes: Field) -> str:
+        fields: Fields = {"topic": "T1", "queueId": 0, "timestamp": time, "boundaryType": boundary}
+        answer = await talk.ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields | changes)
         return answer.fields["offset"]
 
     lower = boundary is None or boundary.lower() == "lower"

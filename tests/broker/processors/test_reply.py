@@ -8,9 +8,13 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 
-REPLY = {"code": RequestCode.SEND_REPLY_MESSAGE_V2, "c": "DefaultCluster_REPLY_TOPIC"}
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 TO_P1 = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01p1\x02MSG_TYPE\x01reply\x02"
+
+
+async def reply(talk: Talk, body: bytes, properties: str) -> RemotingCommand:
+    code = RequestCode.SEND_REPLY_MESSAGE_V2
+    return await talk.send(TOPIC, body, code=code, c=TOPIC, i=properties)
 
 
 async def test_a_reply_is_pushed_and_stored() -> None:
@@ -22,7 +26,7 @@ async def test_a_reply_is_pushed_and_stored() -> None:
 
     async with talking(client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take}) as talk:
         await talk.beat(producer="PG", client_id="p1")
-        answer = await talk.send(TOPIC, b"re", i=TO_P1, **REPLY)
+        answer = await reply(talk, b"re", TO_P1)
         assert answer.code == 0
         (push,) = pushed
         assert push.content == b"re"
@@ -34,7 +38,7 @@ async def test_a_reply_is_pushed_and_stored() -> None:
 
 
 async def test_a_reply_without_a_waiting_producer_is_refused(talk: Talk) -> None:
-    gone = await talk.send(TOPIC, i=TO_P1, **REPLY)
+    gone = await reply(talk, b"re", TO_P1)
     assert gone.code == ResponseCode.SYSTEM_ERROR and "p1" in (gone.remark or "")
-    aimless = await talk.send(TOPIC, i="", **REPLY)
+    aimless = await reply(talk, b"re", "")
     assert "REPLY_TO_CLIENT" in (aimless.remark or "")

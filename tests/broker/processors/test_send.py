@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, talking
+from tests.broker.brokers import SMALL, Fields, Talk, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
@@ -49,9 +49,9 @@ async def test_sent_messages_are_stored(talk: Talk) -> None:
 
 
 async def test_headers_of_the_first_version_are_accepted(talk: Talk) -> None:
-    fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
+    fields: Fields = {"a": "G", "b": "T1", "c": "TBW102", "d": 4, "e": 1, "f": 0, "g": 5, "h": 0}
     named = {V1[name]: value for name, value in fields.items()}
-    answer = await talk.ask(RequestCode.SEND_MESSAGE, b"x", **named)
+    answer = await talk.ask(RequestCode.SEND_MESSAGE, named, body=b"x")
     assert (answer.code, answer.fields["queueId"]) == (0, "1")
 
 

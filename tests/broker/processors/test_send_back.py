@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, talking
+from tests.broker.brokers import SMALL, Field, Fields, Talk, talking
 
 from firetrail.format.delay import DelayLevels
 from firetrail.format.ids import decode_message_id
@@ -19,13 +19,13 @@ async def sent(talk: Talk) -> int:
     return decode_message_id(answer.fields["msgId"]).physical_offset
 
 
-async def back(talk: Talk, offset: int, delay_level: int = 0, **fields: object) -> int:
+async def back(talk: Talk, offset: int, delay_level: int = 0, **fields: Field) -> int:
     answer = await talk.ask(
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        fields,
         offset=offset,
         group="CG",
         delayLevel=delay_level,
-        **fields,
     )
     return answer.code
 
@@ -49,7 +49,7 @@ async def test_a_message_sent_back_is_redelivered_to_its_group() -> None:
 
 @pytest.mark.parametrize(("level", "fields"), [(-1, {}), (0, {"maxReconsumeTimes": 0})])
 async def test_a_message_sent_back_too_often_becomes_a_dead_letter(
-    level: int, fields: dict[str, object]
+    level: int, fields: Fields
 ) -> None:
     async with talking(store=QUICK) as talk:
         offset = await sent(talk)

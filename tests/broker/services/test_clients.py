@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import Fields, Talk, talking
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import (
@@ -51,7 +51,7 @@ async def test_a_heartbeat_registers_a_consumer(talk: Talk) -> None:
 
 
 async def test_a_heartbeat_as_the_cpp_client_writes_it(talk: Talk) -> None:
-    assert (await talk.ask(RequestCode.HEART_BEAT, CPP_HEARTBEAT)).code == 0
+    assert (await talk.ask(RequestCode.HEART_BEAT, body=CPP_HEARTBEAT)).code == 0
     assert await ids(talk) == ["10.0.0.1@7"]
     subscription = talk.broker.clients.subscription("CG", "T1")
     assert subscription is not None
@@ -61,7 +61,7 @@ async def test_a_heartbeat_as_the_cpp_client_writes_it(talk: Talk) -> None:
 
 async def test_invalid_heartbeats_are_refused(talk: Talk) -> None:
     for body in (b"", b"{", b"[]", b'{"clientID":5}', b"[" * 100_000):
-        assert (await talk.ask(RequestCode.HEART_BEAT, body)).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.ask(RequestCode.HEART_BEAT, body=body)).code == ResponseCode.SYSTEM_ERROR
     assert (await talk.beat("no/group")).code == ResponseCode.SYSTEM_ERROR
     assert (await talk.beat(producer="no/group")).code == ResponseCode.SYSTEM_ERROR
 
@@ -87,11 +87,11 @@ async def test_members_are_notified_when_others_join_and_leave(talk: Talk) -> No
 async def test_a_client_that_unregisters_is_removed(talk: Talk) -> None:
     await talk.beat("CG", "c1")
     await talk.beat(producer="PG")
-    gone = {"clientID": "c1", "consumerGroup": "CG", "producerGroup": "PG"}
-    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+    gone: Fields = {"clientID": "c1", "consumerGroup": "CG", "producerGroup": "PG"}
+    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, gone)).code == 0
     assert await ids(talk) == []
     assert not list(talk.broker.clients.producers_of("PG"))
-    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, **gone)).code == 0
+    assert (await talk.ask(RequestCode.UNREGISTER_CLIENT, gone)).code == 0
 
 
 async def test_a_client_without_heartbeats_is_removed() -> None:
@@ -118,7 +118,7 @@ async def test_two_connections_with_one_client_id_count_once(talk: Talk) -> None
 
 async def check(talk: Talk, text: str, kind: str) -> int:
     body = CheckClientBody("c1", "CG", SubscriptionData("T1", text, kind))
-    return (await talk.ask(RequestCode.CHECK_CLIENT_CONFIG, body.encode())).code
+    return (await talk.ask(RequestCode.CHECK_CLIENT_CONFIG, body=body.encode())).code
 
 
 async def test_a_filter_is_checked_before_it_is_used(talk: Talk) -> None:
@@ -132,7 +132,9 @@ class TestLocks:
 
     async def lock(self, talk: Talk, client_id: str, *queues: MessageQueue) -> list[MessageQueue]:
         body = LockBody("CG", client_id, list(queues)).encode()
-        return LockedBody.decode((await talk.ask(RequestCode.LOCK_BATCH_MQ, body)).content).locked
+        return LockedBody.decode(
+            (await talk.ask(RequestCode.LOCK_BATCH_MQ, body=body)).content
+        ).locked
 
     async def test_a_queue_is_locked_by_one_client(self, talk: Talk) -> None:
         first, second, third = self.QUEUES
@@ -140,6 +142,6 @@ class TestLocks:
         assert await self.lock(talk, "c2", second, third) == [third]
         assert await self.lock(talk, "c1", second) == [second]
         body = LockBody("CG", "c1", [second, third]).encode()
-        assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body)).code == 0
+        assert (await talk.ask(RequestCode.UNLOCK_BATCH_MQ, body=body)).code == 0
         assert await self.lock(talk, "c2", first, second) == [second]
         assert await self.lock(talk, "c1", third) == []  # only the owner can unlock it

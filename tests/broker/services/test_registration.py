@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk
+from tests.broker.brokers import SMALL, Fields, Talk
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -252,7 +252,8 @@ async def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
 
     namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
-        ask, lost = RemotingClient.ask, []
+        ask = RemotingClient.ask
+        lost: list[RemotingCommand] = []
 
         async def lose(
             self: RemotingClient, address: str, command: RemotingCommand, *others: Any
@@ -278,9 +279,9 @@ async def test_a_created_topic_is_answered_when_it_has_a_route(
     namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         namesrv.opens.clear()
-        fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
+        fields: Fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
         fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
-        creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields))
+        creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
         while not namesrv.told:
             await asyncio.sleep(0.01)
         await talk.broker.topics.saved()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.broker.admin.test_topics_groups import TOPIC
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import Field, Talk, talking
 
 from firetrail.broker.state.attributes import altered, parse
 from firetrail.errors import RequestError
@@ -15,9 +14,9 @@ from firetrail.remoting.bodies import TopicConfig, TopicConfigList
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 
-async def create(talk: Talk, attributes: str, **changes: Any) -> tuple[int, str]:
+async def create(talk: Talk, attributes: str, **changes: Field) -> tuple[int, str]:
     fields = TOPIC | {"attributes": attributes} | changes
-    answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
+    answer = await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     return answer.code, answer.remark or ""
 
 
@@ -42,7 +41,7 @@ async def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
 
 async def test_attributes_of_several_topics_are_set_in_one_request(talk: Talk) -> None:
     body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
-    await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body.encode())
+    await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body.encode())
     assert await told(talk) == {"message.type": "NORMAL"}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, Talk, talking
+from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.state.offset_files import (
     GroupOffsets,
@@ -21,7 +21,6 @@ from firetrail.errors import StoreError
 from firetrail.format import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.bodies import LmqConsumerOffsets
-from firetrail.remoting.codes import RequestCode
 from firetrail.system import System
 
 FROM_JAVA = """{
@@ -112,11 +111,6 @@ def test_a_newer_file_that_cannot_be_decoded_is_an_error(
     assert "newer than lmqConsumerOffset.json, which cannot be decoded" in caplog.text
 
 
-async def committed(talk: Talk) -> str:
-    fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0}
-    return (await talk.ask(RequestCode.QUERY_CONSUMER_OFFSET, **fields)).fields["offset"]
-
-
 @pytest.mark.parametrize(("light_queues", "name"), [(False, CONSUMER_OFFSETS), (True, LMQ_OFFSETS)])
 async def test_a_broker_saves_the_file_that_java_reads(
     tmp_path: Path, light_queues: bool, name: str, caplog: pytest.LogCaptureFixture
@@ -126,16 +120,15 @@ async def test_a_broker_saves_the_file_that_java_reads(
 
     async with talking(tmp_path, store=store) as talk:
         await talk.send("T1")
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "commitOffset": 1}
-        assert (await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)).code == 0
+        assert (await talk.commit(1)).code == 0
     other = CONSUMER_OFFSETS if light_queues else LMQ_OFFSETS
     assert not (tmp_path / "config" / other).exists()
     assert content(tmp_path, name)["offsetTable"]["T1@CG"] == {0: 1}
     async with talking(tmp_path, store=store) as talk:
-        assert await committed(talk) == "1"
+        assert await talk.committed() == 1
     assert not caplog.records
     async with talking(tmp_path, store=store.replace(light_queues=not light_queues)) as talk:
-        assert await committed(talk) == "1"
+        assert await talk.committed() == 1
 
 
 @pytest.mark.parametrize("newer", [CONSUMER_OFFSETS, LMQ_OFFSETS])

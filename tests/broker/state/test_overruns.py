@@ -20,7 +20,7 @@ from firetrail.cli.main import main
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.codes import ResponseCode
 from firetrail.store.queues.table import QueueTable
 from firetrail.system import System
 
@@ -39,21 +39,13 @@ def write(folder: Path, name: str, content: dict[str, object]) -> None:
     ConfigFile(System(), folder, name).save(content)
 
 
-async def committed(talk: Talk, topic: str = "T1") -> int:
-    answer = await talk.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="CG", topic=topic, queueId=0
-    )
-    return int(answer.fields["offset"])
-
-
 async def fill(folder: Path, count: int = 10) -> None:
     """Store messages, which a group has consumed."""
     async with talking(folder) as talk:
         for number in range(count):
             await talk.send("T1", b"%d" % number)
         await talk.pull_until("T1", count)
-        fields = {"consumerGroup": "CG", "topic": "T1", "queueId": 0, "commitOffset": count}
-        await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+        await talk.commit(count)
 
 
 def damage(folder: Path, message: int) -> None:
@@ -70,7 +62,7 @@ def damage(folder: Path, message: int) -> None:
 async def consumes_new_messages(talk: Talk) -> None:
     """Send a message; return what a group receives that continues at its offset."""
     await talk.send("T1", b"new")
-    offset = await committed(talk)
+    offset = await talk.committed()
     assert offset == 4
     answer = await talk.pull("T1", offset, sysFlag=6)
     assert [record.body for record in records(answer.content)] == [b"new"]
@@ -148,7 +140,7 @@ async def test_a_good_store_starts_without_warnings(
 
     before = (tmp_path / "config" / CONSUMER_OFFSETS).read_bytes()
     async with talking(tmp_path) as talk:
-        assert await committed(talk) == 10
+        assert await talk.committed() == 10
     assert (tmp_path / "config" / CONSUMER_OFFSETS).read_bytes() == before
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 

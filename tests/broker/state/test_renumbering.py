@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Talk, records, talking
+from tests.broker.brokers import records, talking
 
 from firetrail import Message, Store
 from firetrail.broker.pop.checkpoints import GROUP
@@ -16,7 +16,6 @@ from firetrail.cli.main import main
 from firetrail.format import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.format.record import decode_message
-from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.pop_bodies import CheckpointBody
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.losses import GoodRecord
@@ -25,13 +24,6 @@ from firetrail.system import System
 
 COUNT = 20
 REVIVE = "rmq_sys_REVIVE_LOG_DefaultCluster"
-
-
-async def committed(talk: Talk, group: str) -> int:
-    answer = await talk.ask(
-        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T1", queueId=0
-    )
-    return int(answer.fields["offset"])
 
 
 async def test_groups_continue_after_the_same_messages(
@@ -45,8 +37,7 @@ async def test_groups_continue_after_the_same_messages(
             await talk.send("T1", b"%02d" % number)
         await talk.pull_until("T1", COUNT)
         for group, offset in positions.items():
-            fields = {"consumerGroup": group, "topic": "T1", "queueId": 0, "commitOffset": offset}
-            await talk.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **fields)
+            await talk.commit(offset, group)
     victims = (5, 6, 9)
     log = root / "commitlog" / f"{0:020}"
     content = bytearray(log.read_bytes())
@@ -66,7 +57,9 @@ async def test_groups_continue_after_the_same_messages(
         await talk.send("T1", b"new")
         await talk.pull_until("T1", COUNT - len(victims) + 1)
         for group, offset in positions.items():
-            answer = await talk.pull("T1", await committed(talk, group), consumerGroup=group)
+            continued = await talk.committed(group)
+            assert continued is not None
+            answer = await talk.pull("T1", continued, consumerGroup=group)
             bodies = [record.body for record in records(answer.content)]
             left = [b"%02d" % n for n in range(offset, COUNT) if n not in victims]
             assert bodies == [*left, b"new"], group
