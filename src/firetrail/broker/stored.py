@@ -14,7 +14,9 @@ from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record, decode_message
 from firetrail.store.broker_store import BrokerStore
 
-_NUMBER = re.compile("[0-9]{1,18}")
+INT_DIGITS, LONG_DIGITS = 9, 18
+"""Digits of numbers that always fit into Java's ``int`` and ``long``."""
+_DIGITS = re.compile("[0-9]+")
 
 _log = logging.getLogger(__name__)
 
@@ -61,9 +63,15 @@ def copy_record(
 
 
 def number_property(record: Record, name: str) -> int | None:
+    """Return the number in a property of a record, None if it is not one."""
+    return parsed_number(record.properties.get(name), LONG_DIGITS)
+
+
+def parsed_number(text: str | None, digits_max: int) -> int | None:
     """Return the number in a property, None if it is not one: producers may write anything."""
-    text = record.properties.get(name, "")
-    return int(text) if _NUMBER.fullmatch(text) else None
+    if text is None or len(text) > digits_max or not _DIGITS.fullmatch(text):
+        return None
+    return int(text)
 
 
 def internal_records(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from firetrail.client.received import Received, decode_good
-from firetrail.client.session import Session
+from firetrail.client.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import POP_CK
@@ -26,9 +26,6 @@ from firetrail.remoting.pop_headers import (
 )
 from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
 from firetrail.system import SYSTEM
-
-ANSWER_S = 10.0
-"""Time limit for an answer, on top of the time that the broker may wait for messages."""
 
 _log = logging.getLogger(__name__)
 _FIRST, _LAST = 0, 1
@@ -86,7 +83,7 @@ class Popper:
             self._session.address_of(broker_name),
             RequestCode.POP_MESSAGE,
             header,
-            timeout_s=wait_s + ANSWER_S,
+            timeout_s=wait_s + LONG_POLL_MARGIN_S,
         )
         if answer.code in _NO_MESSAGES:
             return []
@@ -113,7 +110,7 @@ class Popper:
             self._session.address_of(broker_name),
             RequestCode.NOTIFICATION,
             header,
-            timeout_s=wait_s + ANSWER_S,
+            timeout_s=wait_s + LONG_POLL_MARGIN_S,
         )
         return NotificationResponse.decode(answer.fields).has_msg
 

@@ -6,15 +6,13 @@ import logging
 from typing import NamedTuple
 
 from firetrail.client.received import Damaged, Received, decode_good
-from firetrail.client.session import Session
+from firetrail.client.session import LONG_POLL_MARGIN_S, Session
 from firetrail.client.subscription import wanted_by
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import BY_TAG, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.headers import PullHeader, PullResponse
 
-ANSWER_S = 10.0
-"""Time limit for an answer, on top of the time that the broker may wait for messages."""
 BATCH = 32
 """The default for the most messages per pull, as in the Java client."""
 _RESET = "OFFSET_RESET"
@@ -165,7 +163,7 @@ class Puller:
             self._session.address_of(queue.broker_name),
             RequestCode.PULL_MESSAGE,
             header,
-            timeout_s=wait_s + ANSWER_S,
+            timeout_s=wait_s + LONG_POLL_MARGIN_S,
         )
         if answer.code not in _ANSWERS:
             what = f"pull of {queue.topic} queue {queue.queue_id} on {queue.broker_name}"

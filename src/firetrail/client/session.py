@@ -41,6 +41,8 @@ ROUTE_RETRY_S = 1.0
 """How long a stale route is used before the name servers, which had no answer, are asked again."""
 HEARTBEAT_S = 30.0
 """Interval of heartbeats, as in the Java client."""
+LONG_POLL_MARGIN_S = 10.0
+"""Time limit for an answer, on top of the time that the broker may wait for messages."""
 END_S = 5.0
 """How long a close waits for tasks that ignore their cancellation."""
 

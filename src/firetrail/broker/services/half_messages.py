@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import sys
 from dataclasses import dataclass, field
 
 from firetrail.broker.services.clients import Client
-from firetrail.broker.stored import copy_record
+from firetrail.broker.stored import INT_DIGITS, copy_record, parsed_number
 from firetrail.format import layout
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -32,7 +31,6 @@ QUEUE = 0
 """The only queue of the broker's internal topics for half messages."""
 Identity = tuple[str, str]
 """Producer group and unique key."""
-_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @dataclass(slots=True)
@@ -76,9 +74,7 @@ def checks_of(properties: bytes) -> int | None:
 
 
 def _number(properties: bytes, name: str) -> int | None:
-    """Return the number in a property, None if it is not one: producers may write anything."""
-    text = get_property(properties, name) or ""
-    return int(text) if _NUMBER.fullmatch(text) else None
+    return parsed_number(get_property(properties, name), INT_DIGITS)
 
 
 def identity_of(record: Record) -> Identity | None:
