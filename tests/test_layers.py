@@ -130,3 +130,17 @@ def test_an_import_that_goes_up_is_found() -> None:
     assert not goes_down(segment, ["firetrail", "store", "config"])
     assert not goes_down(segment, ["firetrail"])
     assert goes_down(segment, ["firetrail", "format", "names"])
+
+
+def test_the_pipeline_reads_and_writes_places_behind_one_interface() -> None:
+    """Brokers are built on the source and the sink for stores, which do not know of them."""
+    above = {"source": {"sink", "wire"}, "sink": {"wire"}, "wire": set[str]()}
+    hall = {"backend", "datasource", "plan", "readers"}
+    rooms = [path for path in modules("pipeline") if path.parent.name in above]
+    assert {path.parent.name for path in rooms} == set(above)
+
+    def is_below(path: Path, name: list[str]) -> bool:
+        unknown = hall | above[path.parent.name]
+        return name[:2] != ["firetrail", "pipeline"] or not unknown.intersection(name[2:3])
+
+    assert not violations(rooms, is_below)

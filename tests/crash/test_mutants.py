@@ -27,6 +27,7 @@ from firetrail.store.engine import Engine
 from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.housekeeper import Housekeeper
 from firetrail.store.lifecycle.recovery import Recovery
+from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.put.writer import Writer
 from firetrail.store.queues.table import QueueTable
 
@@ -78,7 +79,7 @@ def later_files_stay(patch: pytest.MonkeyPatch) -> None:
 
 
 def dispatch_before_flush(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Engine, "dispatchable", lambda self: self.log.readable_offset)
+    patch.setattr(CommitLog, "dispatchable", lambda self: self.readable_offset)
 
 
 def watermark_ahead_of_queues(patch: pytest.MonkeyPatch) -> None:

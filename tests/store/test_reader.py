@@ -97,7 +97,7 @@ class TestStatuses:
         while len(log.segments) > 1:
             log.retire_first(0)
         early.append(0)
-        store._engine._live.current = store.config.replace(max_filter_bytes=20 * 5)
+        store._engine.live.current = store.config.replace(max_filter_bytes=20 * 5)
         assert answer(store, 0, count=5) == ("MESSAGE_WAS_REMOVING", 5)
 
     @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX
 from firetrail.settings.table import Live
-from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
+from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.dispatch.arrivals import Arrivals
 from firetrail.store.dispatch.deriver import Deriver, LeavesOut
 from firetrail.store.dispatch.dispatcher import Dispatcher
@@ -80,11 +80,11 @@ class Engine:
     @property
     def config(self) -> StoreConfig:
         """The settings in force; :meth:`configure` replaces them."""
-        return self._live.current
+        return self.live.current
 
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
-        self._live = live = Live(config)
+        self.live = live = Live(config)
         self.gate = Gate()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
@@ -102,9 +102,9 @@ class Engine:
         self._deriver.light = config.light_queues or self.queues.has_light_queues
         self.drafter.rules.light_queues = self._deriver.light
         self.reader = Reader(self.log.queue, self.queues, self.index, live)
-        self.dispatcher = Dispatcher(self.log, self._deriver, self.dispatchable, self.fail)
+        self.dispatcher = Dispatcher(self.log, self._deriver, self.fail)
         self.dispatcher.listeners.append(self.arrivals.notice)
-        self.flusher = LogFlusher(self.log, live, self._flushed, self.fail)
+        self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
             self.log,
             self.queues,
@@ -223,7 +223,7 @@ class Engine:
             watermark_file,
             self.retention,
             self.inventory,
-            self._live,
+            self.live,
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)
@@ -247,19 +247,9 @@ class Engine:
         existing = [folder for folder in sorted(folders) if folder.is_dir()]
         files.run_in_threads([partial(files.sync_folder, folder) for folder in existing])
 
-    def dispatchable(self) -> int:
-        """Return the end of what may be dispatched: consumers must not see what could be lost."""
-        if self.config.flush is FlushMode.SYNC:
-            return self.log.flushed_offset
-        return self.log.readable_offset
-
     def _settled(self) -> int:
         """Sync queues and index; return the position up to which they and the log are on disk."""
         return min(self.housekeeper.settle_derived(), self.log.flushed_offset)
-
-    def _flushed(self) -> None:
-        if self.dispatcher.idle:
-            self.dispatcher.wake()
 
     def fail(self, error: BaseException) -> None:
         """Refuse further messages: a write has failed in a way that must not be retried."""
@@ -331,7 +321,7 @@ class Engine:
 
     def configure(self, changed: StoreConfig) -> None:
         """Apply changed settings that ``check_changes`` has accepted."""
-        self._live.current = changed
+        self.live.current = changed
         self.drafter.rules.body_max = changed.max_message_size
         self.drafter.rules.record_max = changed.max_record_size
 

@@ -405,7 +405,7 @@ class Store(Writer):
 
     def _catch_up(self) -> None:
         """Wait for dispatch, which lags the log a little, so that a program finds its own puts."""
-        end = self._engine.dispatchable()
+        end = self._log.dispatchable()
         if self._dispatcher.position < end and not self._dispatcher.starved:
             self._wait_dispatched(end, CATCH_UP_S)
 

@@ -8,7 +8,7 @@ happens in the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.pop_headers import ANY_QUEUE
@@ -77,7 +77,8 @@ class LongPolling:
         self._count += 1
         held.timer = self._loop.call_later(seconds, self._time_out, held)
         # Messages that arrived after the request looked were announced before it was held.
-        news = [queue for queue in held.queues if self._newest(queue) > held.offset]
+        ends = {queue: self._newest(queue) for queue in held.queues}
+        news = {queue: newest for queue, newest in ends.items() if newest > held.offset}
         if news:
             self._loop.call_soon(self._arrived, news)
 
@@ -105,7 +106,8 @@ class LongPolling:
 
     def _wake_planned(self, group: str, queue: QueueKey) -> None:
         del self._planned[group, queue]
-        self._arrived([queue, (queue[0], ANY_QUEUE)])
+        queues = queue, (queue[0], ANY_QUEUE)
+        self._arrived({queue: self._newest(queue) for queue in queues})
 
     def closed(self, connection: Connection) -> None:
         """Drop the requests of a closed connection."""
@@ -123,15 +125,16 @@ class LongPolling:
     def _announced(self, arrivals: Sequence[Arrival]) -> None:
         """Pass on the arrivals that a request waits for. Runs in the dispatch thread."""
         held = self._held
-        queues = [(topic, number) for topic, number, *_ in arrivals if (topic, number) in held]
-        queues += {(topic, ANY_QUEUE) for topic, *_ in arrivals if (topic, ANY_QUEUE) in held}
-        if queues and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._arrived, queues)
+        ends = {(topic, queue_id): end for topic, queue_id, end, _ in arrivals}
+        ends |= {(topic, ANY_QUEUE): ANY_OFFSET + 1 for topic, _ in ends}
+        awaited = {queue: end for queue, end in ends.items() if queue in held}
+        if awaited and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._arrived, awaited)
 
-    def _arrived(self, queues: Sequence[QueueKey]) -> None:
+    def _arrived(self, ends: Mapping[QueueKey, int]) -> None:
+        """Wake the requests that wait for messages before the new ends of queues."""
         unsuccessful: set[object] = set()
-        for queue in queues:
-            newest = self._newest(queue)
+        for queue, newest in ends.items():
             for held in list(self._held.get(queue, ())):
                 if newest <= held.offset or held.timer is None or held.key in unsuccessful:
                     continue

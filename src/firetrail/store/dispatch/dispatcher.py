@@ -50,12 +50,11 @@ class Dispatcher:
         self,
         log: CommitLog,
         deriver: Deriver,
-        limit: Callable[[], int],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._log = log
         self._deriver = deriver
-        self._limit = limit
+        self._limit = log.dispatchable
         self._on_failure = on_failure
         self._wake = threading.Event()
         self._stopping = False
@@ -94,6 +93,11 @@ class Dispatcher:
         """Wake the thread, because there is more to dispatch."""
         self.idle = False
         self._wake.set()
+
+    def wake_if_idle(self) -> None:
+        """Wake the thread if it waits: a thread that is busy checks the log again by itself."""
+        if self.idle:
+            self.wake()
 
     def help(self, patience_s: float = 0.0) -> None:
         """Dispatch new messages in the calling thread.

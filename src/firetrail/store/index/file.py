@@ -29,6 +29,7 @@ from firetrail.store.inspect.problems import DERIVED_REMEDY
 from firetrail.system import System
 
 _END = Struct(">8xq8xq").unpack_from
+_COUNT = Struct(">36xi").unpack_from
 _GROWTH = Growth(64 << 10, 16 << 20)
 
 
@@ -107,14 +108,19 @@ class IndexFile:
     @property
     def is_full(self) -> bool:
         """Whether there is no room for another entry."""
-        return self.header.next_entry >= self.entries
+        return self._next_entry() >= self.entries
+
+    def _next_entry(self) -> int:
+        """Return the number of the next entry, without decoding the rest of a sound header."""
+        (count,) = _COUNT(self.segment.read(0, INDEX_HEADER.size))
+        return max(count, 1) if count >= 0 else self.header.next_entry
 
     def append(self, entries: array[int] | memoryview, first: int, count: int) -> int:
         """Append entries ``first`` to ``count`` while there is room; return the next one.
 
         After a DiskFullError none was appended.
         """
-        number = self.header.next_entry
+        number = self._next_entry()
         limit = min(number + count - first, self.entries)
         self.segment.allocate(entry_at(self.slots, limit))
         first = append_entries(self.segment.view, self.slots, limit, entries, first, count)

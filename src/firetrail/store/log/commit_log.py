@@ -21,7 +21,7 @@ from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.store.config import StoreConfig
+from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -62,6 +62,7 @@ class CommitLog:
         queues: dict[QueueKey, ConsumeQueue],
     ) -> None:
         self._config = config
+        self._sync = config.flush is FlushMode.SYNC
         self._lock = threading.Lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(
@@ -122,6 +123,10 @@ class CommitLog:
     def readable_offset(self) -> int:
         """Physical offset of the end of the last readable record."""
         return self.queue.readable_offset
+
+    def dispatchable(self) -> int:
+        """Return the end of what may be dispatched: consumers must not see what could be lost."""
+        return self.flushed_offset if self._sync else self.readable_offset
 
     # -- append -------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Writer(StoreStatus):
         self._quick_put = engine.log.appender.put
         self._loaded = engine.queues.loaded
         self._rules = engine.drafter.rules
+        self._live = engine.live
         self._sync = engine.config.flush is FlushMode.SYNC
 
     def put(self, message: Message) -> PutResult:
@@ -235,13 +236,13 @@ class Writer(StoreStatus):
     def _wait_durable(self, result: PutResult) -> PutResult:
         waiter = ThreadWaiter(result.end_offset)
         self._engine.flusher.add(waiter)
-        in_time = waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
+        in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
         return self._flushed_or_not(result, in_time, waiter.durable)
 
     async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
         loop = asyncio.get_running_loop()
         waiter = LoopWaiter(result.end_offset, loop)
-        timeout_s = self._engine.config.sync_flush_timeout_ms / 1000
+        timeout_s = self._live.current.sync_flush_timeout_ms / 1000
         timer = loop.call_later(timeout_s, waiter.time_out)
         self._engine.flusher.add(waiter)
         try:
@@ -256,7 +257,7 @@ class Writer(StoreStatus):
             return result
         if in_time:
             return result.with_status(PutStatus.UNKNOWN_ERROR, self._gate.refusal or "not synced")
-        timeout_ms = self._engine.config.sync_flush_timeout_ms
+        timeout_ms = self._live.current.sync_flush_timeout_ms
         return result.with_status(
             PutStatus.FLUSH_DISK_TIMEOUT,
             f"stored, but the disk has not confirmed it within {timeout_ms} ms",
