@@ -201,7 +201,7 @@ async def is_alive(talk: Talk) -> None:
 class TestEveryRequest:
     @pytest.mark.slow
     @pytest.mark.time_limit(300)
-    async def test_with_every_field_spoilt(self, tmp_path: Path) -> None:
+    async def test_every_spoilt_field_is_answered(self, tmp_path: Path) -> None:
         with nothing_unforeseen():
             async with talking(tmp_path / "store") as talk:
                 await talk.send("T1")
@@ -213,7 +213,7 @@ class TestEveryRequest:
         Store.open(tmp_path / "store").close()  # and it can be opened again
         assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
-    async def test_with_every_body_spoilt(self) -> None:
+    async def test_every_spoilt_body_is_answered(self) -> None:
         with nothing_unforeseen():
             async with talking() as talk:
                 await talk.send("T1")
@@ -222,7 +222,7 @@ class TestEveryRequest:
                         await ask_all(talk, code, ((fields, body) for body in BODIES))
                 await is_alive(talk)
 
-    async def test_with_every_member_of_a_body_spoilt(self) -> None:
+    async def test_every_spoilt_member_of_a_body_is_answered(self) -> None:
         with nothing_unforeseen():
             async with talking() as talk:
                 for code, body in GOOD_BODIES.items():
@@ -231,7 +231,7 @@ class TestEveryRequest:
                 await is_alive(talk)
 
     @pytest.mark.time_limit(120)
-    async def test_to_a_name_server(self) -> None:
+    async def test_a_name_server_answers_every_spoilt_field_and_body(self) -> None:
         with nothing_unforeseen():
             async with talking() as talk:
                 address = talk.broker.namesrv
@@ -244,7 +244,7 @@ class TestEveryRequest:
                         )
                 await is_alive(talk)
 
-    def test_a_failure_would_be_noticed(self) -> None:
+    def test_an_unexpected_error_fails_these_tests(self) -> None:
         def broken(connection: Any, request: RemotingCommand) -> RemotingCommand:
             raise KeyError("bug")
 

@@ -48,7 +48,7 @@ def check(root: Path, *topics: str, sealed: bool = True) -> None:
         assert check_store(view, SEALED.delay_levels).ok
 
 
-async def test_checksums_of_delayed_retried_and_dead_messages(tmp_path: Path) -> None:
+async def test_delayed_retried_and_dead_messages_have_one_checksum(tmp_path: Path) -> None:
     tries: list[int] = []
 
     def listener(message: Received) -> None:
@@ -65,7 +65,7 @@ async def test_checksums_of_delayed_retried_and_dead_messages(tmp_path: Path) ->
     check(tmp_path, "SCHEDULE_TOPIC_XXXX", "T", "%RETRY%G", "%DLQ%G")
 
 
-async def test_checksums_of_transactional_messages(tmp_path: Path) -> None:
+async def test_transactional_messages_have_one_checksum(tmp_path: Path) -> None:
     async with (
         Broker.running(tmp_path, store=SEALED) as broker,
         Producer(broker.namesrv) as producer,
@@ -75,7 +75,7 @@ async def test_checksums_of_transactional_messages(tmp_path: Path) -> None:
     check(tmp_path, "RMQ_SYS_TRANS_HALF_TOPIC", "T")
 
 
-async def test_checksums_of_redelivered_pops(tmp_path: Path) -> None:
+async def test_redelivered_pops_have_one_checksum(tmp_path: Path) -> None:
     async with Broker.running(tmp_path, store=SEALED) as broker:
         async with Producer(broker.namesrv) as producer:
             await producer.send(Message("T", b"popped"))
@@ -99,7 +99,7 @@ async def forward(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-async def test_checksums_of_properties_that_consumers_forward(tmp_path: Path, sealed: bool) -> None:
+async def test_forwarded_properties_have_one_checksum(tmp_path: Path, sealed: bool) -> None:
     async with (
         Broker.running(tmp_path, store=SEALED) as broker,
         Producer(broker.namesrv) as producer,
@@ -114,7 +114,7 @@ async def test_checksums_of_properties_that_consumers_forward(tmp_path: Path, se
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_checksums_of_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> None:
+def test_bulk_appends_and_batches_have_one_checksum(tmp_path: Path, sealed: bool) -> None:
     stale = b"a\x01b\x02__CRC32#\x010123456789\x02"
     items = encode_batch([BatchItem(0, b"copied", stale), BatchItem(0, b"new", b"c\x01d\x02")])
     config = SEALED.replace(property_crc=sealed)
@@ -131,7 +131,7 @@ def test_checksums_of_bulk_appends_and_batches(tmp_path: Path, sealed: bool) -> 
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_delay_after_an_old_checksum(tmp_path: Path, sealed: bool) -> None:
+def test_a_delay_level_after_an_old_checksum_is_applied(tmp_path: Path, sealed: bool) -> None:
     raw = b"__CRC32#\x010123456789\x02DELAY\x0199\x02a\x01b\x02"
     with Store.open(tmp_path, SEALED.replace(property_crc=sealed)) as store:
         store.put(StoredMessage("T", b"again", raw_properties=raw))

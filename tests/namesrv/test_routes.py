@@ -28,7 +28,7 @@ def brokers_of(routes: Routes, topic: str) -> dict[str, dict[int, str]]:
     return {data.broker_name: data.broker_addrs for data in route.broker_datas} if route else {}
 
 
-def test_the_route_of_a_topic_on_two_brokers() -> None:
+def test_a_route_lists_all_brokers_of_a_topic() -> None:
     routes = Routes()
     routes.register(master("a"), table("T"), 0.0)
     routes.register(master("b"), table("T", "U"), 0.0)

@@ -90,7 +90,7 @@ async def talk() -> AsyncIterator[NamesrvTalk]:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-async def test_a_broker_registers(talk: NamesrvTalk, compressed: bool) -> None:
+async def test_a_registered_broker_is_in_the_routes(talk: NamesrvTalk, compressed: bool) -> None:
     answer = await talk.register(compressed=compressed)
     assert (answer.fields, answer.content) == ({}, b"")
     route = TopicRouteData.decode((await talk.route("T")).content)

@@ -48,7 +48,7 @@ def flat(command: RemotingCommand) -> bytes:
 
 
 class TestGoldenBytes:
-    def test_a_binary_frame_of_java(self) -> None:
+    def test_a_binary_frame_of_java_is_decoded_and_encoded(self) -> None:
         command = decode_frame(JAVA_BINARY)
         expected = RemotingCommand(
             105, {"topic": "T1"}, opaque=1, version=399, serialize=Serialize.ROCKETMQ
@@ -56,7 +56,7 @@ class TestGoldenBytes:
         assert command == expected
         assert flat(command) == JAVA_BINARY
 
-    def test_a_json_frame_of_java(self) -> None:
+    def test_a_json_frame_of_java_is_decoded_and_encoded(self) -> None:
         command = decode_frame(frame(JAVA_JSON, b"body"))
         assert command == RemotingCommand(105, {"topic": "T1"}, b"body", opaque=1, version=399)
         assert flat(command) == frame(JAVA_JSON, b"body")
@@ -208,7 +208,7 @@ class TestAnswers:
         assert pieces[1].obj is log.obj  # type: ignore[union-attr]
         assert decode_frame(b"".join(pieces)).body == answer.content == b"onetwo"
 
-    def test_the_flag_of_one_way_requests(self) -> None:
+    def test_a_command_with_the_one_way_flag_is_one_way(self) -> None:
         assert RemotingCommand(15, flag=CommandFlag.ONE_WAY).is_one_way
 
     def test_pop_codes_have_no_binary_form(self) -> None:

@@ -66,13 +66,13 @@ def test_invalid_numbers_are_errors(value: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "meant"), [("true", True), ("1", True), ("0", False)])
-def test_texts_of_booleans(value: str, meant: bool) -> None:
+def test_booleans_are_decoded_as_clients_write_them(value: str, meant: bool) -> None:
     """The C++ client writes 1 for a batch."""
     wire = headers.SendHeader("g", "T", "TBW102", 4, 0, 0, 1, 0).encode()
     assert headers.SendHeader.decode(wire | {"batch": value}).batch is meant
 
 
-def test_names_on_the_wire() -> None:
+def test_headers_are_encoded_with_the_names_of_rocketmq() -> None:
     assert headers.UnregisterClientHeader("c").encode() == {"clientID": "c"}
     assert headers.ResetOffsetHeader("T", "G", 5).encode() == {
         "topic": "T",

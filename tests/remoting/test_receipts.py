@@ -31,7 +31,7 @@ def test_invalid_receipts_are_rejected(text: str) -> None:
 
 
 @pytest.mark.parametrize(("retry", "topic"), [("0", "T"), ("1", "%RETRY%G_T"), ("2", "%RETRY%G+T")])
-def test_the_topic_that_a_message_is_stored_in(retry: str, topic: str) -> None:
+def test_a_receipt_names_the_topic_that_a_message_is_stored_in(retry: str, topic: str) -> None:
     receipt = Receipt(1, 2, 3, 4, retry, "b", 5, 6)
     assert receipt.topic("T", "G") == topic
     assert receipt.topic(topic, "G") == topic
@@ -46,7 +46,7 @@ def test_queue_offsets_survive_encoding_and_decoding() -> None:
         decode_places("0 3")
 
 
-def test_the_bits_of_an_acknowledgement() -> None:
+def test_offsets_of_a_batch_acknowledgement_are_bits() -> None:
     bits = BatchAck.bits_of(10, [10, 13, 21])
     assert bits == "CQg="  # 0b1001, 0b1000
     ack = BatchAck("G", "T", 10, 0, 1, 2, 3, bits)
@@ -56,7 +56,7 @@ def test_the_bits_of_an_acknowledgement() -> None:
             BatchAck("G", "T", 10, 0, 1, 2, 3, wrong).among([10])
 
 
-def test_offsets_of_a_checkpoint() -> None:
+def test_a_checkpoint_lists_its_offsets() -> None:
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 3).offsets == [10, 11, 12]
     assert len(CheckpointBody("T", "G", 0, 10, 1, 2, 2**60).offsets) == 256
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 2, differences=[0, 5]).offsets == [10, 15]

@@ -50,7 +50,7 @@ def test_the_first_rejection_is_logged_at_once_then_counts(
     assert caplog.messages == [first, more, first]
 
 
-def test_log_levels_of_rejections(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_level_depends_on_the_code_of_a_rejection(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals(Clock())
     refuse(refusals, RequestCode.SEND_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
     refuse(refusals, RequestCode.UPDATE_BROKER_CONFIG, ResponseCode.NO_PERMISSION)

@@ -149,7 +149,7 @@ class TestResets:
         assert (answer.remark, answer.fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
         assert talk.broker.offsets.get("CG", "T1", 0) == 3
 
-    async def test_a_pull_from_the_new_offset_is_told(self, talk: Talk) -> None:
+    async def test_a_pull_from_the_new_offset_announces_the_reset(self, talk: Talk) -> None:
         await sent(talk, 3)
         await talk.beat("CG", "c1", {"T1": "*"})
         await self.reset(talk, timestamp=-1)
@@ -232,7 +232,7 @@ async def test_requests_are_forwarded_to_a_consumer() -> None:
 @pytest.mark.parametrize(
     "code", [RequestCode.GET_CONSUMER_RUNNING_INFO, RequestCode.CONSUME_MESSAGE_DIRECTLY]
 )
-async def test_a_consumer_that_leaves_instead_of_answering(
+async def test_a_consumer_that_leaves_instead_of_answering_is_reported_as_offline(
     code: RequestCode, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[RemotingCommand] = []

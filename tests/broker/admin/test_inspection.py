@@ -27,7 +27,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 
 
 class TestStatistics:
-    async def test_figures_by_topic_group_and_broker(self, talk: Talk) -> None:
+    async def test_messages_are_counted_by_topic_group_and_broker(self, talk: Talk) -> None:
         await sent(talk, 3)
         await talk.pull_until("T1", 3)
         for name, key, expected in (
@@ -68,7 +68,7 @@ class TestStatistics:
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert answer.remark == f"The stats <{name}> <none> not exist"
 
-    async def test_progress_of_all_groups(self, talk: Talk) -> None:
+    async def test_the_progress_of_all_groups_is_returned(self, talk: Talk) -> None:
         await sent(talk, 5)
         await commit(talk, 2, "G1")
         await commit(talk, 4, "G2")
@@ -130,7 +130,7 @@ NUMBERS = """
 RATES = ("putTps", "getMissTps", "getTransferedTps", "getTotalTps", "getFoundTps")
 
 
-async def test_producers_by_group(talk: Talk) -> None:
+async def test_producers_are_listed_by_group(talk: Talk) -> None:
     await talk.beat(producer="PG1", client_id="p1")
     await talk.beat(producer="PG2", client_id="p1")
     answer = await talk.ask(RequestCode.GET_ALL_PRODUCER_INFO)
@@ -166,7 +166,7 @@ async def forbid(talk: Talk, readable: bool | None) -> bool:
     return GroupForbidden.decode(answer.content).readable
 
 
-async def test_a_group_that_may_not_read_a_topic(tmp_path: Path) -> None:
+async def test_a_group_can_be_forbidden_to_read_a_topic(tmp_path: Path) -> None:
     async with talking(tmp_path) as talk:
         await sent(talk, 1)
         assert await forbid(talk, None) is True
@@ -212,7 +212,7 @@ async def test_totals_restart_every_day(monkeypatch: pytest.MonkeyPatch, talk: T
     assert '"msgPutTotalTodayNow":"3"' in table
 
 
-async def test_every_figure_that_exporters_parse(talk: Talk) -> None:
+async def test_the_runtime_info_has_every_figure_that_exporters_parse(talk: Talk) -> None:
     """rocketmq-exporter parses them without checks: one missing key costs it all metrics."""
     await sent(talk, 3)
     answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
@@ -270,7 +270,7 @@ async def test_no_group_is_limited_in_reading_cold_data(talk: Talk) -> None:
     assert answer.content == b'{"configTable":{},"runtimeTable":{}}'
 
 
-async def test_pull_offsets_of_consume_stats(talk: Talk) -> None:
+async def test_consume_stats_include_the_offset_of_the_last_pull(talk: Talk) -> None:
     async def pulled() -> tuple[int, int | None]:
         answer = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG", topic="T1")
         table = ConsumeStats.decode(answer.content).offset_table

@@ -106,7 +106,7 @@ async def test_groups_are_created_and_deleted(tmp_path: Path) -> None:
         assert left.offset_table == {}
 
 
-async def test_stats_of_topics_and_groups(talk: Talk) -> None:
+async def test_stats_of_topics_and_groups_are_returned(talk: Talk) -> None:
     await sent(talk, 3)
     await commit(talk, 1)
     queue = MessageQueue("T1", "broker-a", 0)

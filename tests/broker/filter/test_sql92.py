@@ -114,7 +114,7 @@ def test_a_mistake_is_refused_with_its_position(text: str) -> None:
 
 
 @given(st.text(alphabet="ab='<>() .,-15ANDORNOTINISULL\x00é", max_size=60))
-def test_anything_is_a_filter_or_a_format_error(text: str) -> None:
+def test_any_text_is_a_filter_or_a_format_error(text: str) -> None:
     try:
         found = parse(text)
     except FormatError:

@@ -34,7 +34,7 @@ def place(answer: RemotingCommand) -> tuple[int, int, int]:
     )
 
 
-async def test_messages_are_sent_as_they_are_stored(talk: Talk) -> None:
+async def test_a_pull_returns_messages_as_they_are_stored(talk: Talk) -> None:
     await send(talk, "A", "B", "A")
     answer = await talk.pull("T1")
     assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")

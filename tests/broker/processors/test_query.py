@@ -46,7 +46,7 @@ async def test_messages_are_found_by_position(talk: Talk) -> None:
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_ends_and_store_times_of_a_queue(talk: Talk) -> None:
+async def test_ends_and_store_times_of_a_queue_are_returned(talk: Talk) -> None:
     await three(talk)
 
     async def ask(code: int, **fields: Field) -> dict[str, str]:

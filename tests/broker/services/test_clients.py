@@ -50,7 +50,7 @@ async def test_a_heartbeat_registers_a_consumer(talk: Talk) -> None:
     assert talk.broker.topics.require("%RETRY%CG").read_queue_nums == 1
 
 
-async def test_a_heartbeat_as_the_cpp_client_writes_it(talk: Talk) -> None:
+async def test_a_heartbeat_of_the_cpp_client_is_accepted(talk: Talk) -> None:
     assert (await talk.ask(RequestCode.HEART_BEAT, body=CPP_HEARTBEAT)).code == 0
     assert await ids(talk) == ["10.0.0.1@7"]
     subscription = talk.broker.clients.subscription("CG", "T1")

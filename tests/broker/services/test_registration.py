@@ -52,7 +52,7 @@ async def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch, 
     assert found.queue_datas[0].write_queue_nums == 4
 
 
-async def test_a_topic_is_deleted_while_another_is_created(talk: Talk) -> None:
+async def test_a_deleted_topic_loses_its_route_while_another_is_created(talk: Talk) -> None:
     await talk.send("OLD")
     talk.broker.topics.remove("OLD")
     talk.broker.topics.put([TopicConfig("NEW", 2, 2, 6)])
@@ -60,7 +60,7 @@ async def test_a_topic_is_deleted_while_another_is_created(talk: Talk) -> None:
     assert (await route(talk, "OLD")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_change_reaches_the_route(talk: Talk) -> None:
+async def test_a_changed_topic_has_a_changed_route(talk: Talk) -> None:
     await talk.send("T1")
     talk.broker.topics.put([TopicConfig("T1", 8, 8, 4)])
     (queues,) = TopicRouteData.decode((await route(talk, "T1")).content).queue_datas

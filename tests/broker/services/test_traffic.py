@@ -51,7 +51,7 @@ def test_puts_are_counted_with_their_bytes(store: BrokerStore) -> None:
     assert (traffic.put.messages, traffic.put.bytes) == (1507, size + more)
 
 
-def test_figures_of_minute_hour_and_day(store: BrokerStore) -> None:
+def test_messages_are_counted_by_minute_hour_and_day(store: BrokerStore) -> None:
     clock = Clock()
     traffic = Traffic(store, clock)
     traffic.count_get("T", "G", 30, 3000)

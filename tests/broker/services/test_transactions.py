@@ -124,7 +124,7 @@ async def check_one_commit(talk: Talk) -> None:
     assert stored(talk, "T1", 2) == [b"body"]
 
 
-async def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
+async def test_a_kill_between_the_copy_and_the_end_mark_commits_one_message(tmp_path: Path) -> None:
     """Both copies are one transaction: the older one must not be committed as a second message."""
     async with talking(tmp_path) as talk:
         half = await begin(talk)
@@ -144,7 +144,7 @@ async def test_a_kill_between_the_copy_and_the_end_mark(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-async def test_an_end_with_the_first_offset_after_a_check_and_a_restart(
+async def test_the_first_offset_ends_a_transaction_after_a_check_and_a_restart(
     tmp_path: Path, is_killed: bool
 ) -> None:
     """The broker once took the transaction for an ended one, and stored nothing."""

@@ -53,7 +53,7 @@ def damage(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["empty", "garbage", "checksum"])
 @pytest.mark.parametrize("name", TABLES)
-def test_a_file_with_a_good_backup(
+def test_a_damaged_file_with_a_good_backup_is_reported(
     name: str, how: str, root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(root / "config" / name, how)
@@ -62,7 +62,9 @@ def test_a_file_with_a_good_backup(
     ConfigFile(System(), root, name).load(TABLES[name])  # as it says
 
 
-def test_a_file_and_its_backup(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_with_a_damaged_backup_prevents_a_start(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in (OFFSETS, f"{OFFSETS}.bak"):
         damage(root / "config" / name, "empty")
     told = found(root, capsys)
@@ -75,13 +77,15 @@ def test_a_file_and_its_backup(root: Path, capsys: pytest.CaptureFixture[str]) -
         ConfigFile(System(), root, OFFSETS).load(TABLES[OFFSETS])
 
 
-def test_garbage_without_a_backup(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_without_a_backup_prevents_a_start(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (root / "config" / "topics.json.bak").unlink()
     damage(root / "config" / "topics.json", "garbage")
     assert "a broker refuses to start" in found(root, capsys)["config/topics.json"]
 
 
-def test_a_file_that_cannot_be_read(root: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(root: Path) -> None:
     path = root / "config" / OFFSETS
     path.unlink()
     path.mkdir()

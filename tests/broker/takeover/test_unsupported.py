@@ -46,7 +46,7 @@ def test_settings_that_would_only_seem_to_work_are_refused(line: str) -> None:
 @pytest.mark.parametrize(
     "line", ["brokerRole=ASYNC_MASTER", "aclEnable=false", "storeType=default", ""]
 )
-def test_other_values_are_accepted(line: str) -> None:
+def test_settings_without_an_unsupported_feature_are_accepted(line: str) -> None:
     assert refused(line) == []
 
 

@@ -50,7 +50,7 @@ def test_fields_of_every_kind_are_set(name: str, count: int, offset: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["1", "true", "True", "TRUE"])
-def test_texts_that_mean_true(text: str) -> None:
+def test_the_texts_true_and_1_mean_true(text: str) -> None:
     assert fill({"n": "x", "q": text}) == ("x", 7, None, True)
 
 
