@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from tests import time_limits
+from tests.extras import ModuleWithExtras
 from tests.jvm import start_quickly
 
 from firetrail import kernels
@@ -41,6 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = item.get_closest_marker("xdist_group")
         if group is not None and not item.nodeid.endswith(f"@{group.args[0]}"):
             item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+    """Skip modules that import an optional package that is not installed."""
+    module: pytest.Module = ModuleWithExtras.from_parent(parent, path=module_path)
+    return module
 
 
 def pytest_terminal_summary(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cython
 import pytest
+from tests.extras import require
 
 from firetrail import kernels
 from firetrail.format.kernels import _shadow
@@ -28,12 +29,20 @@ def run(code: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.fixture
+def pipeline() -> None:
+    """Needed by tests that import every kernel: those of the pipeline need the extra ``spark``."""
+    require("pyspark", "pyarrow")
+
+
+@pytest.mark.usefixtures("pipeline")
 def test_compiled_is_what_every_kernel_says_of_itself() -> None:
     modules = [importlib.import_module(name) for name in kernels.kernel_names()]
     assert modules
     assert kernels.COMPILED is all(module.COMPILED for module in modules)
 
 
+@pytest.mark.usefixtures("pipeline")
 def test_pure_prefers_the_source() -> None:
     script = """
 import importlib
@@ -64,8 +73,12 @@ print(kernels.COMPILED, encode.COMPILED, encode.__file__)
         "False",
         str(tmp_path / package.name / "format" / "kernels" / "encode.py"),
     ]
+    script = "from firetrail.cli.main import version_line; print(version_line())"
+    told = run(script, PYTHONPATH=str(tmp_path), FIRETRAIL_PURE="0")
+    assert told.endswith("not compiled: format.kernels.scan)\n") or not kernels.COMPILED
 
 
+@pytest.mark.usefixtures("pipeline")
 def test_kernels_run_without_cython() -> None:
     script = """
 import importlib, sys

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.extras import require
 
 from firetrail import Store
 from firetrail.broker.background import BackgroundBroker
@@ -69,6 +70,7 @@ def all_queues(store: Store) -> list[tuple[str, int]]:
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")  # beside the other tests that need a JVM, not at the same time
 def test_demo(tmp_path: Path) -> None:
+    require("pyspark", "pyarrow")
     printed = run("demo", tmp_path, "demo", "20000")
     for text in (
         "orders/0 #2  o-0 shipped",

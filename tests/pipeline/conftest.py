@@ -1,13 +1,17 @@
 """One Spark session for all tests of the pipeline."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.sql import SparkSession
+from tests.extras import require
 
-from firetrail.pipeline import session
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -26,6 +30,9 @@ def spark(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
     """A session on two cores, with settings for a fast start."""
+    require("pyspark")
+    from firetrail.pipeline import session
+
     if request.config.getoption("loadgroup", False):
         # One session per run: this fails if another worker has started one.
         (tmp_path_factory.getbasetemp().parent / "spark-session").touch(exist_ok=False)
