@@ -122,4 +122,4 @@ async def test_a_marker_sets_the_limit(request: pytest.FixtureRequest) -> None:
 
 
 async def test_the_default_limit_is_generous(request: pytest.FixtureRequest) -> None:
-    assert limit_of(request.node) == LIMIT_S == 60
+    assert limit_of(request.node) == LIMIT_S == 180

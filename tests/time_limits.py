@@ -15,10 +15,10 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-LIMIT_S = 60.0
+LIMIT_S = 180.0
 """Default limit of a test, and of the setup and of the teardown of each async fixture.
 
-The slowest tests without a limit of their own take a tenth of it on a quiet machine.
+The slowest tests without a limit of their own take a thirtieth of it on a quiet machine.
 """
 
 P = ParamSpec("P")

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.helpers import PATIENCE_S
+
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
@@ -58,7 +60,7 @@ class Talk:
     ) -> RemotingCommand:
         texts = {name: text(value) for name, value in fields.items() if value is not None}
         command = RemotingCommand(code, texts, body, version=version)
-        return await self.client.request(self.broker.address, command, 10)
+        return await self.client.request(self.broker.address, command, PATIENCE_S)
 
     async def send(
         self,

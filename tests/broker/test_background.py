@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import StoreLockedError
@@ -23,7 +24,7 @@ async def send(address: str) -> int:
     client = RemotingClient()
     try:
         command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
-        return (await client.ask(address, command, 10)).code
+        return (await client.ask(address, command, PATIENCE_S)).code
     finally:
         await client.close()
 

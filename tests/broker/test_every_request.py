@@ -230,7 +230,7 @@ class TestEveryRequest:
                     await ask_all(talk, code, ((ALL_GOOD, body) for body in bodies))
                 await is_alive(talk)
 
-    @pytest.mark.time_limit(120)
+    @pytest.mark.time_limit(300)
     async def test_a_name_server_answers_every_spoilt_field_and_body(self) -> None:
         with nothing_unforeseen():
             async with talking() as talk:

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, Generic, TypeVar
 
 from tests.client.clusters import until
+from tests.helpers import PATIENCE_S
 
 T = TypeVar("T")
 SUSPENSIONS_MAX = 200
@@ -101,7 +102,7 @@ async def nothing_left() -> AsyncIterator[None]:
     tasks, sockets = asyncio.all_tasks(), _sockets()
     yield
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await until(lambda: asyncio.all_tasks() <= tasks and _sockets() <= sockets)
     except TimeoutError:
         left = asyncio.all_tasks() - tasks

@@ -11,6 +11,7 @@ import pytest
 from tests.broker.brokers import SMALL
 from tests.client.cancelling import nothing_left
 from tests.client.clusters import Heard, fill, read_all, received, until
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
@@ -161,7 +162,7 @@ class TestOutcomesOfListeners:
                 await consume(broker, 2)
 
         async def second(folder: str) -> None:
-            async with asyncio.timeout(20), Broker.running(folder, store=SMALL) as broker:
+            async with asyncio.timeout(PATIENCE_S), Broker.running(folder, store=SMALL) as broker:
                 await consume(broker, 2)
 
         with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from tests.helpers import PATIENCE_S
 
 from firetrail.errors import RequestError
 from firetrail.remoting.client import RemotingClient
@@ -177,9 +178,9 @@ async def test_a_server_sends_requests_to_its_client() -> None:
         connection.tell(
             RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"})
         )
-        answer = await connection.request(RemotingCommand(ECHO, body=b"you too"), 5)
+        answer = await connection.request(RemotingCommand(ECHO, body=b"you too"), PATIENCE_S)
         assert answer.content == b"you too"
-        assert (await connection.request(RemotingCommand(99), 5)).code == 3
+        assert (await connection.request(RemotingCommand(99), PATIENCE_S)).code == 3
         assert received[0].fields == {"consumerGroup": "G"}
 
 
