@@ -15,6 +15,9 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_headers import PopResponse
 from firetrail.remoting.receipts import NORMAL, Receipt, decode_places
 
+IN_TIME_MS = 1000
+"""An invisible time within which even a busy machine acknowledges."""
+
 
 class Popped(NamedTuple):
     """A message and its receipt."""

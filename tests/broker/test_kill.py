@@ -96,7 +96,7 @@ async def test_unacknowledged_pops_are_redelivered(tmp_path: Path) -> None:
 
             async def pop(*bodies: bytes) -> None:
                 while not found.keys() >= set(bodies):
-                    found.update({m.body: m for m in await consumer.receive(invisible_s=2)})
+                    found.update({m.body: m for m in await consumer.receive(invisible_s=5)})
 
             await pop(b"open", b"done", b"more")
             await consumer.ack(found[b"done"])

@@ -253,7 +253,7 @@ class TestRetries:
             names.register_local(cluster="C", name=name, address=address, topics=topics)
             servers.append(server)
         try:
-            async with Producer(f"127.0.0.1:{port}", timeout_s=0.2) as producer:
+            async with Producer(f"127.0.0.1:{port}", timeout_s=1) as producer:
                 yield producer, asked
         finally:
             for server in servers:
@@ -274,7 +274,7 @@ class TestRetries:
 
     @staticmethod
     async def be_silent(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.5)  # longer than the timeout of the producer
         return request.answer()
 
     @pytest.mark.parametrize("trouble", ["refuse", "be_silent"])

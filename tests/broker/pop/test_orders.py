@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import Field, Fields, Talk, talking
-from tests.broker.pops import Popped, ack, ask_pop, change, fill, pop, popped
+from tests.broker.pops import IN_TIME_MS, Popped, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.format import config_json
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -41,9 +41,9 @@ async def test_a_queue_is_closed_until_all_messages_are_acknowledged(talk: Talk)
 
 async def test_unacknowledged_messages_are_redelivered_in_order(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1", b"2")
-    first, second, _ = await take(talk, invisibleTime=100)
+    first, second, _ = await take(talk, invisibleTime=IN_TIME_MS)
     await ack(talk, first)
-    answer = await ask_pop(talk, ORDERED, pollTime=10_000)
+    answer = await ask_pop(talk, ORDERED, pollTime=30_000)
     assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
     assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
     assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
@@ -54,8 +54,8 @@ async def test_unacknowledged_messages_are_redelivered_in_order(talk: Talk) -> N
 async def test_an_acknowledgement_wakes_waiting_pops(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
     (first,) = await take(talk, maxMsgNums=1)
-    waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=10_000))
-    fields: Fields = {"consumerGroup": "CG", "topic": "T1", "bornTime": 0, "pollTime": 10_000}
+    waiting = asyncio.create_task(ask_pop(talk, order=True, pollTime=30_000))
+    fields: Fields = {"consumerGroup": "CG", "topic": "T1", "bornTime": 0, "pollTime": 30_000}
     notice = asyncio.create_task(talk.ask(RequestCode.NOTIFICATION, fields | ORDERED))
     await asyncio.sleep(0.05)
     assert not waiting.done() and not notice.done()
@@ -68,13 +68,14 @@ async def test_an_acknowledgement_wakes_waiting_pops(talk: Talk) -> None:
 
 async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
     await fill(talk, "T1", b"0")
-    (message,) = await take(talk, invisibleTime=200)
+    (message,) = await take(talk, invisibleTime=IN_TIME_MS)
     answer = await change(talk, message, 60_000)
     assert answer.fields["reviveQid"] == "999"
     assert answer.fields["popTime"] == str(message.receipt.pop_time)
-    assert (await ask_pop(talk, ORDERED, pollTime=400)).code == ResponseCode.POLLING_TIMEOUT
+    nothing = await ask_pop(talk, ORDERED, pollTime=IN_TIME_MS + 200)
+    assert nothing.code == ResponseCode.POLLING_TIMEOUT
     assert (await change(talk, message, 10)).code == 0
-    assert bodies(popped(await ask_pop(talk, ORDERED, pollTime=10_000))) == [b"0"]
+    assert bodies(popped(await ask_pop(talk, ORDERED, pollTime=30_000))) == [b"0"]
     assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
 
 
@@ -120,7 +121,7 @@ async def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> Non
 
 async def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
-    first, _ = await take(talk, invisibleTime=300)
+    first, _ = await take(talk, invisibleTime=IN_TIME_MS)
     assert (await change(talk, first, 1)).code == 0
     answer = await ask_pop(talk, ORDERED, pollTime=600_000)
     assert bodies(popped(answer)) == [b"0", b"1"]

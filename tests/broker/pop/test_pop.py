@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Fields, Talk, records, talking
-from tests.broker.pops import ack, ask_pop, change, fill, pop, popped
+from tests.broker.pops import IN_TIME_MS, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.pop.pop import PopProcessor
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -18,7 +18,7 @@ from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.receipts import ORDERED
 from firetrail.store.config import FlushMode
 
-LONG = 10_000
+LONG = 30_000
 
 
 async def test_popped_messages_are_invisible_to_others(talk: Talk) -> None:
@@ -43,7 +43,7 @@ async def test_a_pop_may_name_one_queue(talk: Talk) -> None:
 
 async def test_unacknowledged_messages_are_redelivered(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
-    kept, done = await pop(talk, invisibleTime=50)
+    kept, done = await pop(talk, invisibleTime=IN_TIME_MS)
     assert (await ack(talk, done)).code == 0
     (again,) = popped(await ask_pop(talk, pollTime=LONG, invisibleTime=50))
     assert (again.body, again.record.topic) == (kept.body, "T1")
@@ -59,7 +59,7 @@ async def test_unacknowledged_messages_are_redelivered(talk: Talk) -> None:
 
 async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
-    first, second = await pop(talk, invisibleTime=300)
+    first, second = await pop(talk, invisibleTime=IN_TIME_MS)
     answer = await change(talk, first, 60_000)
     assert answer.fields["invisibleTime"] == "60000"
     assert (await change(talk, second, 1)).code == 0
@@ -67,7 +67,7 @@ async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> N
     assert again.body == b"1"
     late = await change(talk, first, 1)
     assert late.code == ResponseCode.NO_MESSAGE  # that receipt was exchanged for another
-    assert (await ask_pop(talk, pollTime=500)).code == ResponseCode.POLLING_TIMEOUT
+    assert (await ask_pop(talk, pollTime=IN_TIME_MS + 200)).code == ResponseCode.POLLING_TIMEOUT
     receipt = first.receipt._replace(
         start=first.receipt.offset, pop_time=int(answer.fields["popTime"])
     )
@@ -78,7 +78,7 @@ async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> N
 
 async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
     await fill(talk, "T1", *(b"%d" % n for n in range(5)))
-    found = await pop(talk, invisibleTime=200)
+    found = await pop(talk, invisibleTime=IN_TIME_MS)
     receipt = found[0].receipt
     bits = BatchAck.bits_of(receipt.start, [m.receipt.offset for m in found if m.body != b"3"])
     batch = BatchAck(
@@ -107,7 +107,7 @@ class TestAfterARestart:
         config = SMALL.replace(flush=flush)
         async with talking(tmp_path, store=config) as talk:
             await fill(talk, "T1", b"open", b"done")
-            unanswered, done = await pop(talk, invisibleTime=300)
+            unanswered, done = await pop(talk, invisibleTime=IN_TIME_MS)
             assert (await ack(talk, done)).code == 0
             assert unanswered.body == b"open"
         async with talking(tmp_path, store=config) as talk:
@@ -121,9 +121,9 @@ class TestWaiting:
         await fill(talk, "T1", b"0")
         await pop(talk)
         waiting = [asyncio.create_task(ask_pop(talk, pollTime=LONG)) for _ in range(3)]
-        await asyncio.sleep(0.05)
         where: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
-        assert (await talk.ask(RequestCode.POLLING_INFO, where)).fields["pollingNum"] == "3"
+        while (await talk.ask(RequestCode.POLLING_INFO, where)).fields["pollingNum"] != "3":
+            await asyncio.sleep(0.01)
         await talk.send("T1", b"news", e=3)
         done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         (answer,) = [task.result() for task in done]

@@ -6,11 +6,13 @@ import asyncio
 import errno
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
@@ -42,6 +44,8 @@ async def test_changes_in_a_row_share_writes(
         value["n"] = number
         saver.changed()
         await asyncio.sleep(0.005)
+        while number >= 10 and not file.saved:  # the first ones come during the write
+            await asyncio.sleep(0.001)
     assert [saved["n"] for saved in file.saved] == [0]
     await saver.saved()
     assert [saved["n"] for saved in file.saved] == [0, 19]
@@ -137,16 +141,20 @@ async def test_running_out_of_memory_loses_no_change(
 
 
 async def test_a_failed_write_during_the_stop_ends_all_waits(tmp_path: Path) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
     class Failing(Slow):
         def save(self, value: dict[str, Any]) -> None:
-            time.sleep(0.05)
+            begun.set()
+            assert go_on.wait(PATIENCE_S)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     saver = Saver(Failing(tmp_path), dict)
     saver.changed()
-    await asyncio.sleep(0.01)
+    await asyncio.to_thread(begun.wait, PATIENCE_S)
     waiting = asyncio.create_task(saver.saved())  # while it is being written
     await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.01, go_on.set)
     with pytest.raises(OSError, match="Input/output error"):
         await saver.stop()
     with pytest.raises(RequestError, match="Input/output error"):
