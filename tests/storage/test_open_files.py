@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
-from firetrail.storage.open_files import LEAST, MOST, Residents
+from firetrail.storage.open_files import LEAST, MOST, OpenSegments
 from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
 
 SIZE = 4 * PAGE_SIZE
@@ -23,19 +23,21 @@ def machine() -> Machine:
 
 
 @pytest.fixture
-def residents() -> Residents:
-    found = Residents(1024)
+def open_segments() -> OpenSegments:
+    found = OpenSegments(1024)
     found.most = FEW
     return found
 
 
 @pytest.fixture
-def segments(machine: Machine, residents: Residents, tmp_path: Path) -> Iterator[list[Segment]]:
+def segments(
+    machine: Machine, open_segments: OpenSegments, tmp_path: Path
+) -> Iterator[list[Segment]]:
     """Ten files, each with its number in it."""
     made = []
     for number in range(10):
         path = tmp_path / str(number)
-        segment = Segment.create(machine.system, path, 0, SIZE, QUEUE_GROWTH, residents)
+        segment = Segment.create(machine.system, path, 0, SIZE, QUEUE_GROWTH, open_segments)
         write(segment, bytes([number]))
         made.append(segment)
     yield made
@@ -55,7 +57,7 @@ def write(segment: Segment, data: bytes) -> None:
     ("descriptors", "most"), [(0, LEAST), (256, LEAST), (1024, 256), (20_000, 5000), (10**6, MOST)]
 )
 def test_how_many(descriptors: int, most: int) -> None:
-    assert Residents(descriptors).most == most
+    assert OpenSegments(descriptors).most == most
 
 
 def test_no_more_are_open(segments: list[Segment], machine: Machine) -> None:
@@ -85,14 +87,16 @@ def test_what_is_read_stays_open(segments: list[Segment]) -> None:
     assert segments[-1].view[0] == 9
 
 
-def test_more_are_open_while_all_are_read(segments: list[Segment], residents: Residents) -> None:
+def test_more_are_open_while_all_are_read(
+    segments: list[Segment], open_segments: OpenSegments
+) -> None:
     contents = [segment.view[:1] for segment in segments]
-    assert len(residents) == 10
+    assert len(open_segments) == 10
     del contents
     for segment in segments * 2:
         segment.close_if_idle()
     assert segments[3].view[0] == 3
-    assert len(residents) <= FEW
+    assert len(open_segments) <= FEW
 
 
 def test_a_failed_sync_is_no_rest(segments: list[Segment], machine: Machine) -> None:
@@ -105,7 +109,7 @@ def test_a_failed_sync_is_no_rest(segments: list[Segment], machine: Machine) -> 
 
 
 def test_a_failed_sync_is_not_the_fault_of_who_opens(
-    segments: list[Segment], machine: Machine, residents: Residents
+    segments: list[Segment], machine: Machine, open_segments: OpenSegments
 ) -> None:
     for segment in segments:
         write(segment, b"x")
@@ -132,7 +136,7 @@ def test_no_rest_while_pages_are_faulted_in(
     assert segment.view[0] == 9
 
 
-def test_a_closed_one_counts_no_more(segments: list[Segment], residents: Residents) -> None:
+def test_a_closed_one_counts_no_more(segments: list[Segment], open_segments: OpenSegments) -> None:
     for segment in segments:
         segment.close()
     assert all(segment.close_if_idle() for segment in segments)

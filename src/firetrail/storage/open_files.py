@@ -21,7 +21,7 @@ OTHERS = 256
 """Descriptors reserved for everything else, mainly connections; at least half of all."""
 
 
-class Residents:
+class OpenSegments:
     """The segments whose files are open, of all queues that share the limit."""
 
     def __init__(self, descriptors: int) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.open_files import Residents
+from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
 from firetrail.system import System
 
@@ -38,7 +38,7 @@ class SegmentQueue:
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
         remedy: str = "put the file back from a copy",
-        residents: Residents | None = None,
+        open_segments: OpenSegments | None = None,
         new_files: NewFiles | None = None,
     ) -> None:
         self.system = system
@@ -48,7 +48,7 @@ class SegmentQueue:
         self.growth = growth
         self.remedy = remedy
         """The advice in errors about its files."""
-        self.residents = residents
+        self.open_segments = open_segments
         self._new_files = new_files
         self.segments: tuple[Segment, ...] = ()
         self.torn = True
@@ -95,7 +95,7 @@ class SegmentQueue:
             writable=self.writable,
             growth=self.growth,
             filled=self.segment_size,
-            residents=self.residents,
+            open_segments=self.open_segments,
         )
 
     def _starts(self) -> list[int]:
@@ -220,7 +220,7 @@ class SegmentQueue:
             base,
             self.segment_size,
             self.growth,
-            self.residents,
+            self.open_segments,
             later,
         )
         self.append(segment)

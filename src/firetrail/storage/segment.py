@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.open_files import Residents
+from firetrail.storage.open_files import OpenSegments
 from firetrail.system import NO_DESCRIPTOR, NO_SPACE, SyncError, System
 
 T = TypeVar("T")
@@ -76,8 +76,8 @@ class Segment:
         "committed",
         "flushed",
         "growth",
+        "open_segments",
         "path",
-        "residents",
         "size",
         "system",
         "writable",
@@ -94,7 +94,7 @@ class Segment:
         writable: bool = True,
         growth: Growth = LOG_GROWTH,
         filled: int = 0,
-        residents: Residents | None = None,
+        open_segments: OpenSegments | None = None,
     ) -> None:
         self.system = system
         self.path = path
@@ -102,7 +102,7 @@ class Segment:
         self.size = size
         self.writable = writable
         self.growth = growth
-        self.residents = residents
+        self.open_segments = open_segments
         self._guard = threading.Lock()  # over opening, mapping, using and closing the descriptor
         self._closed = False
         self._descriptor: int | None = None
@@ -120,7 +120,7 @@ class Segment:
         base: int,
         size: int,
         growth: Growth = LOG_GROWTH,
-        residents: Residents | None = None,
+        open_segments: OpenSegments | None = None,
         later: NewFiles | None = None,
     ) -> Segment:
         """Create a file of zeros with its first step allocated, and its folder if it is missing.
@@ -129,7 +129,7 @@ class Segment:
         makes them durable. The file appears with its full length, because the Java store refuses a
         folder with a shorter file. Raises DiskFullError or OSError, and then leaves no file.
         """
-        segment = cls(system, path, base, size, growth=growth, residents=residents)
+        segment = cls(system, path, base, size, growth=growth, open_segments=open_segments)
         files = system.files
         try:
             (later or files).make_folder(path.parent)
@@ -253,8 +253,8 @@ class Segment:
         return self._descriptor
 
     def _count_as_open(self) -> None:
-        if self.residents is not None:
-            self.residents.opened(self)
+        if self.open_segments is not None:
+            self.open_segments.opened(self)
 
     def _map(self) -> memoryview:
         with self._guard:

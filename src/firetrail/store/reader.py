@@ -121,7 +121,7 @@ class Reader:
         records = self._log.find(unit.physical_offset) if unit is not None else None
         if records is not None and records.look() is not None and units.look() is not None:
             config = self._live.current
-            if len(self._cursors) > self._queues.residents.most // 2:
+            if len(self._cursors) > self._queues.open_segments.most // 2:
                 self._cursors.clear()  # each cursor keeps the files that it reads open
             self._cursors[queue.topic, queue.queue_id] = QueueCursor(
                 queue.files,

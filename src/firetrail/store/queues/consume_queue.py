@@ -16,7 +16,7 @@ from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.open_files import Residents
+from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
 from firetrail.store.inspect.problems import CHECK_REMEDY, DERIVED_REMEDY
@@ -48,7 +48,7 @@ class ConsumeQueue:
         file_size: int,
         *,
         writable: bool = True,
-        residents: Residents | None = None,
+        open_segments: OpenSegments | None = None,
         new_files: NewFiles | None = None,
     ) -> None:
         self.topic = topic
@@ -61,7 +61,7 @@ class ConsumeQueue:
             writable=writable,
             growth=QUEUE_GROWTH,
             remedy=DERIVED_REMEDY,
-            residents=residents,
+            open_segments=open_segments,
             new_files=new_files,
         )
         self.next_offset = 0

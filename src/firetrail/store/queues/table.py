@@ -26,7 +26,7 @@ from firetrail.format.names import (
 )
 from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.open_files import Residents
+from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.parallel import map_in_threads
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import System
@@ -52,7 +52,7 @@ class QueueTable:
         self._root = root
         self.file_size = file_size
         self._writable = writable
-        self.residents = Residents(system.files.descriptor_limit())
+        self.open_segments = OpenSegments(system.files.descriptor_limit())
         """The open files of the queues."""
         self._new_files = NewFiles(system.files)
         self._known: dict[QueueKey, None] = {}
@@ -210,7 +210,7 @@ class QueueTable:
                     queue_id,
                     self.file_size,
                     writable=self._writable,
-                    residents=self.residents,
+                    open_segments=self.open_segments,
                     new_files=self._new_files,
                 )
                 if key in self._known:  # otherwise it has no files
