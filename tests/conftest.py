@@ -1,8 +1,9 @@
 """How the tests run: Hypothesis's profiles, time limits, and the kernels in the header."""
 
+import gc
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
@@ -48,6 +49,26 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
     """Skip modules that import an optional package that is not installed."""
     module: pytest.Module = ModuleWithExtras.from_parent(parent, path=module_path)
     return module
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Keep the garbage collector away from reports of failures.
+
+    A report parses the source of the test. Before Python 3.11.8 that ends the whole run with an
+    INTERNALERROR if a finalizer parses something else meanwhile. Tasks that a failed test has left
+    do so: asyncio logs their exceptions (https://github.com/python/cpython/issues/106905).
+    """
+    if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
+        return (yield)
+    gc.collect()
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_terminal_summary(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.pytest_runs import run_tests
 from tests.time_limits import LIMIT_S, limit_of, time_limit
 
 HANGING = '''
@@ -67,20 +66,8 @@ async def test_never_awaited():
 
 
 def test_hanging_tests_and_fixtures_fail(tmp_path: Path) -> None:
-    file = tmp_path / "test_hanging.py"
-    file.write_text(HANGING)
-    repository = Path(__file__).parents[1]
-    # With the settings of this repository: asyncio_mode, filterwarnings and the markers.
-    options = ["-p", "tests.time_limits", "-p", "no:cacheprovider", "--tb=short", "-rA", "-q"]
-    settings = ["-c", str(repository / "pyproject.toml"), f"--rootdir={tmp_path}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *settings, str(file)],
-        cwd=repository,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert "4 failed, 3 passed, 3 errors" in done.stdout, done.stdout + done.stderr
+    printed = run_tests(tmp_path, HANGING, "--tb=short", "-rA")
+    assert "4 failed, 3 passed, 3 errors" in printed, printed
     for what in (
         "test_hanging",
         "test_hanging_method",
@@ -89,9 +76,9 @@ def test_hanging_tests_and_fixtures_fail(tmp_path: Path) -> None:
         "the setup of the fixture begin",
         "the teardown of the fixture end",
     ):
-        assert f"{what} did not finish within 0.05 s" in done.stdout
-    assert "in forever\n    await asyncio.Event().wait()" in done.stdout  # where it hangs
-    assert "coroutine 'forever' was never awaited" in done.stdout
+        assert f"{what} did not finish within 0.05 s" in printed
+    assert "in forever\n    await asyncio.Event().wait()" in printed  # where it hangs
+    assert "coroutine 'forever' was never awaited" in printed
 
 
 async def test_a_timeout_of_the_test_itself_stays_a_timeout() -> None:
