@@ -1,7 +1,7 @@
-"""A consumer that goes on where it stopped: it follows a queue and keeps its offset in a file.
+"""A consumer that resumes where it stopped: it follows a queue and keeps its offset in a file.
 
-The offset is written after the work is done, so a crash repeats at most the message that was being
-worked on: at least once, as with a broker.
+The offset is written after a message is processed. A crash therefore repeats at most the message
+in progress: delivery is at least once, as with a broker.
 """
 
 import threading
@@ -13,7 +13,7 @@ from firetrail import Message, Record, Store
 
 
 def consume(store: Store, topic: str, queue_id: int, progress: Path) -> Iterator[Record]:
-    """The messages that were not worked on yet, and then new ones until none comes for a while."""
+    """Yield unprocessed messages, then new ones until none arrives for a while."""
     start = int(progress.read_text()) if progress.exists() else None
     for message in store.follow(topic, queue_id, start, timeout=0.3):
         yield message
@@ -21,7 +21,7 @@ def consume(store: Store, topic: str, queue_id: int, progress: Path) -> Iterator
 
 
 def save(progress: Path, offset: int) -> None:
-    """Replace the file, so that a crash leaves the old number or the new one."""
+    """Replace the file atomically: a crash leaves the old offset or the new one."""
     written = progress.with_suffix(".new")
     written.write_text(str(offset))
     written.replace(progress)
@@ -34,7 +34,7 @@ def produce(store: Store, numbers: range) -> None:
 
 
 def main() -> None:
-    """Two runs of a consumer, with a producer beside each."""
+    """Run a consumer twice, each time with a producer in another thread."""
     with TemporaryDirectory() as folder, Store.open(Path(folder) / "store") as store:
         progress = Path(folder) / "jobs-0.offset"
         for run, numbers in enumerate((range(3), range(3, 5))):

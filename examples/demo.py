@@ -1,7 +1,7 @@
-"""Firetrail in a minute: a store, a crash, a broker with a stock client, a day with Spark.
+"""Firetrail in a minute: a store, a crash, a broker with a stock client, and Spark jobs.
 
-Run it with ``make demo``, or ``demo.py [DIR [MESSAGES]]``. What it makes is left behind for you to
-play with: in ``build/demo``, or in the empty folder that is given as an argument.
+Run it with ``make demo``, or ``demo.py [DIR [MESSAGES]]``. The stores and files stay for you to try
+things on: in ``build/demo``, or in the empty folder that is given as an argument.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ORDERS = [
 
 
 def main() -> None:
-    """Go through the parts, one after the other."""
+    """Run all parts of the demo."""
     if sys.argv[1:2] == [WRITER]:
         write_until_killed(Path(sys.argv[2]))
     folder = choose_folder(sys.argv[1:2])
@@ -63,8 +63,8 @@ def main() -> None:
     timed("crash and recovery", lambda: crash_and_recover(path))
     timed("looking inside", lambda: look_inside(path))
     timed("broker and client", serve)
-    timed("all of the Spark part", lambda: pipeline(folder, count))
-    heading(f"Done in {time.perf_counter() - started:.1f} s. Everything is still there")
+    timed("all Spark jobs", lambda: pipeline(folder, count))
+    heading(f"Done in {time.perf_counter() - started:.1f} s. To try next:")
     print(f"  {folder / 'report.html'}    open it in a browser")
     print(f"  .venv/bin/firetrail dump {path} --topic orders --json")
     print("  docs/guide/embedding.md    how to use the store in a program of your own")
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def choose_folder(arguments: list[str]) -> Path:
-    """The folder of the demo; only the default one is emptied first."""
+    """Return the folder of the demo; only the default one is emptied first."""
     if arguments:
         path = Path(arguments[0])
         if path.exists() and any(path.iterdir()):
@@ -91,11 +91,11 @@ def heading(text: str) -> None:
 
 
 def write(store: Store) -> str:
-    """Single messages, a batch and a delayed message; the id of one of them."""
+    """Put single messages, a batch and a delayed message; return the id of one of them."""
     heading("Write: two topics, tags, keys; then a batch, and a message with a delay")
     for order, status in ORDERS:
         body = f'{{"order": "{order}", "status": "{status}"}}'.encode()
-        queue_id = int(order[-1])  # what belongs together goes to one queue, and stays in order
+        queue_id = int(order[-1])  # messages of an order go to one queue, which keeps their order
         result = store.put(Message("orders", body, tags=status, keys=[order], queue_id=queue_id))
         where = f"orders/{result.queue_id} #{result.queue_offset}"
         print(f"  {where}  {order} {status:8} id {result.message_id}")
@@ -109,7 +109,7 @@ def write(store: Store) -> str:
 
 
 def write_many(store: Store, count: int = 100_000) -> None:
-    """How fast it is, roughly; ``make bench`` measures properly."""
+    """Show roughly how fast the store is; ``make bench`` measures it properly."""
     body = bytes(256)
     started = time.perf_counter()
     for n in range(count):
@@ -121,7 +121,7 @@ def write_many(store: Store, count: int = 100_000) -> None:
 
 
 def read(store: Store) -> None:
-    """A queue from its beginning, all of it and by tag."""
+    """Read a queue from its beginning, completely and by tag."""
     heading("Read a queue, in order")
     for message in store.read("orders", queue_id=0):
         print(f"  orders/0 #{message.queue_offset}  {message.body.decode()}")
@@ -140,7 +140,7 @@ def read(store: Store) -> None:
 
 
 def follow(store: Store) -> None:
-    """What another thread writes, as it arrives."""
+    """Read messages of another thread as they arrive."""
     heading("Follow a queue while another thread writes to it")
 
     def produce() -> None:
@@ -159,7 +159,7 @@ def follow(store: Store) -> None:
 
 
 def find(store: Store, message_id: str) -> None:
-    """By key, by message id, by time."""
+    """Find messages by key, by message id and by time."""
     heading("Find messages without reading the log")
     history = store.query("orders", "o-0")
     print(f"  key o-0, newest first: {', '.join(str(message.tags) for message in history)}")
@@ -174,7 +174,7 @@ def find(store: Store, message_id: str) -> None:
 
 
 def write_until_killed(path: Path) -> None:
-    """The other process: say the number of each message as soon as it is on the disk."""
+    """Put messages in another process, and print the number of each once it is on disk."""
     store = Store.open(path, StoreConfig(flush=FlushMode.SYNC))
     for number in range(10**9):
         store.put(Message("ledger", b"entry %d" % number, keys=[f"e-{number}"]))
@@ -182,7 +182,7 @@ def write_until_killed(path: Path) -> None:
 
 
 def crash_and_recover(path: Path) -> None:
-    """Kill a writing process, open its store, and count."""
+    """Kill a writing process, open its store, and count the messages."""
     heading("Kill a writing process (kill -9), then open its store")
     acknowledged = run_and_kill(path)
     started = time.perf_counter()
@@ -195,11 +195,11 @@ def crash_and_recover(path: Path) -> None:
         last = store.query("ledger", f"e-{acknowledged - 1}")[0].body.decode()
     print(f"  {there:,} messages are there, and the last one acknowledged is {last!r}")
     if there < acknowledged:
-        sys.exit("a message that was acknowledged is gone: this is a bug, please report it")
+        sys.exit("an acknowledged message is lost: this is a bug, please report it")
 
 
 def run_and_kill(path: Path) -> int:
-    """Let another process write for a moment; how many messages it knew to be on the disk."""
+    """Let another process write for a moment; return how many messages were acknowledged."""
     acknowledged = 0
     with subprocess.Popen(
         [sys.executable, __file__, WRITER, str(path)], stdout=subprocess.PIPE, text=True
@@ -207,7 +207,7 @@ def run_and_kill(path: Path) -> int:
         assert writer.stdout is not None
         for line in writer.stdout:
             acknowledged += line.endswith("\n")
-            if acknowledged == 1:  # it has begun
+            if acknowledged == 1:  # the process is writing
                 threading.Timer(0.5, writer.kill).start()
     print(f"  killed by signal {-writer.returncode}, {acknowledged:,} messages were acknowledged")
     return acknowledged
@@ -217,7 +217,7 @@ def run_and_kill(path: Path) -> int:
 
 
 def look_inside(path: Path) -> None:
-    """The commands on the same store."""
+    """Run commands on the same store."""
     heading("Look inside from the command line (stores of the Java broker as well)")
     firetrail("info", path)
     firetrail("dump", path, "--limit", "3")
@@ -226,7 +226,7 @@ def look_inside(path: Path) -> None:
 
 
 def firetrail(command: str, path: Path, *options: str) -> None:
-    """Show a command and what it prints."""
+    """Print a command and its output."""
     print(f"\n  $ firetrail {command} {path} {' '.join(options)}".rstrip())
     done = subprocess.run(
         [sys.executable, "-m", "firetrail", command, str(path), *options],
@@ -244,7 +244,7 @@ def firetrail(command: str, path: Path, *options: str) -> None:
 
 
 def serve() -> None:
-    """Start a broker and let a client talk to it that is not ours."""
+    """Start a broker, and run a client against it, RocketMQ's own if it is installed."""
     with BackgroundBroker() as broker:
         if STOCK_CLIENT.is_dir():
             heading("A broker, and RocketMQ's own C++ client, which does not notice")
@@ -271,7 +271,7 @@ def serve() -> None:
 
 
 def pipeline(folder: Path, count: int) -> None:
-    """Bulk work on a store of some size: the jobs of ``firetrail pipeline``, in one session."""
+    """Run the jobs of ``firetrail pipeline`` on a larger store, in one Spark session."""
     heading(f"Spark: a day of a web shop, {count:,} messages, in a store of its own")
     try:
         from firetrail.pipeline import session
@@ -292,7 +292,7 @@ def pipeline(folder: Path, count: int) -> None:
 
 
 def timed(what: str, action: Callable[[], T]) -> T:
-    """Do something and say how long it took."""
+    """Run an action and print how long it took."""
     started = time.perf_counter()
     result = action()
     print(f"  {what} in {time.perf_counter() - started:.1f} s", flush=True)
@@ -300,7 +300,7 @@ def timed(what: str, action: Callable[[], T]) -> T:
 
 
 def job(name: str, *arguments: object) -> None:
-    """Show a job's command, run it in the session that there is, and show what it prints."""
+    """Print a job's command, run it in the active Spark session, and print its output."""
     words = [str(argument) for argument in arguments]
     shown = (f'"{word}"' if " " in word else word for word in words)
     print(f"\n  $ firetrail pipeline {name} {' '.join(shown)}", flush=True)

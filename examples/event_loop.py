@@ -1,7 +1,7 @@
-"""Many coroutines put at once, each acknowledged when its message is on the disk.
+"""Many coroutines put messages at the same time; each put returns when its message is on disk.
 
-With SYNC_FLUSH all who wait share one sync of the disk: a thousand puts take a few of them. And an
-arrival listener hands new messages to the loop, for coroutines that wait for them.
+With SYNC_FLUSH, all waiting puts share one sync: a thousand puts need only a few. An arrival
+listener notifies the event loop of new messages, for coroutines that wait for them.
 """
 
 import asyncio
@@ -15,19 +15,19 @@ COUNT = 1000
 
 
 async def main() -> None:
-    """Put from many coroutines, count the arrivals in another."""
+    """Put from many coroutines, and wait until all messages have arrived."""
     config = StoreConfig(flush=FlushMode.SYNC)
     with TemporaryDirectory() as folder, Store.open(folder, config) as store:
         all_arrived = asyncio.Event()
         loop = asyncio.get_running_loop()
 
         def arrived(arrivals: Sequence[Arrival]) -> None:
-            """Called in the store's thread: be quick."""
+            """Run in the store's thread; must be quick."""
             if any(arrival.topic == "readings" for arrival in arrivals):
                 loop.call_soon_threadsafe(check)
 
         def check() -> None:
-            """Called in the loop."""
+            """Run in the event loop."""
             if store.max_offset("readings") == COUNT:
                 all_arrived.set()
 

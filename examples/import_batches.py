@@ -17,13 +17,13 @@ BATCH = 500
 
 
 def lines(count: int) -> Iterator[str]:
-    """What a file of JSON lines would give."""
+    """Yield records, as a file of JSON lines would."""
     for number in range(count):
         yield json.dumps({"sensor": f"s-{number % 97}", "value": number})
 
 
 def load(store: Store, count: int) -> None:
-    """Put the records, a batch whenever a queue has enough of them."""
+    """Put the records in batches, one whenever a queue has enough of them."""
     waiting: dict[int, list[Message]] = defaultdict(list)
     for line in lines(count):
         sensor = json.loads(line)["sensor"]

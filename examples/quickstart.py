@@ -11,7 +11,7 @@ with TemporaryDirectory() as folder, Store.open(folder) as store:
         )
         print("stored as", result.message_id, "at queue offset", result.queue_offset)
 
-    store.wait_dispatched()  # queues and index follow the log, a moment later
+    store.wait_dispatched()  # queues and index are updated in the background
 
     for message in store.read("orders"):
         print(message.queue_offset, message.tags, message.body.decode())

@@ -1,9 +1,9 @@
-"""A day of a web shop as a store, to try the pipeline on: 300,000 messages of the last 24 hours.
+"""Writes a store with a day of a web shop, for the pipeline: 300,000 messages of the last 24 hours.
 
     .venv/bin/python examples/shop.py DIR [MESSAGES]
 
-Traffic follows the time of day; at noon a payment service fails for a while, and its messages are
-tried again until some are given up.
+Traffic follows the time of day. At noon a payment service fails for a while: its messages are
+retried, and some become dead letters.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ TOPICS = {
 
 
 class DayClock(Clock):
-    """Wall time that the program sets: a day passes in seconds."""
+    """A clock that the program sets, so that a day passes in seconds."""
 
     def __init__(self, now_ms: int) -> None:
         self.ms = now_ms
 
     def time_ns(self) -> int:
-        """Nanoseconds since 1970."""
+        """Return the wall time in nanoseconds since 1970."""
         return self.ms * 1_000_000
 
 
 def write_day(path: Path, count: int = 300_000) -> Path:
-    """Write the store; the same messages in every run, relative to its time."""
+    """Write the store; every run writes the same messages, relative to the current time."""
     chance = random.Random(42)
     start = time.time_ns() // 1_000_000 - DAY_MS
     clock = DayClock(start)
@@ -56,13 +56,13 @@ def write_day(path: Path, count: int = 300_000) -> Path:
 
 
 def arrivals(chance: random.Random, count: int) -> list[int]:
-    """When messages come, in ms of the day: twice as many at its middle as on average."""
+    """Return the times of messages in ms of the day: most around noon."""
     day = (math.acos(1 - 2 * chance.random()) / math.pi for _ in range(count))
     return sorted(int((0.15 * chance.random() + 0.85 * part) * DAY_MS) for part in day)
 
 
 def one_message(chance: random.Random, now: int, incident: bool) -> Message:
-    """A message of some topic; during the incident, many are retries of payments."""
+    """Return a message of a random topic; during the incident, many are retries of payments."""
     topic = chance.choices(list(TOPICS), [share for share, _, _ in TOPICS.values()])[0]
     _, size, tags = TOPICS[topic]
     late = chance.lognormvariate(3.5 if incident else 1, 1)
@@ -78,7 +78,7 @@ def one_message(chance: random.Random, now: int, incident: bool) -> Message:
         % (customer, chance.randbytes(length // 2).hex().encode()),
         tags=tags[min(int(chance.expovariate(1)), len(tags) - 1)],
         keys=[f"customer-{customer}" if customer < 10**6 else "guest"],
-        # What belongs to a customer stays in order; whoever buys much makes a queue a long one.
+        # One queue per customer keeps their messages in order; big customers make queues uneven.
         queue_id=0 if again else customer % (8 if topic == "page-views" else 4),
         born_time=now - int(late),
         reconsume_times=again,
@@ -86,7 +86,7 @@ def one_message(chance: random.Random, now: int, incident: bool) -> Message:
 
 
 def main() -> None:
-    """Write the store into the folder that is the argument."""
+    """Write the store to the folder given as the argument."""
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: shop.py DIR [MESSAGES]")
     started = time.perf_counter()

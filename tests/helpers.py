@@ -1,4 +1,4 @@
-"""Fakes for the seam to the operating system, and what the tests of the store share."""
+"""Fakes for the operating system, and helpers that the tests of the store share."""
 
 import errno
 import mmap
@@ -21,7 +21,7 @@ Arguments = TypeVarTuple("Arguments")
 NEVER_MS = 3_600_000
 """An interval that no test waits for."""
 PATIENCE_S = 60.0
-"""How long a test waits for another thread before it gives up; far more than it takes."""
+"""How long a test waits for another thread before it fails; far more than necessary."""
 START_MS = 1_700_000_000_000
 
 
@@ -34,13 +34,13 @@ class Call:
 
 
 def concerns(path: Path, name: str) -> bool:
-    """Whether ``name`` is (the beginning of) a component of the path, or of several."""
+    """Return whether a component of the path, or several, begins with ``name``."""
     return not name or f"/{name}" in str(path)
 
 
 @dataclass
 class Fault:
-    """What happens to some of the operations from now on."""
+    """An error that some operations raise."""
 
     operation: str
     name: str
@@ -49,7 +49,7 @@ class Fault:
     times: int
 
     def applies(self, operation: str, path: Path) -> bool:
-        """Whether this operation is one of those that fail."""
+        """Return whether this operation must fail, and count it."""
         if self.times == 0 or operation != self.operation or not concerns(path, self.name):
             return False
         if self.skip:
@@ -60,15 +60,15 @@ class Fault:
 
 
 class FaultyFiles(Files):
-    """A file system that fails, stalls and counts as it is told.
+    """A file system that fails and stalls on demand, and counts operations.
 
-    Operations are called by the names of the methods. ``name`` says which paths they must
-    concern: it is the beginning of one of their components; empty for any.
+    An operation has the name of its method. ``name`` selects paths by the beginning of one of their
+    components; the empty name selects all.
     """
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self.used: float | None = 0.1  # or the test machine's own disk decides
+        self.used: float | None = 0.1  # None: as full as the disk of the test machine
         self._faults: list[Fault] = []
         self._stalls: list[tuple[str, str, Callable[[], None]]] = []
         self._paths: dict[int, Path] = {}
@@ -76,21 +76,21 @@ class FaultyFiles(Files):
     def fail(
         self, operation: str, code: int, name: str = "", *, skip: int = 0, times: int = -1
     ) -> None:
-        """Let an operation fail with an errno, after ``skip`` good ones, ``times`` times."""
+        """Make an operation fail with an errno ``times`` times, after ``skip`` successes."""
         self._faults.append(Fault(operation, name, code, skip, times))
 
     def fill_disk(self, name: str = "") -> None:
-        """No more space for the files that ``name`` stands for."""
+        """Make allocations fail for the files that ``name`` selects."""
         self.fail("allocate", errno.ENOSPC, name)
 
     def heal(self) -> None:
-        """No more failures, and no more of :meth:`on`."""
+        """Remove all failures, and all actions of :meth:`on`."""
         self._faults.clear()
         self._stalls.clear()
 
     @contextmanager
     def stalled(self, operation: str, name: str = "") -> Iterator[threading.Event]:
-        """Operations inside the block wait for its end; the event says that one does."""
+        """Make operations wait for the end of the block; the event is set when one waits."""
         reached, released = threading.Event(), threading.Event()
 
         def stall() -> None:
@@ -111,20 +111,20 @@ class FaultyFiles(Files):
         self._stalls.append((operation, name, action))
 
     def count(self, operation: str, name: str = "") -> int:
-        """How many such operations there were since :meth:`forget`."""
+        """Count such operations since :meth:`forget`."""
         return sum(c.operation == operation and concerns(c.path, name) for c in self.calls)
 
     def tally(self) -> Counter[str]:
-        """How many operations of each kind there were."""
+        """Count the operations of each kind."""
         return Counter(call.operation for call in self.calls)
 
     def forget(self) -> None:
-        """Count from here on."""
+        """Reset the counts."""
         self.calls.clear()
 
     @property
     def open_files(self) -> list[Path]:
-        """What was opened and not closed."""
+        """Return the files that were opened and not closed."""
         return sorted(self._paths.values())
 
     def _note(self, operation: str, target: Path | int) -> None:
@@ -232,7 +232,7 @@ class FaultyFiles(Files):
 
 
 class ManualClock(Clock):
-    """Wall time that stands still until it is told; monotonic time runs, and can be pushed."""
+    """A clock whose wall time changes only on demand; monotonic time runs, and can be advanced."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.ms = now_ms
@@ -247,20 +247,20 @@ class ManualClock(Clock):
 
     def sleep_ms(self, pause_ms: int) -> None:
         self.pauses.append(pause_ms)
-        time.sleep(0)  # or a loop that pauses would keep all others from running
+        time.sleep(0)  # otherwise a loop that pauses would keep other threads from running
 
     def advance(self, ms: int) -> None:
-        """Let time pass for real: both clocks."""
+        """Let time pass: advance wall time and monotonic time."""
         self.ms += ms
         self._pushed_s += ms / 1000
 
     def set_wall(self, ms: int) -> None:
-        """Somebody sets the wall clock; no time has passed."""
+        """Set the wall clock, without letting time pass."""
         self.ms = ms
 
 
 class Machine:
-    """A system of fakes, by name."""
+    """A system of fakes."""
 
     def __init__(self, memory_bytes: int = 1 << 40) -> None:
         self.files = FaultyFiles()
@@ -271,9 +271,9 @@ class Machine:
 def small_config(
     log: int = 4096, units: int = 10, slots: int = 16, entries: int = 64, **changes: Any
 ) -> StoreConfig:
-    """Tiny files, and no work in the background unless asked for.
+    """Return settings with tiny files, and without background work unless asked for.
 
-    ``units`` is how many a consume-queue file holds.
+    ``units`` is the number of units per consume-queue file.
     """
     quiet = {
         "flush_interval_ms": NEVER_MS,
@@ -290,14 +290,14 @@ def small_config(
 
 
 def put_all(store: Store, bodies: Sequence[bytes], topic: str = "T", **fields: Any) -> list[int]:
-    """Put messages and wait until they can be read; their physical offsets."""
+    """Put messages and wait until they can be read; return their physical offsets."""
     offsets = [store.put(Message(topic, body, **fields)).physical_offset for body in bodies]
     assert store.wait_dispatched(PATIENCE_S)
     return offsets
 
 
 def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    """What is in a queue."""
+    """Return the bodies of the messages in a queue."""
     return [bytes(message.body) for message in store.read(topic, queue_id)]
 
 
@@ -318,7 +318,7 @@ def crash_image(root: Path, target: Path) -> Path:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    """Name and content of every file below a folder."""
+    """Return name and content of every file below a folder."""
     return {
         str(path.relative_to(root)): path.read_bytes()
         for path in sorted(root.rglob("*"))
@@ -333,11 +333,11 @@ def eventually(holds: Callable[[*Arguments], bool], *arguments: *Arguments) -> N
         if holds(*arguments):
             return
         done.wait(0.002)
-    raise AssertionError("it did not come true")
+    raise AssertionError(f"the condition did not become true within {PATIENCE_S:g} s")
 
 
 def in_threads(*actions: Callable[[], object]) -> None:
-    """Run the actions at the same time, switching often; raises what any of them raised."""
+    """Run the actions in parallel, switching threads often; raise the first exception."""
     failures: list[BaseException] = []
     start = threading.Barrier(len(actions))
 

@@ -31,7 +31,7 @@ class Shop:
         self._serial = 0
 
     def put(self, topic: str, queue_id: int = 0, count: int = 1, light: str = "") -> None:
-        """Put messages, which create the topic if need be."""
+        """Put messages; this creates the topic if it does not exist."""
         self.topics.add(topic)
         for _ in range(count):
             self._serial += 1
@@ -73,7 +73,7 @@ class Shop:
 
 
 def seen_in(root: Path, queues: Iterable[QueueKey] | None = None) -> Seen:
-    """What a consumer sees in a store, in all queues or in some."""
+    """Return the messages that a consumer sees in all queues, or in some."""
     with Store.open(root) as store:
         there = [(topic, queue_id) for topic in store.topics() for queue_id in store.queues(topic)]
         found = {key: [message.body for message in store.read(*key)] for key in there}
@@ -81,12 +81,12 @@ def seen_in(root: Path, queues: Iterable[QueueKey] | None = None) -> Seen:
 
 
 def not_empty(seen: Seen) -> Seen:
-    """Without queues that have no messages."""
+    """Return the queues that have messages."""
     return {key: bodies for key, bodies in seen.items() if bodies}
 
 
 def copy_with(root: Path, name: str, *damages: Damage) -> Path:
-    """A copy of a store beside it, with what is done to it."""
+    """Return a copy of a store, next to it, with a change applied."""
     copy = Path(shutil.copytree(root, root.with_name(name)))
     for damage in damages:
         damage(copy)
@@ -101,14 +101,14 @@ def crashed_copy(shop: Shop) -> Path:
 
 
 def as_java_leaves_it(root: Path) -> None:
-    """Without the files that only Firetrail writes."""
+    """Remove the files that only Firetrail writes."""
     for name in ("firetrail.watermark", "firetrail.inventory"):
         (root / name).unlink(missing_ok=True)
     (root / "lock").write_bytes(LOCK_CONTENT)
 
 
 def as_java_crashes(root: Path) -> None:
-    """The same, not closed, and nothing is known to be on disk."""
+    """Remove the files that only Firetrail writes, and make the store look crashed."""
     as_java_leaves_it(root)
     (root / "abort").write_bytes(b"")
     (root / "checkpoint").unlink(missing_ok=True)

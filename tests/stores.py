@@ -1,4 +1,4 @@
-"""Stores for the tests of those who look into one: the golden ones, and copies with damage."""
+"""Stores for the tests of readers and checks: golden stores, and copies with damage."""
 
 import json
 import shutil
@@ -11,14 +11,14 @@ from firetrail.format.record import Blank, Record, decode_record
 
 GOLDEN = Path(__file__).parent / "golden"
 LIGHT = "v5-light-crashed"
-"""Not among the others, whose messages are alike."""
+"""Separate from the others, whose messages are alike."""
 NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != LIGHT)
 CLEAN = [name for name in NAMES if "crashed" not in name]
 CRASHED = [name for name in NAMES if "crashed" in name]
 
 
 def copy_of(name: str, target: Path) -> Path:
-    """A copy of a golden store that may be changed."""
+    """Return a copy of a golden store that may be changed."""
     shutil.copytree(GOLDEN / name, target / name)
     return target / name
 
@@ -29,7 +29,7 @@ def list_topics(
     changed_ms: int = 4_000_000_000_000,
     attributes: dict[str, dict[str, str]] | None = None,
 ) -> None:
-    """A broker's list of topics: changed after all messages were stored, unless told otherwise."""
+    """Write a broker's list of topics, changed after all messages by default."""
     table = {
         name: {"topicName": name, "attributes": (attributes or {}).get(name, {})} for name in names
     }
@@ -39,7 +39,7 @@ def list_topics(
 
 
 def records(root: Path) -> list[Record]:
-    """Every message of a store's log, decoded one by one."""
+    """Return every message of a store's log, decoded one by one."""
     found = []
     for path in sorted((root / COMMIT_LOG).iterdir()):
         content = path.read_bytes()
@@ -72,7 +72,7 @@ def truncate(path: Path, size: int) -> None:
 
 
 def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
-    """Everything about the files below a folder that reading must not change."""
+    """Return everything about the files below a folder that reading must not change."""
     found = {}
     for path in sorted([root, *root.rglob("*")]):
         stat = path.stat()
@@ -82,7 +82,7 @@ def state(root: Path) -> dict[str, tuple[int, int, bytes]]:
 
 
 def log_file(root: Path, physical_offset: int) -> tuple[Path, int]:
-    """The log file that holds an offset, and the position in it."""
+    """Return the log file that contains an offset, and the position in it."""
     base, path = max(
         (int(path.name), path)
         for path in (root / COMMIT_LOG).iterdir()
@@ -92,7 +92,7 @@ def log_file(root: Path, physical_offset: int) -> tuple[Path, int]:
 
 
 def field_position(content: bytes, base: int, at: int, field: str) -> int:
-    """Where a field that a scan notes (``topic``, ``body``, ``tags``, …) begins in a record."""
+    """Return the position of a column of a scan (``topic``, ``body``, ``tags``, …) in a record."""
     columns = Columns(1)
     assert scan(memoryview(content), at, len(content), base, columns.table, 0)[0] == 1
     return columns.row(0)[f"{field}_at"]

@@ -1,12 +1,12 @@
-"""The body of a client batch: messages one behind the other, before they become records.
+"""The body of a client batch: a sequence of messages, before they become records.
 
 ::
 
     total size 4 | magic 4 | body crc 4 | flag 4 | body length 4 | body
     properties length 2 | properties
 
-Clients leave magic and CRC at 0 and no reader looks at them. A store writes each item as a record
-of its own. Page: ``docs/format/batch.md``.
+Clients leave magic and CRC at 0, and no reader uses them. A store writes each item as a separate
+record. Page: ``docs/format/batch.md``.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The items one behind the other."""
+    """Return the items in sequence."""
     return b"".join(_encode_item(number, item) for number, item in enumerate(items))
 
 
 def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
-    """All items; raises unless they fill ``buffer`` exactly."""
+    """Return all items; raise FormatError unless they fill ``buffer`` exactly."""
     data = bytes(buffer)
     items: list[BatchItem] = []
     at = 0
@@ -64,7 +64,7 @@ def _encode_item(number: int, item: BatchItem) -> bytes:
 
 
 def _decode_item(data: bytes, at: int, number: int) -> tuple[BatchItem, int]:
-    """The item at ``at`` and where the next one starts."""
+    """Return the item at ``at``, and the position of the next one."""
     left = len(data) - at
     if left < ITEM_SIZE_MIN:
         raise _error(number, "", at, f"needs at least {ITEM_SIZE_MIN} bytes, {left} are left")
@@ -87,5 +87,5 @@ def _decode_item(data: bytes, at: int, number: int) -> tuple[BatchItem, int]:
 
 
 def _error(number: int, field: str, at: int, detail: str) -> FormatError:
-    """Items count from 0, as in the sequence they come from."""
+    """Return an error about an item; items are counted from 0."""
     return FormatError(f"batch item {number} {field}".rstrip(), at, detail)

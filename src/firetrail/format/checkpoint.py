@@ -1,7 +1,7 @@
-"""The checkpoint: up to which store time log, queues and index are known to be on disk.
+"""The checkpoint: the store times up to which log, queues and index are known to be on disk.
 
-A few int64 at the start of a 4096-byte file, the rest zero. Versions added fields at the end; a
-version that does not know one leaves zero there. Page: ``docs/format/checkpoint.md``.
+It consists of a few int64 at the start of a 4096-byte file; the rest is zero. Later versions added
+fields at the end; older versions leave them zero. Page: ``docs/format/checkpoint.md``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CHECKPOINT = Layout(
 )
 CHECKPOINT_SIZE = 4096
 SAFETY_MARGIN_MS = 3000
-"""Recovery starts this much before the checkpoint: its fields are not written in one step."""
+"""Recovery starts this long before the checkpoint: its fields are not written atomically."""
 
 
 class Checkpoint(NamedTuple):
     """Store times (ms) of the newest flushed message per kind of file, and three log offsets.
 
-    ``logics_offset`` is where the newest message is that the queues on disk know.
+    ``logics_offset`` is the offset of the newest message whose unit is on disk.
     """
 
     physic_timestamp: int = 0
@@ -42,12 +42,12 @@ class Checkpoint(NamedTuple):
 
     @property
     def min_timestamp(self) -> int:
-        """Everything stored before this time is in the log and in the queues on disk."""
+        """Return the time before which every message is on disk, in the log and in its queue."""
         return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MARGIN_MS)
 
     @property
     def min_timestamp_with_index(self) -> int:
-        """The same, for the index too."""
+        """Return the time before which every message is on disk, also in the index."""
         return min(self.min_timestamp, self.index_timestamp)
 
 
@@ -57,7 +57,7 @@ def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def decode_checkpoint(buffer: ReadableBuffer) -> Checkpoint:
-    """The checkpoint in the content of its file. Bytes behind the known fields are ignored."""
+    """Decode the content of the file. Bytes after the known fields are ignored."""
     require(CHECKPOINT_SIZE, "checkpoint", buffer, 0)
     values = unpack_fields(CHECKPOINT, "checkpoint", buffer, 0)
     not_negative(CHECKPOINT, "checkpoint", 0, values, Checkpoint._fields)

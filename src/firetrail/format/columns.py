@@ -1,4 +1,4 @@
-"""What a scan of the log yields: one row a record, one int64 column a field.
+"""The result of a scan of the log: one row per record, one int64 column per field.
 
 Positions (``*_at``) count from the start of the scanned buffer, so that a reader slices topic,
 body and properties out of it without decoding the rest.
@@ -77,11 +77,11 @@ class Check(IntEnum):
 
 
 class Stop(IntEnum):
-    """Why a scan ended. From MAGIC on, the bytes there are not a good record."""
+    """The reason why a scan ended. MAGIC and the reasons after it mean that a record is damaged."""
 
     LIMIT = 0  # the end of the range
     FULL = 1  # no row left in the columns
-    BLANK = 2  # the record that fills up a file: go on with the next one
+    BLANK = 2  # the record that fills a file: continue with the next file
     EMPTY = 3  # zeros: nothing was written here
     MAGIC = 4
     SIZE = 5
@@ -95,16 +95,16 @@ class Stop(IntEnum):
 
     @property
     def is_damage(self) -> bool:
-        """Whether the scan met bytes that are neither a record nor unwritten."""
+        """Return whether the scan ended at bytes that are neither a record nor unwritten."""
         return self >= Stop.MAGIC
 
 
 class Columns:
-    """Room for ``capacity`` rows; reused from scan to scan.
+    """A table of ``capacity`` rows, which is reused from scan to scan.
 
-    ``table`` holds the columns one behind the other: cell ``column * capacity + row``. A large
-    round capacity gets a few rows more: columns at distances of many powers of two would push each
-    other out of the processor's first cache, and a scan take twice as long.
+    ``table`` contains the columns in sequence: cell ``column * capacity + row``. A capacity that is
+    a multiple of 64 gets a few more rows: otherwise the columns would compete for the same lines of
+    the processor's first-level cache, and a scan would take twice as long.
     """
 
     __slots__ = ("capacity", "table")
@@ -116,10 +116,10 @@ class Columns:
         self.table = memoryview(array("q", bytes(8 * len(COLUMN_NAMES) * capacity)))
 
     def column(self, column: int) -> memoryview:
-        """All rows of one column."""
+        """Return all rows of one column."""
         return self.table[column * self.capacity : (column + 1) * self.capacity]
 
     def row(self, index: int) -> dict[str, int]:
-        """One record's fields by name."""
+        """Return the fields of one record by name."""
         cells = self.table[index :: self.capacity]
         return dict(zip(COLUMN_NAMES, cells, strict=True))

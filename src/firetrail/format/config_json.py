@@ -1,9 +1,9 @@
 """The JSON of RocketMQ's ``config/`` files, as fastjson reads and writes it.
 
 It is not quite JSON: keys of integer-keyed maps are bare numbers, and the pretty form gives them no
-line of their own. Keys keep their kind here: ``{0:5}`` loads as ``{0: 5}`` and ``{"0":5}`` (which
-later versions write) as ``{"0": 5}``; whoever expects a number calls ``int`` on the key. What goes
-over the wire is written the same way, without spaces, and has maps with whole objects as keys:
+line of their own. Keys keep their type here: ``{0:5}`` loads as ``{0: 5}`` and ``{"0":5}`` (which
+later versions write) as ``{"0": 5}``; a caller that expects a number calls ``int`` on the key.
+Bodies on the wire have the same form, without spaces, and contain maps with objects as keys:
 ``{{"queueId":0,"topic":"T1"}:3}``.
 Page: ``docs/format/config-json.md``.
 """
@@ -46,11 +46,11 @@ class ObjectKey(NamedTuple):
 
 
 def loads(text: str | bytes) -> Any:
-    """The value in ``text``: dict, list, str, int, float, bool or None.
+    """Return the value in ``text``: dict, list, str, int, float, bool or None.
 
-    Takes what fastjson takes by default: bare integers, bare names and flat objects as keys,
-    strings in single quotes, spare commas. Refuses anything behind the value, such as the rest of
-    a longer file that was overwritten.
+    Accepts what fastjson accepts by default: bare integers, bare names and flat objects as keys,
+    strings in single quotes, redundant commas. Rejects text after the value, such as the rest of a
+    longer file that was overwritten.
     """
     if isinstance(text, bytes):
         try:
@@ -61,10 +61,10 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The pretty form of fastjson 1.2: tabs, ``"key":value``, bare integer keys on one line.
+    """Return the pretty form of fastjson 1.2: tabs, ``"key":value``, bare integer keys on one line.
 
-    Takes dict (str or int keys), list, str, int, bool and None. A dict entry that is None is left
-    out, as Java leaves out null fields.
+    Accepts dict (str or int keys), list, str, int, bool and None. Entries of a dict that are None
+    are left out, as Java leaves out null fields.
     """
     parts: list[str] = []
     _write(value, "\n", parts)
@@ -72,9 +72,9 @@ def dumps(value: Any) -> str:
 
 
 def compact(value: Any) -> str:
-    """The form of fastjson 1.2 on the wire: nothing between the parts, bare integer keys.
+    """Return the form of fastjson 1.2 on the wire: without spaces, bare integer keys.
 
-    Takes what :func:`dumps` takes, floats, and :class:`ObjectKey` as keys.
+    Accepts what :func:`dumps` accepts, and also floats, and :class:`ObjectKey` as keys.
     """
     if isinstance(value, dict):
         pairs = (
@@ -109,11 +109,11 @@ class _ConfigJsonReader:
     def read(self) -> Any:
         value = self._value()
         if self._next():
-            self._fail("unexpected text behind the end of the value")
+            self._fail("unexpected text after the end of the value")
         return value
 
     def _next(self) -> str:
-        """The next character that is not space, or nothing at the end."""
+        """Return the next character that is not a space; an empty text at the end."""
         self.at = _match_end(_SPACE, self.text, self.at)
         return self.text[self.at : self.at + 1]
 
@@ -147,7 +147,7 @@ class _ConfigJsonReader:
         while self._more("}", first=not pairs):
             key = self._key()
             if self._next() != ":":
-                self._fail(f"expected ':' behind the key {key!r}")
+                self._fail(f"expected ':' after the key {key!r}")
             self.at += 1
             pairs[key] = self._value()
         return pairs
@@ -159,7 +159,7 @@ class _ConfigJsonReader:
         return items
 
     def _more(self, end: str, *, first: bool) -> bool:
-        """Whether another item follows. Spare commas do no harm, a missing one does."""
+        """Return whether another item follows. Redundant commas are accepted, missing ones not."""
         before = self.at
         self.at = _match_end(_COMMAS, self.text, before)
         following = self.text[self.at : self.at + 1]

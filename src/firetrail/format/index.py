@@ -6,8 +6,8 @@
     slots    4 bytes each: number of the newest entry of the slot's chain, 0 for none
     entries  20 bytes each, numbered in order of arrival; number 0 is never used
 
-A file of *n* entries holds *n - 1* keys. Nothing in it says how many slots and entries it has
-room for: :func:`find_geometry` works that out. Page: ``docs/format/index-file.md``.
+A file of *n* entries holds *n - 1* keys. The file does not store its numbers of slots and entries;
+:func:`find_geometry` infers them. Page: ``docs/format/index-file.md``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DEFAULT_SLOTS = 5_000_000
 DEFAULT_ENTRIES = 20_000_000
 ENTRIES_PER_SLOT = DEFAULT_ENTRIES // DEFAULT_SLOTS
 ENTRY_SECONDS_MAX = 2**31 - 1
-CHAIN_LOOKED_AT = 1000
+CHAIN_READ_MAX = 1000
 """Entries of a chain that are followed to confirm a geometry."""
 
 
@@ -45,7 +45,7 @@ class IndexHeader(NamedTuple):
 
     @property
     def next_entry(self) -> int:
-        """Number of the next entry. A file that was just made has 0 in ``entry_count``."""
+        """Return the number of the next entry; ``entry_count`` of a new file is 0."""
         return max(self.entry_count, 1)
 
 
@@ -59,7 +59,7 @@ class IndexEntry(NamedTuple):
 
 
 class IndexGeometry(NamedTuple):
-    """How many slots and entries a file has room for."""
+    """The numbers of slots and entries for which a file has space."""
 
     slots: int
     entries: int
@@ -90,7 +90,7 @@ def decode_index_entry(buffer: ReadableBuffer, at: int = 0) -> IndexEntry:
 
 
 def decode_index_slot(buffer: ReadableBuffer, at: int) -> int:
-    """Number of the newest entry in the chain of the slot at byte ``at``, 0 for none."""
+    """Return the number of the newest entry in the chain of the slot at byte ``at``; 0 if empty."""
     values = unpack_fields(INDEX_SLOT, "index slot", buffer, at)
     not_negative(INDEX_SLOT, "index slot", at, values, tuple(INDEX_SLOT.offsets))
     newest: int = values[0]
@@ -98,30 +98,32 @@ def decode_index_slot(buffer: ReadableBuffer, at: int) -> int:
 
 
 def slot_at(slot: int) -> int:
-    """Where slot number ``slot`` stands in the file."""
+    """Return the position of slot number ``slot`` in the file."""
     return INDEX_HEADER.size + INDEX_SLOT.size * slot
 
 
 def entry_at(slots: int, number: int) -> int:
-    """Where entry ``number`` stands in a file of ``slots`` slots."""
+    """Return the position of entry ``number`` in a file of ``slots`` slots."""
     return slot_at(slots) + INDEX_ENTRY.size * number
 
 
 def index_file_size(slots: int, entries: int) -> int:
-    """Length of a file with room for ``slots`` slots and ``entries`` entries."""
+    """Return the length of a file with space for ``slots`` slots and ``entries`` entries."""
     return entry_at(slots, entries)
 
 
 def entry_seconds(store_time: int, begin_timestamp: int) -> int:
-    """What an entry keeps of its message's store time, given the header before it is added."""
+    """Return the seconds field of a new entry, given the begin time in the header before it."""
     if begin_timestamp <= 0 or store_time < begin_timestamp:
         return 0
     return min((store_time - begin_timestamp) // 1000, ENTRY_SECONDS_MAX)
 
 
 def infer_geometry(size: int) -> IndexGeometry:
-    """Slots and entries of a file of ``size`` bytes that keeps the usual proportion of 1 to 4,
-    or the usual number of slots."""
+    """Infer slots and entries of a file of ``size`` bytes.
+
+    It has four entries per slot, or the default number of slots; otherwise raise FormatError.
+    """
     slots, odd = divmod(size - INDEX_HEADER.size, INDEX_SLOT.size + 4 * INDEX_ENTRY.size)
     if slots > 0 and not odd:
         return IndexGeometry(slots, slots * ENTRIES_PER_SLOT)
@@ -134,11 +136,11 @@ def infer_geometry(size: int) -> IndexGeometry:
 
 
 def find_geometry(buffer: ReadableBuffer) -> IndexGeometry:
-    """Slots and entries of a whole index file, confirmed by what stands in it.
+    """Find slots and entries of a whole index file, confirmed by its content.
 
-    The header names the log offsets of the first and the last entry, and the slot of the last one
-    points at it: only the true end of the slot table makes all three agree. Where none does (a
-    torn file), the answer is that of :func:`infer_geometry`.
+    The header has the physical offsets of the first and the last entry, and the slot of the last
+    one points to it: all three agree only for the true end of the slot table. If they never do (in
+    a torn file), the result is that of :func:`infer_geometry`.
     """
     header = decode_index_header(buffer)
     size = size_of(buffer)
@@ -150,7 +152,7 @@ def find_geometry(buffer: ReadableBuffer) -> IndexGeometry:
 
 
 def _candidates(buffer: ReadableBuffer, size: int, header: IndexHeader) -> Iterator[IndexGeometry]:
-    """The usual geometry, then every one that puts the last entry on the header's end offset."""
+    """Yield the usual geometry, then each whose last entry has the end offset of the header."""
     with suppress(FormatError):
         yield infer_geometry(size)
     last = header.next_entry - 1
@@ -164,9 +166,9 @@ def _candidates(buffer: ReadableBuffer, size: int, header: IndexHeader) -> Itera
 
 
 def _agrees(buffer: ReadableBuffer, header: IndexHeader, geometry: IndexGeometry) -> bool:
-    """Whether the first and the last entry, and the last one's slot, are what the header says.
+    """Return whether the first and the last entry, and the last one's slot, match the header.
 
-    Log offset 0 is found everywhere in a file of zeros, so the first entry must be in a chain.
+    In a file of zeros any position has physical offset 0, so the first entry must be in a chain.
     """
     slots = geometry.slots
     last = header.next_entry - 1
@@ -186,9 +188,9 @@ def _agrees(buffer: ReadableBuffer, header: IndexHeader, geometry: IndexGeometry
 
 
 def _is_chained(buffer: ReadableBuffer, slots: int, key_hash: int) -> bool:
-    """Whether the chain of a key ends at the first entry, as far as it is looked at."""
+    """Return whether the chain of a key ends at the first entry; only its newest part is read."""
     number = decode_index_slot(buffer, slot_at(key_hash % slots))
-    for _ in range(CHAIN_LOOKED_AT):
+    for _ in range(CHAIN_READ_MAX):
         if number <= 1:
             return number == 1
         entry = decode_index_entry(buffer, entry_at(slots, number))

@@ -1,10 +1,10 @@
 """The syntax of Java ``.properties`` files, as ``java.util.Properties`` reads it.
 
 A line ends with ``\\n``, ``\\r`` or ``\\r\\n``. A line that starts with ``#`` or ``!`` is a
-comment; one that ends in an odd number of backslashes goes on in the next, whose leading blanks
-do not count. The key ends at the first ``=``, ``:`` or blank without a backslash before it. The
-escapes are ``\\t \\n \\r \\f`` and ``\\uXXXX``; before any other character a backslash is dropped.
-A key that is given twice has its last value.
+comment; one that ends in an odd number of backslashes is continued in the next line, whose leading
+blanks are dropped. The key ends at the first ``=``, ``:`` or blank without a backslash before it.
+The escapes are ``\\t \\n \\r \\f`` and ``\\uXXXX``; before any other character a backslash is
+dropped. If a key is given twice, the last value counts.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class Entry(NamedTuple):
-    """The text of a value, and where it stands."""
+    """The text of a value, and its place in the file."""
 
     text: str
     place: str = ""
-    """Such as ``"broker.conf line 3: "``; nothing for a value that comes from no file."""
+    """Such as ``"broker.conf line 3: "``; empty for a value that is not from a file."""
 
 
 def parse_properties(text: str, source: str = "") -> dict[str, Entry]:
-    """Keys and values; ``source`` is the name of the file for messages about it."""
+    """Return the keys and values; ``source`` is the name of the file, for errors."""
     entries = {}
     for number, _, line in _logical_lines(text):
         place = f"{source} line {number}: ".lstrip()
@@ -43,9 +43,10 @@ def parse_properties(text: str, source: str = "") -> dict[str, Entry]:
 
 
 def update_properties(text: str, values: Mapping[str, str], obsolete: Iterable[str] = ()) -> str:
-    """The file with other values for some keys; everything else, comments too, stays as it is.
+    """Return the file with new values for some keys; everything else is kept, including comments.
 
-    A key stays where its last line is, a new one comes at the end. ``obsolete`` keys go.
+    A key stays where its last line is, new keys are added at the end, and ``obsolete`` keys are
+    removed.
     """
     lines = _LINE_END.split(text)
     ends = _LINE_END.findall(text)
@@ -69,7 +70,7 @@ def update_properties(text: str, values: Mapping[str, str], obsolete: Iterable[s
         kept.pop()
     new = [_line(key, value) for key, value in values.items() if key not in places]
     if new and kept and kept[-1].endswith("\\"):
-        kept.append("")  # or the first of them would go on with that line
+        kept.append("")  # otherwise the first new key would continue that line
     kept += new
     return "".join(line + end for line in kept)
 
@@ -80,7 +81,7 @@ def _line(key: str, value: str) -> str:
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, int, str]]:
-    """Lines that hold something, continued ones joined, with the numbers of first and last."""
+    """Yield lines with a key, continued ones joined, with the numbers of first and last line."""
     lines = enumerate(_LINE_END.split(text), start=1)
     for number, line in lines:
         line = line.lstrip(_BLANKS)

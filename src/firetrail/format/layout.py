@@ -1,4 +1,4 @@
-"""The fixed-size structures of a store, each declared once, a field per line.
+"""The fixed-size structures of a store, each declared once, one field per line.
 
 All integers are big-endian two's complement, as Java's ``ByteBuffer`` writes them. Offsets are
 computed from the declarations, so that codecs and kernels share one description of the bytes.
@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 
 class Layout:
-    """Named big-endian fields, one directly behind the other."""
+    """A sequence of named big-endian fields without padding."""
 
     __slots__ = ("offsets", "size", "struct")
 
@@ -38,7 +38,7 @@ RECORD_HEAD = Layout(
     sys_flag="i",
     born_time="q",
 )
-"""What stands before the born host (8 or 20 bytes), the store time and the store host."""
+"""The fields before the born host (8 or 20 bytes), the store time and the store host."""
 
 STORE_TIME = Layout(store_time="q")
 
@@ -47,7 +47,7 @@ RECORD_MIDDLE = Layout(
     prepared_offset="q",
     body_length="i",
 )
-"""What stands between the store host and the body."""
+"""The fields between the store host and the body."""
 
 HOST_V4_SIZE = 8
 HOST_V6_SIZE = 20
@@ -71,7 +71,7 @@ BATCH_ITEM = Layout(
     flag="i",
     body_length="i",
 )
-"""What stands before the body of one message of a client batch; int16 + properties follow it."""
+"""The fields before the body of a message of a client batch; int16 + properties follow the body."""
 
 UNIT = Layout(
     physical_offset="q",
@@ -121,5 +121,5 @@ MAX_PROPERTIES = 32767
 
 
 def takes_queue_offset(sys_flag: int) -> bool:
-    """Whether a record with these flags takes a queue offset and gets a unit in its queue."""
+    """Return whether a record with these flags takes a queue offset and gets a unit."""
     return not sys_flag & NO_QUEUE_OFFSET

@@ -1,4 +1,4 @@
-"""The names of files, folders and topics: built and parsed here and nowhere else.
+"""The names of files, folders and topics. Only this module builds and parses them.
 
 ::
 
@@ -10,7 +10,7 @@
     index/20261115065856335                     local time of creation, yyyyMMddHHmmssSSS
     config/*.json
 
-Parsers return None for a name that is not theirs, because a folder may hold anything.
+Parsers return None for other names, because a folder may contain anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from firetrail.format.layout import MAX_TOPIC_V1
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
-"""The folder of Java's queues in which a unit is for a batch of messages."""
+"""The folder of Java's batch queues, whose units are for several messages each."""
 INDEX = "index"
 CONFIG = "config"
 TOPICS_JSON = "topics.json"
@@ -36,24 +36,24 @@ CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
 WATERMARK = "firetrail.watermark"
-"""Firetrail's own durable watermark; the Java store leaves unknown files of the root alone."""
+"""Firetrail's durable watermark; the Java store ignores unknown files in the store's folder."""
 
 ARCHIVED_PREFIX = "firetrail.archived."
-"""Up to where the log is in a lake; one such file for each lake, named after its id."""
+"""The position up to which the log is archived; one file per lake, named after its id."""
 REPLAYED_PREFIX = "firetrail.replayed."
-"""Up to where the log was copied to brokers; one such file for each replay."""
+"""The position up to which a replay copied the log to brokers; one file per replay."""
 INVENTORY = "firetrail.inventory"
 """Which queue, index and broker files the store has, so that missing ones are noticed."""
 SINK = "firetrail.sink"
-"""What bulk writers have committed, so that none writes the same twice."""
+"""The commits of bulk writers, so that none writes the same messages twice."""
 
 REPAIR_PREFIX = "repair-"
-"""Folders in a store with what repairs have taken out of it."""
+"""Folders in a store with the files that repairs removed."""
 DROPPED_PREFIX = "dropped-"
-"""Folders in a store with good records that recovery has dropped from the end of its log."""
+"""Folders in a store with good records that recovery dropped from the end of its log."""
 
 LOCK_CONTENT = b"lock"
-"""What the Java store writes into the lock file; the lock itself is an fcntl lock on byte 0."""
+"""The content of the lock file, as Java writes it; the lock is an fcntl lock on byte 0."""
 
 SEGMENT_NAME_DIGITS = 20
 INDEX_NAME_DIGITS = 17
@@ -84,24 +84,24 @@ _NAMESRV = "namesrv="
 
 
 def name_server(store: str) -> str | None:
-    """The address in ``namesrv=HOST:PORT``, where brokers stand for a store; None for a folder."""
+    """Return the address in ``namesrv=HOST:PORT``, which means brokers; None for a folder."""
     return store.removeprefix(_NAMESRV) if store.startswith(_NAMESRV) else None
 
 
 def reply_topic(cluster: str) -> str:
-    """The topic that carries the replies to requests in a cluster."""
+    """Return the topic for the replies to requests in a cluster."""
     return f"{cluster}_REPLY_TOPIC"
 
 
 def segment_name(offset: int) -> str:
-    """File name of the segment that starts at ``offset``: 20 digits."""
+    """Return the file name of the segment that starts at ``offset``: 20 digits."""
     if not 0 <= offset <= OFFSET_MAX:
         raise FormatError("segment start", 0, f"{offset} is not in 0..{OFFSET_MAX}")
     return f"{offset:020d}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Start offset of the segment called ``name``, or None if this is no segment name."""
+    """Return the start offset of the segment ``name``; None if it is not the name of a segment."""
     if len(name) != SEGMENT_NAME_DIGITS or not _DIGITS.fullmatch(name):
         return None
     offset = int(name)
@@ -109,12 +109,12 @@ def parse_segment_name(name: str) -> int | None:
 
 
 def index_name(created: datetime) -> str:
-    """File name of an index file created at ``created`` (local time): 17 digits, to the ms."""
+    """Return the name of an index file created at ``created``: local time to the ms, 17 digits."""
     return f"{created:%Y%m%d%H%M%S}".zfill(14) + f"{created.microsecond // 1000:03d}"
 
 
 def parse_index_name(name: str) -> datetime | None:
-    """Local creation time in the name of an index file, or None if this is no such name."""
+    """Return the local creation time in the name of an index file; None for another name."""
     if len(name) != INDEX_NAME_DIGITS or not _DIGITS.fullmatch(name):
         return None
     year, month, day, hour, minute, second = (
@@ -127,10 +127,10 @@ def parse_index_name(name: str) -> datetime | None:
 
 
 def queue_folder(topic: str, queue_id: int) -> str:
-    """Folder of a consume queue below the store root: ``consumequeue/<topic>/<queue id>``.
+    """Return the folder of a consume queue in the store: ``consumequeue/<topic>/<queue id>``.
 
-    The last gate before a topic becomes a path. It is wider than :func:`check_topic` (a log
-    written by Java may hold topics that a put would refuse) but never leaves the folder.
+    This is the last check before a topic becomes a path. It accepts more than :func:`check_topic`,
+    because a log of Java may contain topics that a put would reject, but no path outside.
     """
     if not is_folder_name(topic):
         raise IllegalMessageError("topic", f"{topic!r} cannot be the name of a folder")
@@ -140,7 +140,7 @@ def queue_folder(topic: str, queue_id: int) -> str:
 
 
 def parse_queue_id(name: str) -> int | None:
-    """Queue id in the name of a queue's folder, or None if this is no such name."""
+    """Return the queue id in the name of a queue's folder; None for another name."""
     if not _QUEUE_ID.fullmatch(name):
         return None
     queue_id = int(name)
@@ -148,21 +148,21 @@ def parse_queue_id(name: str) -> int | None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether ``name`` is one component of a path that stays below its parent."""
+    """Return whether ``name`` is one component of a path, and stays below its parent."""
     if name in ("", ".", "..") or any(c in name for c in "/\\\0"):
         return False
     return len(name.encode("utf-8", "surrogatepass")) <= _FOLDER_BYTES_MAX
 
 
 def is_queue(topic: str, queue_id: int) -> bool:
-    """Whether there can be a folder for this queue, see :func:`queue_folder`."""
+    """Return whether there can be a folder for this queue, see :func:`queue_folder`."""
     return is_folder_name(topic) and 0 <= queue_id <= QUEUE_ID_MAX
 
 
 def check_topic(name: str) -> None:
     """Raise :class:`IllegalMessageError`, naming the rule, unless ``name`` may be a topic.
 
-    The pattern leaves no room for a path separator, a dot or a control character.
+    The pattern allows no path separator, dot or control character.
     """
     if not isinstance(name, str):
         raise IllegalMessageError("topic", f"a str is needed, not {type(name).__name__}")
@@ -181,17 +181,17 @@ def check_topic(name: str) -> None:
 
 
 def is_group(name: str) -> bool:
-    """Whether ``name`` may be the name of a group, by :data:`GROUP_RULE`."""
+    """Return whether ``name`` may be the name of a group, by :data:`GROUP_RULE`."""
     return len(name) <= GROUP_MAX and _TOPIC.fullmatch(name) is not None
 
 
 def pop_retry_topic(topic: str, group: str, separator: str = "_") -> str:
-    """Where messages of a topic come again that a group has popped and not acknowledged."""
+    """Return the topic that redelivers the messages a group popped but did not acknowledge."""
     return f"{RETRY_PREFIX}{group}{separator}{topic}"
 
 
 def popped_topic(topic: str, group: str) -> str:
-    """The topic whose messages come again in ``topic``, or the topic itself."""
+    """Return the topic whose messages ``topic`` redelivers, or the topic itself."""
     return topic.removeprefix(f"{RETRY_PREFIX}{group}_")
 
 

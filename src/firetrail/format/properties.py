@@ -1,8 +1,8 @@
 """The properties of a message: ``name \\x01 value \\x02 name \\x01 value \\x02 …`` in UTF-8.
 
-Nothing can be escaped, so neither separator may occur in a name or a value. RocketMQ 4.9.1 to
-5.1.4 leave out the last ``\\x02``, the versions before and after write it; readers take both,
-Firetrail writes it. Page: ``docs/format/properties.md``.
+There is no escaping, so neither separator may occur in a name or a value. RocketMQ 4.9.1 to 5.1.4
+leave out the last ``\\x02``; earlier and later versions, and Firetrail, write it. Readers accept
+both. Page: ``docs/format/properties.md``.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ PROPERTY_CRC = PROPERTY_CRC_NAME.decode()
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The stored form, in the order of the mapping, with the last ``\\x02``.
+    """Return the stored form, in the order of the mapping, with the last ``\\x02``.
 
-    Refuses what would not read back: an empty name, an empty value (readers drop it), a separator
-    in either.
+    Raises IllegalMessageError for a property that would not read back: an empty name, an empty
+    value (readers drop it), or a separator in either.
     """
     count = len(properties)
     try:
@@ -112,10 +112,10 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: ReadableBuffer) -> dict[str, str]:
-    """All properties of the stored form, as the Java parser reads it.
+    """Return all properties of the stored form, as the Java parser reads it. This never fails.
 
-    An item without a name, a ``\\x01`` or a value is dropped; the last of several equal names
-    counts; bytes that are not UTF-8 become U+FFFD. So this never fails.
+    An item without a name, a ``\\x01`` or a value is dropped. If a name occurs several times, the
+    last one counts. Bytes that are not UTF-8 become U+FFFD.
     """
     properties = {}
     for item in java_text(bytes(raw)).split(VALUE_END):
@@ -126,7 +126,7 @@ def decode_properties(raw: ReadableBuffer) -> dict[str, str]:
 
 
 def get_property(raw: ReadableBuffer, name: str) -> str | None:
-    """``decode_properties(raw).get(name)`` without decoding the others."""
+    """Return ``decode_properties(raw).get(name)``, without decoding the others."""
     if not name or NAME_END in name or VALUE_END in name:
         return None
     data = bytes(raw)
@@ -144,9 +144,9 @@ def get_property(raw: ReadableBuffer, name: str) -> str | None:
 
 
 def replace_properties(raw: ReadableBuffer, changes: Mapping[str, str | None]) -> bytes:
-    """The stored form with some properties set anew, or left out where the value is None.
+    """Return the stored form with some properties replaced, or removed if the value is None.
 
-    The others keep their bytes and their order; what is set comes behind them.
+    The other properties keep their bytes and their order; the new values follow after them.
     """
     names = {name.encode() for name in changes}
     kept = [
@@ -159,15 +159,15 @@ def replace_properties(raw: ReadableBuffer, changes: Mapping[str, str | None]) -
 
 
 def without_crc(raw: bytes) -> bytes:
-    """The stored form without the checksum of the record that it was part of.
+    """Return the stored form without the property CRC of the record that it is from.
 
-    It is that of no other record: behind the properties of a copy it would be taken for damage.
+    The CRC is wrong for every other record: in a copy it would look like damage.
     """
     return replace_properties(raw, {PROPERTY_CRC: None}) if PROPERTY_CRC_MARK in raw else raw
 
 
 def _reason(properties: Mapping[str, str]) -> IllegalMessageError:
-    """Which property is at fault, and why."""
+    """Return the error that names the wrong property, and the reason."""
     for name, value in properties.items():
         for part, text in (("name", name), ("value", value)):
             fault = _fault(text)
@@ -178,7 +178,7 @@ def _reason(properties: Mapping[str, str]) -> IllegalMessageError:
 
 def _fault(text: object) -> str | None:
     if not isinstance(text, str):
-        return f"has to be a str, not {text!r:.40}"
+        return f"must be a str, not {text!r:.40}"
     if not text:
         return "is empty"
     for separator in (NAME_END, VALUE_END):

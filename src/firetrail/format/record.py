@@ -1,4 +1,4 @@
-"""The CommitLog record: what stands in the log for one message.
+"""The CommitLog record: the bytes of one message in the log.
 
 ::
 
@@ -13,8 +13,8 @@
     topic          UTF-8
     properties     int16 length, then ``name \\x01 value \\x02`` …
 
-Records are made by ``kernels.encode`` only; here they are read one at a time, and every wrong
-field is named. Page: ``docs/format/record.md``.
+Only ``kernels.encode`` writes records. This module reads them one at a time, and its errors name
+the wrong field. Page: ``docs/format/record.md``.
 """
 
 from __future__ import annotations
@@ -114,19 +114,19 @@ class Record(NamedTuple):
 
     @property
     def crc_ok(self) -> bool:
-        """Whether the body is the one that was stored."""
+        """Return whether the body has the CRC of the record."""
         return zlib.crc32(self.body) & 0x7FFFFFFF == self.body_crc
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """The record that fills up a file: ``size`` bytes to the file's end hold nothing."""
+    """The record that fills a file: its last ``size`` bytes contain no message."""
 
     size: int
 
 
 def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True) -> Record | Blank:
-    """The record at ``at``, its lengths checked against each other and the buffer."""
+    """Decode the record at ``at``; its lengths are checked against each other and the buffer."""
     fields = unpack_record(buffer, at, _host, check_crc)
     if fields is not None:
         return Record._make(fields)
@@ -134,7 +134,7 @@ def decode_record(buffer: ReadableBuffer, at: int = 0, *, check_crc: bool = True
 
 
 def _decode_carefully(view: memoryview, at: int, check_crc: bool) -> Record | Blank:
-    """The long way, for whatever is no good record: it knows what is wrong with it."""
+    """Decode a record that the fast path rejected, and raise an error that says what is wrong."""
     if at < 0 or len(view) - at < layout.BLANK.size:
         raise FormatError("record", at, f"{len(view) - at} bytes left, a record needs more")
     size, magic = _BLANK(view, at)
@@ -163,12 +163,12 @@ def _decode_carefully(view: memoryview, at: int, check_crc: bool) -> Record | Bl
 
 @lru_cache(maxsize=1024)
 def _host(raw: bytes) -> Host:
-    """Few hosts stand in many records. No reader fails at a port that is none, nor does this."""
+    """Decode a host; cached, because few hosts occur in many records. Any port is accepted."""
     return Host(unpack_ip(raw[:-4]), int.from_bytes(raw[-4:], "big", signed=True))
 
 
 def _decode(view: memoryview, where: int) -> Record:
-    """Decode the record that ``view`` holds; ``where`` it stands, for errors."""
+    """Decode the record in ``view``; ``where`` is its position, for errors."""
     size, magic, crc, queue_id, flag, queue_offset, offset, sys_flag, born_time = _HEAD(view, 0)
     at = layout.RECORD_HEAD.size
     born_v6, store_v6 = sys_flag & layout.BORN_HOST_V6, sys_flag & layout.STORE_HOST_V6
@@ -220,9 +220,9 @@ def _decode(view: memoryview, where: int) -> Record:
 
 
 def decode_message(buffer: ReadableBuffer) -> Record:
-    """The message in a buffer that holds one whole record, its body checked.
+    """Decode the message in a buffer with one whole record, and check its body.
 
-    If the record has the property ``__CRC32#``, all of it is checked.
+    If the record has the property ``__CRC32#``, the whole record is checked.
     """
     record = decode_received(buffer)
     if record.raw_properties[-layout.PROPERTY_CRC_SIZE : _MARK_END] == layout.PROPERTY_CRC_MARK:
@@ -231,31 +231,32 @@ def decode_message(buffer: ReadableBuffer) -> Record:
 
 
 def decode_received(buffer: ReadableBuffer) -> Record:
-    """The message in a record that a broker has sent, its body checked.
+    """Decode the message in a record that a broker sent, and check its body.
 
-    Brokers may change other fields on the way, and leave the property ``__CRC32#`` as it was.
+    Brokers may change other fields when they send a record, and leave the property ``__CRC32#``
+    unchanged.
     """
     record = decode_record(buffer)
     if isinstance(record, Blank):
-        raise FormatError("magic", 4, "the end mark of a file stands here, not a message")
+        raise FormatError("magic", 4, "this is the blank at the end of a file, not a message")
     return record
 
 
 def _check_seal(content: memoryview, digits: bytes) -> None:
-    """Compare a whole record with the number in its last property: digits, the lowest first."""
+    """Compare a whole record with its property CRC: decimal digits, the least significant first."""
     actual = zlib.crc32(content[: -layout.PROPERTY_CRC_SIZE]) & 0x7FFFFFFF
     if digits[::-1] != b"%010d" % actual:
         raise FormatError(
             "property CRC",
             len(content) - layout.PROPERTY_CRC_SIZE,
-            "the record is not the one that its property __CRC32# was made for",
+            "the record does not match its property __CRC32#",
         )
 
 
 def move_record(content: ReadableBuffer, physical_offset: int, queue_offset: int) -> bytearray:
-    """A copy of a record for another place: in the log, and in its queue.
+    """Return a copy of a record with another physical offset and queue offset.
 
-    If it has the property ``__CRC32#``, that is made anew.
+    If it has the property ``__CRC32#``, that is computed again.
     """
     moved = bytearray(content)
     offsets = layout.RECORD_HEAD.offsets
@@ -266,7 +267,7 @@ def move_record(content: ReadableBuffer, physical_offset: int, queue_offset: int
 
 
 def encode_record(record: Record) -> bytes:
-    """The bytes that :func:`decode_record` makes this of."""
+    """Return the bytes from which :func:`decode_record` makes this record."""
     topic = record.topic.encode()
     born, stored = encode_host(record.born_host), encode_host(record.store_host)
     size = record_size(

@@ -1,6 +1,6 @@
-"""The consume-queue unit: 20 bytes that say where in the log message *n* of a queue is.
+"""The consume-queue unit: 20 bytes with the position of message *n* of a queue in the log.
 
-Unit *n* stands at byte ``20 * n`` of the queue. Page: ``docs/format/consume-queue.md``.
+Unit *n* is at byte ``20 * n`` of the queue. Page: ``docs/format/consume-queue.md``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ UNIT_SIZE = UNIT.size
 
 
 class ConsumeQueueUnit(NamedTuple):
-    """Where a message is (``physical_offset``, ``size``), and its tags code.
+    """The position of a message (``physical_offset``, ``size``), and its tags code.
 
-    The tags code is the hash of the TAGS property, 0 without one; for a message that waits in
+    The tags code is the hash of the TAGS property, or 0 without one. For a message that waits in
     the schedule topic it is the time (ms) when the message is due.
     """
 
@@ -29,12 +29,12 @@ class ConsumeQueueUnit(NamedTuple):
 
     @property
     def is_written(self) -> bool:
-        """Whether a reader takes this as a unit; zeros mark the end of what was written."""
+        """Return whether this is a unit; zeros mark the end of the written units."""
         return self.physical_offset >= 0 and self.size > 0
 
     @property
     def end_offset(self) -> int:
-        """Log offset behind the message."""
+        """Return the physical offset after the message."""
         return self.physical_offset + self.size
 
 
@@ -48,5 +48,5 @@ def encode_unit(unit: ConsumeQueueUnit) -> bytes:
 
 
 def decode_unit(buffer: ReadableBuffer, at: int = 0) -> ConsumeQueueUnit:
-    """The unit at byte ``at``. Any 20 bytes decode; ``is_written`` says whether they count."""
+    """Decode the unit at byte ``at``. Any 20 bytes decode; ``is_written`` says if they count."""
     return ConsumeQueueUnit._make(unpack_fields(UNIT, "unit", buffer, at))

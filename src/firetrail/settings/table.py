@@ -38,7 +38,7 @@ _STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {
 
 
 class Kind(Generic[T]):
-    """One kind of value. ``parse`` and ``check`` raise ValueError with the reason as its text."""
+    """A kind of value. ``parse`` and ``check`` raise ValueError with the reason as its text."""
 
     @property
     def allowed(self) -> str:

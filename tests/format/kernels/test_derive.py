@@ -180,7 +180,7 @@ class TestUnits:
     @pytest.mark.parametrize("rows", [-1, 8, 2**62, -(2**62)])
     def test_rows_outside_of_the_table(self, rows: int) -> None:
         log, columns = scanned([Draft()] * 5)
-        with pytest.raises(ValueError, match=f"{rows} rows of a table of 7"):
+        with pytest.raises(ValueError, match=f"{rows} rows exceed a table of 7"):
             derive_units(log, columns.table, rows, WAITS)
 
     @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ class TestWrite:
     def test_outside_of_the_buffer(self, at: int) -> None:
         draft = Draft()
         out = fenced(bytes(draft.size))
-        with pytest.raises(ValueError, match=f"{draft.size} bytes at {at} leave the buffer of"):
+        with pytest.raises(ValueError, match=f"{draft.size} bytes at {at} exceed the buffer of"):
             draft.write(RecordWriter(out), at, 0)
         assert not any(out)
 
@@ -335,7 +335,7 @@ class TestBatch:
         assert str(caught.value).startswith(message)
 
     def test_no_item(self) -> None:
-        with pytest.raises(FormatError, match="batch at offset 0: it is empty"):
+        with pytest.raises(FormatError, match="batch at offset 0: the batch is empty"):
             measure_batch(b"", 16, 5, 0, False)
 
     @pytest.mark.parametrize("property_crc", [False, True])
@@ -358,7 +358,7 @@ class TestBatch:
         batch = encode_batch([BatchItem(0, b"body", b"")])
         _, total, _ = measure_batch(batch, 16, 5, 0, False)
         out = fenced(bytes(total))
-        with pytest.raises(ValueError, match=f"{total} bytes at {at} leave the buffer"):
+        with pytest.raises(ValueError, match=f"{total} bytes at {at} exceed the buffer"):
             write_batch(out, at, batch, Draft(), 0)
         assert not any(out)
 

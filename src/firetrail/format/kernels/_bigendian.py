@@ -1,4 +1,4 @@
-"""Big-endian loads and stores, and looks at bytes, for kernels that run uncompiled.
+"""Big-endian loads and stores, and searches of bytes, for kernels that run uncompiled.
 
 Compiled kernels take the same names from ``_bigendian.pxd``, where C can inline them.
 """
@@ -16,42 +16,42 @@ _U16 = Struct(">H").unpack_from
 
 
 def load_u32(b: memoryview, at: int) -> int:
-    """The unsigned 32-bit integer at ``at``."""
+    """Return the unsigned 32-bit integer at ``at``."""
     return int(_U32(b, at)[0])
 
 
 def load_i32(b: memoryview, at: int) -> int:
-    """The signed 32-bit integer at ``at``."""
+    """Return the signed 32-bit integer at ``at``."""
     return int(_I32(b, at)[0])
 
 
 def load_i64(b: memoryview, at: int) -> int:
-    """The signed 64-bit integer at ``at``."""
+    """Return the signed 64-bit integer at ``at``."""
     return int(_I64(b, at)[0])
 
 
 def load_u64(b: memoryview, at: int) -> int:
-    """The unsigned 64-bit integer at ``at``."""
+    """Return the unsigned 64-bit integer at ``at``."""
     return int(_U64(b, at)[0])
 
 
 def load_little_u64(b: memoryview, at: int) -> int:
-    """The same with the first byte as the least significant one, for a search from there on."""
+    """Return the little-endian unsigned 64-bit integer at ``at``: its lowest byte is the first."""
     return int(_LITTLE_U64(b, at)[0])
 
 
 def zeros_below(value: int) -> int:
-    """How many zeros are below the lowest bit that is set; there has to be one."""
+    """Count the zeros below the lowest bit that is set; ``value`` must not be 0."""
     return (value & -value).bit_length() - 1
 
 
 def load_u16(b: memoryview, at: int) -> int:
-    """The unsigned 16-bit integer at ``at``."""
+    """Return the unsigned 16-bit integer at ``at``."""
     return int(_U16(b, at)[0])
 
 
 def will_change(b: memoryview, at: int) -> None:
-    """A hint that ``b[at]`` is read and written soon."""
+    """Hint that ``b[at]`` will be read and written soon."""
 
 
 def store_i16(b: memoryview, at: int, value: int) -> None:
@@ -83,16 +83,16 @@ def copy_from(out: memoryview, at: int, source: bytes, count: int) -> None:
 
 
 def find_byte(b: memoryview, byte: int, at: int, end: int) -> int:
-    """The position of the first ``byte`` in ``b[at : end]``, ``end`` if there is none."""
+    """Return the position of the first ``byte`` in ``b[at : end]``; ``end`` if there is none."""
     found = bytes(b[at:end]).find(byte)
     return end if found < 0 else at + found
 
 
 def same_bytes(a: memoryview, at: int, b: memoryview, other: int, count: int) -> bool:
-    """Whether ``a`` at ``at`` and ``b`` at ``other`` hold the same ``count`` bytes."""
+    """Return whether ``a`` at ``at`` and ``b`` at ``other`` have the same ``count`` bytes."""
     return bool(a[at : at + count] == b[other : other + count])
 
 
 def lies_in(at: int, size: int, length: int) -> bool:
-    """Whether ``size`` bytes from ``at`` on are part of a buffer of ``length`` bytes."""
+    """Return whether ``size`` bytes at ``at`` are inside a buffer of ``length`` bytes."""
     return 0 <= at <= length and 0 <= size <= length - at

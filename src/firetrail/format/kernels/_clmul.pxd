@@ -1,10 +1,10 @@
-# CRC-32 by carry-less multiplication, for checksum.py: sixteen bytes a step instead of one, where the
-# processor can (x86 with PCLMULQDQ, asked at run time). Elsewhere can_fold() says no.
+# CRC-32 by carry-less multiplication, for checksum.py: sixteen bytes per step instead of one, if the
+# processor can (x86 with PCLMULQDQ, detected at run time). Elsewhere can_fold() returns false.
 #
 # The checksum is the remainder of the message, a polynomial, divided by another one of degree 32. A part
-# of the message that stands n bits before the end may be replaced by its product with x^n modulo that
-# polynomial: so four registers of 16 bytes walk over the message, each multiplied onto the 16 bytes that
-# stand 64 further on. The constants are such powers of x, in the bit-reflected form that CRC-32 uses:
+# of the message that is n bits before the end may be replaced by its product with x^n modulo that
+# polynomial. So four registers of 16 bytes move over the message, each multiplied onto the 16 bytes that
+# are 64 bytes further on. The constants are such powers of x, in the bit-reflected form that CRC-32 uses:
 #
 #     AHEAD_64      x^(512+32), x^(512-32)    onto the bytes 64 further on
 #     AHEAD_16      x^(128+32), x^(128-32)    onto the bytes 16 further on

@@ -1,7 +1,7 @@
 """The numbers of ``layout`` and ``columns`` that kernels use, by short names.
 
-Uncompiled kernels take them from here, compiled ones from the enum in ``_constants.pxd``, where
-they are constants of C and cost nothing. A test holds the two against each other.
+Uncompiled kernels import them from here, compiled ones from the enum in ``_constants.pxd``, where
+they are C constants and cost nothing. A test compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY
 
 
 def _int32(value: int) -> int:
-    """The signed number with the same 32 bits, as the kernels load it."""
+    """Return the signed number with the same 32 bits, as the kernels load it."""
     return value - 2**32 if value >= 2**31 else value
 
 

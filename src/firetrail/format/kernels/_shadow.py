@@ -1,4 +1,4 @@
-"""What ``import cython`` gives to an uncompiled kernel where Cython is not installed.
+"""A replacement for ``import cython`` in uncompiled kernels, if Cython is not installed.
 
 A kernel begins with ::
 
@@ -7,11 +7,12 @@ A kernel begins with ::
     except ImportError:
         from firetrail.format.kernels import _shadow as cython
 
-Compiled, the import is resolved by the compiler and nothing here runs. Uncompiled, every decorator
-returns what it decorates, every declaration its value. Types convert nothing: a kernel masks its
-32-bit and 64-bit arithmetic itself, or the two ways of running it would differ.
+In a compiled kernel the compiler resolves the import, and nothing here runs. In an uncompiled
+kernel every decorator returns the decorated function, and every declaration its value. Types
+convert nothing: a kernel must mask its 32-bit and 64-bit arithmetic itself, or compiled and
+uncompiled results would differ.
 
-Only the part of Cython's vocabulary that kernels may use is here; extend it when one needs more.
+It has only the parts of Cython that kernels may use; extend it when a kernel needs more.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""CRC-32 as RocketMQ stores it: the usual polynomial, the sign bit cleared.
+"""CRC-32 as RocketMQ stores it: the usual polynomial, with the sign bit cleared.
 
-Compiled, it runs without the GIL: by carry-less multiplication where the processor can
-(``_clmul.pxd``), else sixteen bytes a step through sixteen tables. Uncompiled, zlib does it.
+Compiled, it runs without the GIL: by carry-less multiplication if the processor can
+(``_clmul.pxd``), else sixteen bytes per step through sixteen tables. Uncompiled, it uses zlib.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CAN_FOLD = cython.declare(cython.bint, False)
 
 
 def _fill_tables() -> None:
-    """Table ``k`` advances the checksum over one byte that ``k`` zero bytes follow."""
+    """Fill the tables: table ``k`` advances the checksum over one byte and ``k`` zero bytes."""
     i: cython.Py_ssize_t
     k: cython.Py_ssize_t
     crc: cython.uint
@@ -83,7 +83,7 @@ def crc31(
     at: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> cython.uint:
-    """``crc32(data[at : at + count]) & 0x7FFFFFFF``."""
+    """Return ``crc32(data[at : at + count]) & 0x7FFFFFFF``."""
     crc: cython.uint = _ALL_ONES
     end: cython.Py_ssize_t = at + count
     if cython.compiled:

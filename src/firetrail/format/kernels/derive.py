@@ -41,7 +41,7 @@ else:
 COMPILED = cython.compiled
 
 ENTRIES_PER_RECORD_MAX = 3 + layout.MAX_PROPERTIES // 2
-"""Most keys that a record's properties can hold, and its tag."""
+"""Keys that the properties of a record can contain at most, and its tag."""
 
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)
@@ -61,7 +61,7 @@ def _tags_code(
     waits: cython.p_longlong,
     levels: cython.longlong,
 ) -> cython.longlong:
-    """The hash of the tag, or the time of delivery while a delayed message waits."""
+    """Return the hash of the tag; for a waiting delayed message, the time of delivery."""
     level: cython.longlong = cells[k.COL_DELAY_LEVEL * capacity + row]
     size: cython.longlong = cells[k.COL_TOPIC_SIZE * capacity + row]
     if (
@@ -88,7 +88,7 @@ def _same_queue(
     row: cython.Py_ssize_t,
     other: cython.Py_ssize_t,
 ) -> cython.bint:
-    """Whether two rows belong to one topic and queue."""
+    """Return whether two rows belong to the same topic and queue."""
     size: cython.longlong = cells[k.COL_TOPIC_SIZE * capacity + row]
     return (
         cells[k.COL_QUEUE_ID * capacity + row] == cells[k.COL_QUEUE_ID * capacity + other]
@@ -117,10 +117,11 @@ def _group_rows(
     slots: cython.p_longlong,
     mask: cython.longlong,
 ) -> cython.Py_ssize_t:
-    """Sort the rows into runs: one topic and queue, consecutive queue offsets.
+    """Group the rows into runs of one topic and queue with consecutive queue offsets.
 
-    ``runs`` gets (first row, rows) a run, ``run_of`` each row's run or -1 for rows without a unit
-    (prepared and rolled back transactions), ``slots`` is a zeroed hash table of run numbers + 1.
+    ``runs`` receives (first row, rows) per run, ``run_of`` the run of each row, or -1 for rows
+    without a unit (prepared and rolled back transactions). ``slots`` is a zeroed hash table of run
+    numbers + 1.
     """
     row: cython.Py_ssize_t
     run: cython.Py_ssize_t
@@ -159,15 +160,14 @@ def derive_units(
     rows: cython.Py_ssize_t,
     waits: cython.longlong[::1],
 ) -> tuple[bytearray, list[tuple[int, int, int]]]:
-    """Consume-queue units of the first ``rows`` records of a scan: (units, runs).
+    """Return the consume-queue units of the first ``rows`` records of a scan: (units, runs).
 
-    A run is (first row, number of units, position of its first unit in bytes): units of one topic
-    and queue with consecutive queue offsets, which stand together. ``waits`` holds the wait in ms
-    of each delay level.
+    A run is (first row, number of units, position of its first unit in bytes): adjacent units of
+    one topic and queue with consecutive queue offsets. ``waits`` has the delay of each level in ms.
     """
     capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
     if rows < 0 or rows > capacity:
-        raise ValueError(f"{rows} rows of a table of {capacity}")
+        raise ValueError(f"{rows} rows exceed a table of {capacity}")
     if rows == 0:
         return bytearray(), []
     mask: cython.longlong = 1
@@ -221,7 +221,7 @@ def derive_units(
                 break
         if foreign < 0:
             count = _group_rows(source, cells, capacity, rows, run_of, runs, slots, mask)
-            # From here on slots[run] is where the run's next unit goes.
+            # From here on slots[run] is the position of the next unit of the run.
             for run in range(count):
                 slots[run] = at
                 at += runs[2 * run + 1] * k.UNIT
@@ -246,7 +246,7 @@ def derive_units(
 
 
 def _not_of(row: int, length: int) -> ValueError:
-    return ValueError(f"row {row} is not of a scan of these {length} bytes")
+    return ValueError(f"row {row} is not from a scan of these {length} bytes")
 
 
 @cython.cfunc
@@ -262,7 +262,7 @@ def _add_entry(
 ) -> cython.Py_ssize_t:
     if key_hash < 0:
         key_hash = -key_hash
-    if key_hash > _INT_MAX:  # abs(Integer.MIN_VALUE) is negative in Java, and 0 taken instead
+    if key_hash > _INT_MAX:  # abs(Integer.MIN_VALUE) is negative in Java, which then uses 0
         key_hash = 0
     out[3 * count] = key_hash
     out[3 * count + 1] = offset
@@ -284,9 +284,9 @@ def _add_row(
     out: cython.p_longlong,
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Add the entries of one row; the number of entries, or -1 if the row is not of ``data``.
+    """Add the entries of one row; return their number, or -1 if the row is not from ``data``.
 
-    ``tag_mark`` is ``#T#``: what is hashed is ``topic#key`` and, for a tag, ``topic#T#tag``.
+    ``tag_mark`` is ``#T#``: the hashed texts are ``topic#key`` and, for a tag, ``topic#T#tag``.
     """
     seed: cython.int = hash_utf8(tag_mark, 0, 1, cells[k.COL_TOPIC_HASH * capacity + row])
     offset: cython.longlong = cells[k.COL_PHYSICAL_OFFSET * capacity + row]
@@ -330,11 +330,11 @@ def derive_entries(
     entries: cython.longlong[::1],
     tags: cython.bint = False,
 ) -> tuple[int, int]:
-    """Index entries of the records ``first`` to ``rows``: (entries, next row).
+    """Write the index entries of the records ``first`` to ``rows``; return (entries, next row).
 
     Each entry is (key hash, physical offset, store time): the unique key first, then every key,
-    then, with ``tags``, the tag as ``topic#T#tag``, which RocketMQ enters since 5.4. The next row
-    is below ``rows`` if ``entries`` had no room for all keys of that record.
+    then, with ``tags``, the tag as ``topic#T#tag``, as RocketMQ 5.5 does. The next row is below
+    ``rows`` if ``entries`` had no space for all keys of that record.
     """
     capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
     room: cython.Py_ssize_t = len(entries) // 3

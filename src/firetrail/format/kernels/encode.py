@@ -1,6 +1,6 @@
-"""Write records into a buffer: a segment's mapping or a write buffer.
+"""Writes records into a buffer: the mapping of a segment, or a write buffer.
 
-The one place where a record's bytes are made. Sizes are known before anything is written
+No other module encodes records. Their sizes are known before anything is written
 (:func:`record_size`, :func:`measure_batch`), so the caller decides where a record goes.
 """
 
@@ -52,7 +52,7 @@ def record_size(
     topic_size: cython.Py_ssize_t,
     properties_size: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Bytes of a whole record; a topic of more than 127 bytes makes it a v2 record."""
+    """Return the size of a record; a topic of more than 127 bytes makes it a v2 record."""
     return (
         (k.HEAD + k.STORE_TIME + k.MIDDLE + 2)
         + born_host_size
@@ -71,14 +71,14 @@ def measure_batch(
     shared_size: cython.Py_ssize_t,
     property_crc: cython.bint,
 ) -> tuple[int, int, int]:
-    """(items, bytes of all records, bytes of the largest) that a client batch becomes.
+    """Return (items, bytes of all records, bytes of the largest) for a client batch.
 
-    ``shared_size`` is the size of the properties that every item gets from the batch, their
-    last separator included. Raises FormatError where the batch is not a sequence of whole items.
+    ``shared_size`` is the size of the properties that every item gets from the batch, including
+    the last separator. Raises FormatError if the batch is not a sequence of whole items.
     """
     source: cython.pointer(cython.const[cython.uchar])
     if len(batch) == 0:
-        raise FormatError("batch", 0, "it is empty")
+        raise FormatError("batch", 0, "the batch is empty")
     if cython.compiled:
         source = cython.address(batch[0])
     else:
@@ -93,7 +93,7 @@ def measure_batch(
 
 
 def with_crc_room(properties: bytes) -> bytes:
-    """``properties`` with zeros where :meth:`RecordWriter.seal` will put the property CRC."""
+    """Return ``properties`` with zeros where :meth:`RecordWriter.seal` writes the property CRC."""
     if properties and not properties.endswith(b"\x02"):
         properties += b"\x02"
     return properties + bytes(layout.PROPERTY_CRC_SIZE)
@@ -103,7 +103,7 @@ def with_crc_room(properties: bytes) -> bytes:
 @cython.inline
 @cython.exceptval(-1, check=False)
 def _check_number(name: str, value: cython.longlong) -> cython.int:
-    """Raise for a number that does not fit in 32 bits."""
+    """Raise ValueError for a number that does not fit in 32 bits."""
     if value < -_INT_MAX - 1 or value > _INT_MAX:
         raise ValueError(f"{name} {value} does not fit in 32 bits")
     return 0
@@ -122,9 +122,9 @@ def _check_size(name: str, size: cython.Py_ssize_t, most: cython.Py_ssize_t) -> 
 @cython.inline
 @cython.exceptval(-1, check=False)
 def _check_host(name: str, host: bytes, is_v6: cython.bint) -> cython.int:
-    """Raise for a host that is not of the kind that the sys flag says."""
+    """Raise ValueError for a host whose address family differs from the sys flag."""
     if len(host) != (k.HOST_V6 if is_v6 else k.HOST_V4):
-        raise ValueError(f"{name} of {len(host)} bytes, not as the sys flag says")
+        raise ValueError(f"{name} of {len(host)} bytes contradicts the sys flag")
     return 0
 
 
@@ -139,7 +139,7 @@ def _check_fields(
     reconsume_times: cython.longlong,
     topic: bytes,
 ) -> cython.int:
-    """Raise for the first field that a record cannot hold."""
+    """Raise ValueError for the first field that does not fit into a record."""
     _check_number("queue id", queue_id)
     _check_number("sys flag", sys_flag)
     _check_number("reconsume times", reconsume_times)
@@ -150,8 +150,10 @@ def _check_fields(
 
 
 class RecordWriter:
-    """Writes records into one buffer. Refuses, with ValueError, what would not read back or would
-    leave the buffer; nothing is written then."""
+    """Writes records into one buffer.
+
+    Raises ValueError, and writes nothing, if a record would not read back or not fit the buffer.
+    """
 
     def __init__(self, out: cython.uchar[::1]) -> None:
         self._view = out
@@ -180,7 +182,7 @@ class RecordWriter:
         topic: bytes,
         properties: bytes,
     ) -> None:
-        """One record of ``size`` bytes (:func:`record_size`) at ``at``."""
+        """Write one record of ``size`` bytes (:func:`record_size`) at ``at``."""
         p: cython.Py_ssize_t
         n: cython.Py_ssize_t = len(body)
         out: cython.p_uchar = self._out
@@ -218,16 +220,16 @@ class RecordWriter:
         copy_from(out, p + 2, properties, n)
 
     def seal(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
-        """Put the property CRC of the finished record into the room at its end."""
+        """Write the property CRC into the space at the end of a finished record."""
         if size < k.CRC_SIZE:
             raise ValueError(f"a record of {size} bytes at {at} has no room for a property CRC")
         self._require(at, size)
         _seal(self._out, at, size)
 
     def blank(self, at: cython.Py_ssize_t, size: cython.longlong) -> None:
-        """The record that says: the file's last ``size`` bytes, from here on, hold nothing."""
+        """Write the blank record: the last ``size`` bytes of the file, from here on, are unused."""
         if size < k.BLANK or size > _INT_MAX:
-            raise ValueError(f"a blank of {size} bytes: not in {k.BLANK}..{_INT_MAX}")
+            raise ValueError(f"a blank of {size} bytes is not in {k.BLANK}..{_INT_MAX}")
         self._require(at, k.BLANK)
         store_i32(self._out, at, size)
         store_i32(self._out, at + 4, k.MAGIC_BLANK)
@@ -249,10 +251,10 @@ class RecordWriter:
         shared: bytes,
         property_crc: cython.bint,
     ) -> int:
-        """The items of a client batch (:func:`measure_batch`) as records.
+        """Write the items of a client batch (:func:`measure_batch`) as records.
 
         ``shared`` are the properties that every item gets from the batch. Returns the position
-        behind the last record.
+        after the last record.
         """
         out: cython.p_uchar = self._out
         items: cython.pointer(cython.const[cython.uchar])
@@ -318,9 +320,9 @@ class RecordWriter:
         return at
 
     def _require(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.int:
-        """Raise unless ``size`` bytes from ``at`` on are part of the buffer."""
+        """Raise ValueError unless ``size`` bytes at ``at`` are inside the buffer."""
         if at < 0 or size > self._size or at > self._size - size:
-            raise ValueError(f"{size} bytes at {at} leave the buffer of {self._size}")
+            raise ValueError(f"{size} bytes at {at} exceed the buffer of {self._size} bytes")
         return 0
 
 
@@ -345,7 +347,7 @@ def _head(
     body_size: cython.Py_ssize_t,
     topic: bytes,
 ) -> cython.Py_ssize_t:
-    """All before the body, except for its checksum; the position of the body."""
+    """Write all fields before the body, except its checksum; return the position of the body."""
     store_i32(out, at, size)
     store_i32(out, at + k.AT_MAGIC, k.MAGIC_V1 if len(topic) <= k.TOPIC_V1_MAX else k.MAGIC_V2)
     store_i32(out, at + k.AT_QUEUE_ID, queue_id)
@@ -371,7 +373,7 @@ def _head(
 @cython.inline
 @cython.exceptval(check=False)
 def _topic(out: cython.p_uchar, at: cython.Py_ssize_t, topic: bytes) -> cython.Py_ssize_t:
-    """The topic and its length; the position behind."""
+    """Write the length of the topic and the topic; return the position after them."""
     n: cython.Py_ssize_t = len(topic)
     if n <= k.TOPIC_V1_MAX:
         out[at] = n
@@ -386,7 +388,7 @@ def _topic(out: cython.p_uchar, at: cython.Py_ssize_t, topic: bytes) -> cython.P
 @cython.cfunc
 @cython.exceptval(check=False)
 def _seal(out: cython.p_uchar, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> cython.void:
-    """The property CRC of a record that ends in room for it."""
+    """Write the property CRC of a record that ends with space for it."""
     i: cython.Py_ssize_t
     mark: bytes = _CRC_MARK
     p: cython.Py_ssize_t = at + size - k.CRC_SIZE

@@ -1,4 +1,4 @@
-"""Offset ids of records that stand one behind the other."""
+"""Offset ids of consecutive records."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def join_ids(
     physical_offset: cython.longlong,
     host: bytes,
 ) -> str:
-    """The ids of ``count`` records, the first of which has this offset, with commas between them.
+    """Return the ids of ``count`` records, the first of which has this offset, joined by commas.
 
-    ``host`` is what all ids begin with. Ends early where ``records`` do.
+    ``host`` is the beginning of all ids. The result ends early if ``records`` does.
     """
     start: cython.Py_ssize_t = len(host)
     found: bytearray = bytearray(count * (start + _DIGITS + 1))

@@ -1,4 +1,4 @@
-"""Append to an index file and walk its chains, in the mapped bytes themselves."""
+"""Appends to an index file and follows its chains, directly in the mapped bytes."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ COMPILED = cython.compiled
 
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _AHEAD = cython.declare(cython.Py_ssize_t, 16)
-"""Slots are all over the file: each is asked for this many keys before it is needed."""
+"""Slots are scattered over the file, so each is prefetched this many keys ahead."""
 _TIME_MAX = cython.declare(cython.longlong, 2**62)
-"""Times beyond it are taken for it, so that adding to them does not overflow."""
+"""Later times are clamped to this one, so that adding to them does not overflow."""
 
 
 @cython.cfunc
@@ -42,14 +42,14 @@ _TIME_MAX = cython.declare(cython.longlong, 2**62)
 def _entries_at(
     length: cython.Py_ssize_t, slots: cython.longlong, entries: cython.longlong
 ) -> cython.Py_ssize_t:
-    """Where the entries start in a file that has room for ``slots`` and ``entries``; else raise."""
+    """Return where the entries of a file start; raise ValueError if the file is too short."""
     if (
         slots <= 0
         or slots > _INT_MAX
         or slots > (length - k.INDEX_HEADER) // k.SLOT
         or entries > (length - k.INDEX_HEADER - k.SLOT * slots) // k.ENTRY
     ):
-        raise ValueError(f"{length} bytes are no index file of {slots} slots, {entries} entries")
+        raise ValueError(f"{length} bytes: no index file of {slots} slots and {entries} entries")
     return k.INDEX_HEADER + k.SLOT * slots
 
 
@@ -58,7 +58,7 @@ def _entries_at(
 @cython.nogil
 @cython.exceptval(check=False)
 def _slot_at(key_hash: cython.longlong, slots: cython.longlong) -> cython.Py_ssize_t:
-    """Where the slot of a key stands. Both numbers fit in 32 bits, where dividing is quicker."""
+    """Return the position of a key's slot. Both numbers fit in 32 bits, so division is fast."""
     return k.INDEX_HEADER + k.SLOT * cython.cast(
         cython.Py_ssize_t, cython.cast(cython.uint, key_hash) % cython.cast(cython.uint, slots)
     )
@@ -74,8 +74,10 @@ def _link(
     at: cython.Py_ssize_t,
     number: cython.longlong,
 ) -> cython.bint:
-    """Make entry ``number``, which stands at ``at``, the newest of the slot that stands at
-    ``slot``; whether that was empty before."""
+    """Make entry ``number`` at ``at`` the newest of the slot at ``slot``.
+
+    Returns whether the slot was empty before.
+    """
     previous: cython.longlong = load_i32(out, slot)
     if previous < 0 or previous >= number:
         previous = 0
@@ -96,10 +98,10 @@ def _append(
     first: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """What :func:`append_entries` does, as ``IndexFile.putKey`` does it key by key.
+    """Append entries key by key, as Java's ``IndexFile.putKey`` does.
 
-    The header is written through with every key, so that at any moment the file is that of a
-    Java store that stopped there.
+    The header is updated with every key, so that at any moment the file looks like that of a Java
+    store that stopped there.
     """
     number: cython.longlong = max(load_i32(out, k.INDEX_ENTRY_COUNT), 1)
     used: cython.longlong = load_i32(out, k.INDEX_SLOT_COUNT)
@@ -141,10 +143,10 @@ def append_entries(
     first: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> int:
-    """Append ``entries`` (as derive_entries gives them) ``first`` to ``count``.
+    """Append the entries ``first`` to ``count`` of ``entries``, a result of derive_entries.
 
-    ``limit`` is the number of entries there is room for: the file's, or less where less of it is
-    backed by disk. Returns the first entry that did not fit, ``count`` if all did.
+    ``limit`` is the number of entries for which there is space: that of the file, or less if less
+    disk space is allocated. Returns the first entry that did not fit; ``count`` if all did.
     """
     base: cython.Py_ssize_t = _entries_at(len(data), slots, limit)
     if first < 0 or count > len(entries) // 3:
@@ -160,7 +162,7 @@ def append_entries(
     i: cython.Py_ssize_t
     for i in range(first, count):
         if source[3 * i] < 0 or source[3 * i] > _INT_MAX:
-            raise ValueError(f"entry {i} has no key hash but {source[3 * i]}")
+            raise ValueError(f"entry {i} has {source[3 * i]} instead of a key hash")
     with cython.nogil:
         first = _append(out, slots, base, limit, source, first, count)
     return first
@@ -174,15 +176,16 @@ def walk(
     end: cython.longlong,
     limit: cython.Py_ssize_t,
 ) -> list[int]:
-    """Physical offsets of at most ``limit`` entries with ``key_hash`` stored in ``begin..end`` ms.
+    """Return the physical offsets of entries with ``key_hash`` stored in ``begin..end`` (ms).
 
-    Newest first. The file keeps times in seconds, so both bounds are widened to a whole second.
-    Stops at anything that cannot be a link of a chain. Raises FormatError for times that are none.
+    At most ``limit`` are returned, newest first. The file has times in seconds, so both bounds are
+    widened to a whole second. The walk stops at a link that cannot belong to a chain. Raises
+    FormatError if the times in the header are negative.
     """
     found: list[int] = []
     base: cython.Py_ssize_t = _entries_at(len(data), slots, 0)
     if key_hash < 0 or key_hash > _INT_MAX:
-        raise ValueError(f"{key_hash} is no key hash")
+        raise ValueError(f"{key_hash} is not a key hash")
     source: cython.pointer(cython.const[cython.uchar])
     if cython.compiled:
         source = cython.address(data[0])
@@ -195,7 +198,7 @@ def walk(
     if first_time > end or last_time < begin:
         return found
     number: cython.longlong = load_i32(source, _slot_at(key_hash, slots))
-    # The slot is set just before the entry is counted: the one behind the last may be there.
+    # The slot is set just before the entry is counted: one entry after the last may exist already.
     newest: cython.longlong = load_i32(source, k.INDEX_ENTRY_COUNT) + 1
     at: cython.Py_ssize_t
     seconds: cython.longlong
@@ -207,7 +210,7 @@ def walk(
         newest = number
         at = base + k.ENTRY * number
         seconds = load_i32(source, at + k.ENTRY_SECONDS)
-        # The first entry counts from the end of the file before this one.
+        # The seconds of the first entry are relative to the end of the previous file.
         time = first_time if number == 1 else first_time + seconds * 1000
         if seconds < 0 or time < begin:
             break
@@ -223,9 +226,10 @@ def count_entries(
     limit: cython.longlong,
     log_end: cython.longlong,
 ) -> int:
-    """How many entries, from the first on, were written and point before ``log_end``.
+    """Count the entries, from the first on, that are written and point before ``log_end``.
 
-    Entries stand in the order of the log: the first one of zeros, or that points back, ends them.
+    Entries are in the order of the log, so the count ends at an entry of zeros or with a lower
+    offset than the one before it.
     """
     base: cython.Py_ssize_t = _entries_at(len(data), slots, limit)
     source: cython.pointer(cython.const[cython.uchar])
@@ -253,15 +257,15 @@ def count_entries(
 def cut_entries(
     data: cython.uchar[::1], slots: cython.longlong, keep: cython.longlong, used: cython.longlong
 ) -> int:
-    """Forget all but the entries below number ``keep``; the slots in use after that.
+    """Remove all entries from number ``keep`` on, and return the number of slots in use.
 
-    Every chain is linked anew from the key hashes alone, which heals slots and links that an
-    unclean stop left behind. ``used`` is how far entries may have been written; those are zeroed.
-    Raises FormatError, and changes nothing, if an entry to keep has no key hash.
+    Every chain is linked again from the key hashes alone, which repairs slots and links after an
+    unclean stop. Entries up to ``used``, which may have been written, are zeroed. Raises
+    FormatError, and changes nothing, if an entry to keep has no key hash.
     """
     base: cython.Py_ssize_t = _entries_at(len(data), slots, max(keep, used))
     if keep < 1:
-        raise ValueError(f"keep {keep}: entries count from 1")
+        raise ValueError(f"keep is {keep}, but entries are counted from 1")
     out: cython.p_uchar
     if cython.compiled:
         out = cython.address(data[0])

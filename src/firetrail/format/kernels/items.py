@@ -1,4 +1,4 @@
-"""The items of a client batch: their lengths checked, and the records that they become measured."""
+"""Checks the items of a client batch, and computes the sizes of their records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def item_properties_size(
     shared_size: cython.Py_ssize_t,
     property_crc: cython.bint,
 ) -> cython.Py_ssize_t:
-    """Bytes of an item's own properties with those of the batch and the CRC behind them."""
+    """Return the size of an item's properties, followed by those of the batch and the CRC."""
     size: cython.Py_ssize_t = own + shared_size
     if own and (shared_size or property_crc) and batch[own_at + own - 1] != 2:
         size += 1
@@ -40,10 +40,10 @@ def measure(
     shared_size: cython.Py_ssize_t,
     property_crc: cython.bint,
 ) -> tuple[int, int, int]:
-    """(items, bytes of all records, bytes of the largest) of a whole batch of ``end`` bytes.
+    """Return (items, bytes of all records, bytes of the largest) of a batch of ``end`` bytes.
 
-    ``fixed`` is the size of a record without body and properties. Raises FormatError where the
-    batch is not a sequence of whole items.
+    ``fixed`` is the size of a record without body and properties. Raises FormatError if the batch
+    is not a sequence of whole items.
     """
     at: cython.Py_ssize_t = 0
     items: cython.Py_ssize_t = 0

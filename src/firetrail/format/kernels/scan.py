@@ -1,8 +1,9 @@
-"""Walk the records of a log range and note what stands where, one column a field.
+"""Scans the records of a log range into a table, one row per record and one column per field.
 
-The scan touches every record's fixed fields and properties, never the body unless its checksum is
-wanted, and stops at the first byte that is not a well-formed record, saying where and why. It
-accepts what :func:`~firetrail.format.record.decode_record` accepts, at its right physical offset.
+The scan reads the fixed fields and properties of every record, but the body only to verify its
+checksum. It stops at the first byte that does not belong to a well-formed record, and returns the
+position and the reason. It accepts what :func:`~firetrail.format.record.decode_record` accepts, at
+the right physical offset.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ else:
 COMPILED = cython.compiled
 
 ANYWHERE = -(2**62)
-"""Instead of a base: records that stand one behind the other, but did not in their log."""
+"""Instead of a base: consecutive records that were not consecutive in their log."""
 _ANYWHERE = cython.declare(cython.longlong, -(2**62))
 _GOOD = cython.declare(cython.int, -1)
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
@@ -51,7 +52,7 @@ _OFFSET_MAX = cython.declare(cython.longlong, 2**63 - 1)
 def _delay_level(
     data: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.longlong:
-    """The number that ``Integer.parseInt`` reads in ``data[at : end]``; 0 if none or negative."""
+    """Parse ``data[at : end]`` as ``Integer.parseInt`` does; 0 if it is no number or negative."""
     level: cython.longlong = 0
     if data[at] == 43 and end - at > 1:  # a plus
         at += 1
@@ -76,8 +77,10 @@ def _note_properties(
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.void:
-    """Note where TAGS, KEYS and UNIQ_KEY stand. Java's parser: the last of equal names counts,
-    an item needs a name, the separator and at least one byte of value."""
+    """Record the positions of TAGS, KEYS and UNIQ_KEY, as Java's parser finds them.
+
+    The last of equal names counts; an item needs a name, the separator and a value.
+    """
     item_end: cython.Py_ssize_t
     name: cython.uint
     cells[k.COL_TAGS_SIZE * capacity + row] = 0
@@ -122,10 +125,10 @@ def _note_properties(
 def _property_crc(
     data: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.longlong:
-    """The number of the ``__CRC32#`` property that ends a record's properties; -1 if none does.
+    """Return the number in the ``__CRC32#`` property at the end of the properties; -1 without one.
 
-    Its decimal digits stand least significant first; what is no digit makes a number that no
-    record has.
+    Its least significant decimal digit is the first. A byte that is no digit yields a number that
+    no record has.
     """
     value: cython.longlong = 0
     i: cython.Py_ssize_t = end - 2
@@ -157,7 +160,7 @@ def _check_sums(
     row: cython.Py_ssize_t,
     check: cython.int,
 ) -> cython.int:
-    """Verify what ``check`` asks for of the record that was noted in ``row``."""
+    """Verify the checksums that ``check`` asks for, of the record in ``row``."""
     end: cython.Py_ssize_t = at + cells[k.COL_SIZE * capacity + row]
     whole: cython.longlong = -1
     if check >= k.CHECK_RECORD:
@@ -183,7 +186,7 @@ def _check_sums(
 @cython.nogil
 @cython.exceptval(check=False)
 def _no_record(magic: cython.longlong, size: cython.longlong) -> cython.int:
-    """What stands where no record starts."""
+    """Classify bytes that are not the start of a record."""
     if magic == k.MAGIC_BLANK:
         return k.STOP_BLANK if size >= k.BLANK else k.STOP_SIZE
     return k.STOP_EMPTY if magic == 0 and size == 0 else k.STOP_MAGIC
@@ -198,9 +201,9 @@ def note_record(
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.int:
-    """Check the record at ``at`` and note its fields; the Stop it deserves, or _GOOD.
+    """Check the record at ``at`` and write its fields to ``row``; return its Stop, or _GOOD.
 
-    Of ``data[at : limit]``, the first 8 bytes may be read without a further look.
+    The caller guarantees that ``data[at : limit]`` has at least 8 bytes.
     """
     size: cython.longlong = load_i32(data, at)
     magic: cython.longlong = load_i32(data, at + k.AT_MAGIC)
@@ -269,9 +272,9 @@ def _own_base(
     at: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
 ) -> cython.longlong:
-    """The base with which a record at ``at`` has the physical offset that it says it has.
+    """Return the base with which the record at ``at`` has the physical offset that it contains.
 
-    Any other one if it says none, or is too short to: no record is noted with it.
+    If it contains no valid offset, or is too short, the result is 0; the record is then rejected.
     """
     offset: cython.longlong
     if limit - at < k.RECORD_MIN:
@@ -288,10 +291,10 @@ def scan(
     table: cython.longlong[::1],
     check: cython.int,
 ) -> tuple[int, int, int]:
-    """Note the records of ``data[at : limit]`` in ``table``: (rows, position, Stop).
+    """Write the records of ``data[at : limit]`` to ``table``; return (rows, position, Stop).
 
     ``base`` is the physical offset of ``data[0]``, or ANYWHERE. The position is that of the first
-    byte which is not part of a noted record; at a record that fails only by its checksum (the two
+    byte that is not part of an accepted record. For a record with only a wrong checksum (the two
     CRC stops), row ``rows`` of the table is filled as well.
     """
     rows: cython.Py_ssize_t = 0
@@ -303,7 +306,7 @@ def scan(
     if at < 0 or limit > len(data):
         raise ValueError(f"range {at}:{limit} is outside of the buffer of {len(data)} bytes")
     if not anywhere and (base < 0 or base > _OFFSET_MAX - len(data)):
-        raise ValueError(f"base {base} is no physical offset of {len(data)} bytes")
+        raise ValueError(f"base {base} is not a physical offset of {len(data)} bytes")
     limit = max(at, limit)
     if cython.compiled:
         source = cython.address(data[0])
@@ -339,13 +342,13 @@ def scan_units(
     table: cython.longlong[::1],
     check: cython.int,
 ) -> tuple[int, int]:
-    """Note the records in ``data[:limit]`` that units ``first`` to ``count`` point to.
+    """Write the records in ``data[:limit]`` that units ``first`` to ``count`` point to.
 
     Returns (rows, Stop).
 
-    ``base`` is the physical offset of ``data[0]``. Ends with LIMIT at the first unit that points
-    elsewhere, and when there are no more; at one whose record is bad or has another size (SIZE),
-    row ``rows`` may be filled as well.
+    ``base`` is the physical offset of ``data[0]``. The scan ends with LIMIT at the first unit that
+    points elsewhere, or after the last unit. If the record of a unit is damaged or has another size
+    (SIZE), row ``rows`` may be filled as well.
     """
     rows: cython.Py_ssize_t = 0
     capacity: cython.Py_ssize_t = len(table) // k.COLUMNS
@@ -354,7 +357,7 @@ def scan_units(
     if limit < 0 or limit > len(data):
         raise ValueError(f"range 0:{limit} is outside of the buffer of {len(data)} bytes")
     if base < 0 or base > _OFFSET_MAX - len(data):
-        raise ValueError(f"base {base} is no physical offset of {len(data)} bytes")
+        raise ValueError(f"base {base} is not a physical offset of {len(data)} bytes")
     if first < 0 or first > count or count > len(units) // k.UNIT:
         raise ValueError(f"units {first}:{count} of {len(units)} bytes")
     source: cython.pointer(cython.const[cython.uchar])

@@ -1,7 +1,7 @@
-"""One record at a time: its fields as Python values, and whether a key leads to it.
+"""Reads one record at a time: its fields as Python values, and whether it has a key.
 
-Both begin with the scan's own look at a record (:mod:`~firetrail.format.kernels.scan`), so that a
-record is read here exactly if a scan takes it for a good one.
+Both begin with the check of :mod:`~firetrail.format.kernels.scan`, so a record is accepted here
+exactly if a scan accepts it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def unpack_record(
     host: Callable[[bytes], Any],
     check_crc: cython.bint,
 ) -> tuple[Any, ...] | None:
-    """The fields of the record at ``at`` in the order of ``Record``; None if it is no good one.
+    """Return the fields of the record at ``at`` in the order of ``Record``; None if it is damaged.
 
-    ``host`` makes a value of a host's bytes. The record's physical offset is taken as it is.
+    ``host`` converts the bytes of a host. The record's physical offset is not checked.
     """
     row: cython.longlong[26]
     cells: cython.p_longlong
@@ -105,13 +105,13 @@ def _bytes(
 
 
 class KeyQuestion:
-    """Messages of a topic with a key or unique key, stored in ``begin..end`` (ms).
+    """A query for messages of a topic with a key or unique key, stored in ``begin..end`` (ms).
 
-    ``key_hash`` is what the index keeps of topic and key (``javahash.index_key_hash``).
+    ``key_hash`` is the hash of topic and key in the index (``javahash.index_key_hash``).
     """
 
     def __init__(self, topic: str, key: str, begin: cython.longlong, end: cython.longlong) -> None:
-        # Halves of a surrogate pair stand for themselves: no stored text has them.
+        # Lone surrogates are encoded as they are: no stored text contains them.
         self._topic = topic.encode("utf-8", "surrogatepass")
         self._key = key.encode("utf-8", "surrogatepass")
         indexed: bytes = self._topic + b"#" + self._key
@@ -127,7 +127,7 @@ class KeyQuestion:
         limit: cython.Py_ssize_t,
         base: cython.longlong,
     ) -> int:
-        """The size of the record at ``data[at]`` if it is asked for, else 0.
+        """Return the size of the record at ``data[at]`` if it matches, else 0.
 
         ``data`` begins at physical offset ``base`` and may be read up to ``limit``.
         """
@@ -168,7 +168,7 @@ class KeyQuestion:
         at: cython.Py_ssize_t,
         count: cython.Py_ssize_t,
     ) -> cython.bint:
-        """Whether the key is one of those that stand, spaces between them, from ``at`` on."""
+        """Return whether the key is one of the keys at ``at``, which are separated by spaces."""
         size: cython.Py_ssize_t = len(self._key)
         end: cython.Py_ssize_t = at + count
         start: cython.Py_ssize_t = at

@@ -1,6 +1,6 @@
-"""Text that stands in a buffer as UTF-8, read as Java reads it: its hash, and a copy of it.
+"""UTF-8 text in a buffer, read as Java reads it: its hash, and a copy of it.
 
-What is not UTF-8 is U+FFFD to Java, and so it is here: in the hash and in the copy.
+Java reads bytes that are not UTF-8 as U+FFFD; so do the hash and the copy here.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _POWER_8 = cython.declare(cython.uint, 31**8 & 0xFFFFFFFF)
 def _character(
     text: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.uint:
-    """The code point at ``at``, shifted by 3 bits for the number of its bytes.
+    """Return the code point at ``at``, shifted left by 3 bits, with its number of bytes below.
 
-    Malformed bytes are U+FFFD, as many of them as Java's decoder replaces at once: a lead and the
-    bytes that continue it. (A surrogate counts as continued: ``java_text`` says why.)
+    Malformed bytes are U+FFFD. As many are replaced by one as in Java's decoder: a lead byte and
+    the bytes that continue it, including those of a surrogate (see ``java_text``).
     """
     c: cython.uint = text[at]
-    low: cython.uint = 0x80  # what the byte behind the lead may be
+    low: cython.uint = 0x80  # the range of the byte after the lead byte
     high: cython.uint = 0xBF
     more: cython.uint
     start: cython.Py_ssize_t = at
@@ -81,8 +81,8 @@ def hash_utf8(
 ) -> cython.int:
     """Continue the hash ``start`` over the UTF-16 code units of ``text[at : at + count]``.
 
-    ``h = 31 * h + unit`` in 32 bits; bytes that are not UTF-8 count as U+FFFD. ASCII goes eight
-    bytes a step: neighbours are added up in lanes of 16, then of 32 bits.
+    ``h = 31 * h + unit`` in 32 bits; bytes that are not UTF-8 count as U+FFFD. ASCII is processed
+    eight bytes per step: neighbours are added up in lanes of 16, then of 32 bits.
     """
     h: cython.uint = cython.cast(cython.uint, start) & _ALL_ONES
     end: cython.Py_ssize_t = at + count
@@ -122,7 +122,7 @@ def hash_utf8(
 def _ascii_until(
     text: cython.pointer(cython.const[cython.uchar]), at: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """Where the first byte of ``text[at : end]`` that is not ASCII stands, else ``end``."""
+    """Return the position of the first byte in ``text[at : end]`` that is not ASCII, or ``end``."""
     while end - at >= 8 and not load_u64(text, at) & _TOP_BITS:
         at += 8
     while at < end and text[at] < 0x80:
@@ -135,7 +135,7 @@ def text_size(
     at: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Bytes that :func:`copy_text` makes of ``text[at : at + count]``: at most three a byte."""
+    """Return the size of the result of :func:`copy_text`: at most three bytes per byte of text."""
     end: cython.Py_ssize_t = at + count
     c: cython.uint
     at = _ascii_until(text, at, end)
@@ -155,7 +155,7 @@ def copy_text(
     at: cython.Py_ssize_t,
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
-    """Copy ``text[at : at + count]`` to ``out`` at ``to`` as valid UTF-8; the position behind."""
+    """Copy ``text[at : at + count]`` to ``out`` at ``to`` as valid UTF-8; return its end."""
     end: cython.Py_ssize_t = at + count
     c: cython.uint
     size: cython.Py_ssize_t

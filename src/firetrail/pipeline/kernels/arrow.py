@@ -323,7 +323,7 @@ class Rows:
         row: cython.Py_ssize_t
         to: cython.Py_ssize_t = 0
         before: cython.Py_ssize_t = 0
-        behind: cython.Py_ssize_t
+        after: cython.Py_ssize_t
         nulls: cython.Py_ssize_t = 0
         with cython.nogil:
             offsets[0] = 0
@@ -334,18 +334,18 @@ class Rows:
                     or i == 0
                     or not _same_host(source, cells, self._capacity, row, self._picks[i - 1], kind)
                 ):
-                    behind = _put_value(source, cells, self._capacity, row, kind, target, to)
+                    after = _put_value(source, cells, self._capacity, row, kind, target, to)
                 else:
-                    behind = to + to - before
+                    after = to + to - before
                     copy_bytes(target, to, target, before, to - before)
                 if i & 7 == 0:
                     valid[i >> 3] = 0
-                if behind == _NULL:
+                if after == _NULL:
                     nulls += 1
                 else:
                     valid[i >> 3] |= 1 << (i & 7)
                     before = to
-                    to = behind
+                    to = after
                 offsets[i + 1] = to
         return to, nulls
 

@@ -2,7 +2,7 @@
 
 Retention deletes the oldest files of the log, but only while the store is open, and it records in
 the inventory how far. Any other file that is missing at the beginning of the log was removed by
-somebody else: by hand, by a script, or because a copy of the store is incomplete.
+other means: by hand, by a script, or because a copy of the store is incomplete.
 """
 
 from __future__ import annotations
