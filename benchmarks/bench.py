@@ -97,7 +97,7 @@ class Bench:
 
     @contextmanager
     def folder(self, name: str) -> Iterator[Path]:
-        """A place for a store, removed afterwards with what stands beside it."""
+        """Provide a folder for a store, which is removed afterwards with its neighbours."""
         path = self.root / name
         try:
             yield path

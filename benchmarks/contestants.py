@@ -1,4 +1,4 @@
-"""Those who are measured: Firetrail and the Java store, each run in a process of its own."""
+"""The measured stores: Firetrail and Java, each run in its own process."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Many clients of one broker: ``python -m benchmarks.crowd ADDRESS JSON`` prints figures as JSON.
 
-Connections that only keep alive, producers that send as fast as they are answered, consumers that
-wait for messages, and one that asks for much and does not read. What counts is how long heartbeats
-take meanwhile, and what the broker needs for it.
+The clients are connections that only send heartbeats, producers that send as fast as they are
+answered, consumers that wait for messages, and one that requests much and does not read. The
+figures are the time of a heartbeat under this load, and the resources of the broker.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def key_query(bench: Bench) -> Iterator[Line]:
 
 
 def _write(bench: Bench, store: Path, messages: int) -> None:
-    """A store of so many messages, closed; by Java if it is there, so that all read the same."""
+    """Return a closed store of this number of messages, by Java if possible, for all readers."""
     bench.say(f"  writing a store of {messages} messages")
     sized = {"count": messages, "warm": 1, "settings": bench.scale.settings}
     if bench.javas:

@@ -1,8 +1,8 @@
 """When a message can be read: ``python -m benchmarks.readable ADDRESS MESSAGES`` prints JSON.
 
-One client sends a message, and as soon as that is acknowledged it pulls, again and again, until it
-has the message. What counts is the time from the acknowledgement to that, and how often the first
-pull finds the message. The client is Firetrail's, whoever's broker it is.
+One client sends a message and, as soon as that is acknowledged, pulls repeatedly until it has the
+message. The figures are the time from the acknowledgement to the message, and how often the first
+pull finds it. The client is Firetrail's for every broker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE_S = 0.001
 BUSY_S = 0.1
 """Pause before a message that a busy broker has refused is sent again."""
 WARM = 2
-"""One message of so many is sent before those that count: Java's compiler needs its time."""
+"""One message per this number is sent before the measured ones, to warm up Java's compiler."""
 
 
 class Reader:
@@ -36,7 +36,7 @@ class Reader:
         self._client = RemotingClient()
 
     async def measure(self, messages: int) -> dict[str, float]:
-        """The figures of so many messages."""
+        """Return the figures of this number of messages."""
         try:
             for _ in range(messages // WARM):
                 await self._send_and_read()

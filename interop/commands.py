@@ -30,7 +30,7 @@ def run(name: str, store: Path, *arguments: str) -> Output:
 
 
 def check_clean(store: Path, messages: int) -> None:
-    """``fsck`` finds so many messages and nothing wrong with them, and changes nothing."""
+    """Check that ``fsck`` finds this number of messages and no problems, and changes nothing."""
     before = contents(store)
     code, (report,) = run("fsck", store, "--json")
     assert report["problems"] == []

@@ -1,4 +1,4 @@
-"""Fixtures: stores written once for all tests. Whoever writes to one takes a copy."""
+"""Fixtures: stores that are written once for all tests. A test that writes uses a copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from interop.stores import (  # noqa: E402
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the tools there is nobody to hand a store to; some modules do without Java."""
+    """Skip tests whose tools are missing; some modules do not need Java."""
     tool = missing_tool()
     for item in items:
         module = item.getparent(pytest.Module)

@@ -1,7 +1,7 @@
-"""What must be in a store after all that was put into it, by whomever, and the proof that it is.
+"""The expected content of a store after the puts of all sides, and its comparison with the store.
 
-A history grows with every put that a side has reported. It can be held against a store that
-Firetrail has open, and against the answers of a Java store to :meth:`History.questions`.
+A history grows with every put that a side has reported. It can be compared with a store that
+Firetrail has open, and with the answers of a Java store to :meth:`History.questions`.
 """
 
 from __future__ import annotations

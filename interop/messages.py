@@ -1,7 +1,7 @@
-"""Messages to store, and what must then stand in the log.
+"""Messages to store, and the records that must then be in the log.
 
-A message is a line of the peer's spec (interop/java/README.md), for either side. What is expected
-of the stored record is computed here from the line, apart from what only the store can know: place,
+A message is a line of the peer's spec (interop/java/README.md), for either side. The expected
+record is computed here from the line, except for the values that only the store knows: position,
 queue offset and store time, which it reports for every put.
 """
 

@@ -1,8 +1,8 @@
 """Firetrail in a process of its own, which can be killed.
 
-:func:`write` has a child process put messages and then close the store or kill itself;
+:func:`write` lets a child process put messages and then close the store or kill itself;
 :func:`kill_while_writing` kills one in the middle of its work. The child (:func:`main`) answers as
-the Java peer's ``write`` does: one JSON line a put, printed once it is acknowledged.
+the Java peer's ``write`` does: one line of JSON per put, printed once it is acknowledged.
 """
 
 from __future__ import annotations

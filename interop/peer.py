@@ -1,4 +1,4 @@
-"""The Java message store as the tests use it: one process a session, answers as values."""
+"""The Java message store as the tests use it: one process per session, answers as values."""
 
 from __future__ import annotations
 

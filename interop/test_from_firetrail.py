@@ -1,4 +1,4 @@
-"""Firetrail writes; Java opens, reads, queries and goes on; Firetrail takes the store back."""
+"""Firetrail writes; Java opens, reads, queries and continues; Firetrail takes the store back."""
 
 from __future__ import annotations
 

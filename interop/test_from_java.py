@@ -1,4 +1,4 @@
-"""Java writes; Firetrail opens, verifies, derives and goes on; Java takes the store back."""
+"""Java writes; Firetrail opens, verifies, derives and continues; Java takes the store back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives of Java's stores, and bulk appends to them: Java goes on with what comes back."""
+"""Archives of Java's stores, and bulk appends to them: Java continues with the results."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A broker's whole folder from Firetrail to Java and back: groups go on where they stood.
+"""A broker's whole folder goes from Firetrail to Java and back: groups continue where they were.
 
-Messages, topics, groups, consumer offsets and delayed messages on their way are taken over by the
-next broker, with the same name at the same name server.
+The next broker, with the same name at the same name server, takes over messages, topics, groups,
+consumer offsets and pending delayed messages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """RocketMQ's broker where the torments expect Firetrail's: same load, same deaths, same ledger.
 
-``python -m interop.tormented --kills 20`` goes on for longer than the tests.
+``python -m interop.tormented --kills 20`` runs for longer than the tests.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A broker in a simulated world: no sockets, the requests go straight to its handlers."""
+"""A broker in a simulated world, without sockets: requests go directly to its handlers."""
 
 from __future__ import annotations
 

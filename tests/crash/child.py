@@ -1,12 +1,12 @@
 """Real processes that put messages and are killed.
 
-Run as ``python -m tests.crash.child``: a server that reads one request (JSON) a line, forks a child
-that opens a store and works on it, and answers with what the child had to report until it died or
-was done. Forking from a small, warm process makes a life cost milliseconds.
+``python -m tests.crash.child`` is a server that reads one JSON request per line, forks a child that
+opens a store and works on it, and answers with the reports of the child until it died or was done.
+Forking from a small, warm process takes only milliseconds per child.
 
-The child reports each message before it puts it and again, with its place, when the store has
-acknowledged it. It kills itself (SIGKILL) before its n-th operation on the file system if it is
-told to; the server kills it after some milliseconds if it is told that.
+The child reports each message before it puts it, and again, with its position, when the store has
+acknowledged it. The request says whether the child kills itself (SIGKILL) before its n-th operation
+on the file system, or the server kills it after some milliseconds.
 """
 
 from __future__ import annotations

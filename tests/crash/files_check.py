@@ -1,8 +1,8 @@
-"""The files of a closed store compared with each other, by code that shares none with the store.
+"""Compares the files of a closed store with each other; it shares no code with the store.
 
-Log: records one behind the other, each at the offset it names, BLANK at the end of a full file,
-and nothing but zeros behind the last record. Queues: a unit for each record that belongs in one,
-in the order of the log, zeros behind. Index: an entry for each key, found through its chain.
+Log: consecutive records, each at its physical offset, BLANK at the end of a full file, and only
+zeros after the last record. Queues: a unit for each record that belongs in one, in the order of the
+log, then zeros. Index: an entry for each key, found through its chain.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def read_log(folder: Path) -> tuple[list[Raw], int]:
             size, magic = struct.unpack_from(">iI", content, at)
             if magic == BLANK:
                 if at + size != len(content) or any(content[at + 8 :]):
-                    raise Violation(f"I2: BLANK of {size} at {base + at} with bytes behind it")
+                    raise Violation(f"I2: BLANK of {size} at {base + at} with bytes after it")
                 at = len(content)
             elif magic == V1:
                 records.append(_raw(content[at : at + size], base + at))
@@ -70,7 +70,7 @@ def read_log(folder: Path) -> tuple[list[Raw], int]:
             else:
                 ended = True
         if any(content[at:]):
-            raise Violation(f"I6: {path.name} holds bytes behind the log's end at {base + at}")
+            raise Violation(f"I6: {path.name} has bytes after the end of the log at {base + at}")
     return records, int(paths[0].name) if paths else 0
 
 
@@ -164,7 +164,7 @@ def _read_queue(folder: Path, name: str) -> dict[int, tuple[int, int, int]]:
             if (offset, size, code) == (0, 0, 0):
                 ended = True
             elif ended:
-                raise Violation(f"I6: queue {name} has a unit behind its end, {path.name}:{at}")
+                raise Violation(f"I6: queue {name} has a unit after its end, {path.name}:{at}")
             elif size != 0x7FFFFFFF:
                 units[(int(path.name) + at) // UNIT.size] = offset, size, code
     return units
@@ -205,7 +205,7 @@ def _read_index(path: Path, slots: int) -> list[tuple[int, int]]:
     base = HEADER.size + 4 * slots
     entries = [ENTRY.unpack_from(content, base + 20 * k) for k in range(1, max(count, 1))]
     if any(content[base + 20 * max(count, 1) :]):
-        raise Violation(f"I6: {path.name} holds bytes behind its {count} entries")
+        raise Violation(f"I6: {path.name} has bytes after its {count} entries")
     chained = set()
     heads = struct.unpack_from(f">{slots}i", content, HEADER.size)
     for slot, number in enumerate(heads):

@@ -1,8 +1,8 @@
-"""What clients of a broker know, kept outside of it, and the comparison with what it holds.
+"""The requests and answers of a broker's clients, kept outside of it and compared with its content.
 
-A :class:`Ledger` holds what was asked for and what was answered. Bodies tell messages apart. After
-a crash the broker must agree with all that was answered, as far as it had to be on the disk by
-then, and with nothing that nobody has asked for.
+A :class:`Ledger` contains the requests and the answers. Messages are identified by their bodies.
+After a crash the broker must agree with every answer that had to be on disk by then, and must
+contain nothing that no client requested.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(slots=True)
 class Ledger:
-    """All that clients have asked for, and what they were told."""
+    """All requests of clients, and the answers to them."""
 
     sent: dict[bytes, Sent] = field(default_factory=dict)
     acked: dict[bytes, Place] = field(default_factory=dict)
@@ -129,7 +129,7 @@ def _check_queues(broker: Broker, ledger: Ledger, there: set[bytes], low: int) -
         if sent is None or any(
             (r.topic, r.queue_id) != (sent.topic, sent.queue_id) for r in records
         ):
-            raise Violation(f"I2: nobody has sent {records}, {sent}")
+            raise Violation(f"I2: no client has sent {records}, {sent}")
         if body in ledger.lost:
             raise Violation(f"I6: {body!r} is back, a crash had taken it")
         if sent.half and body not in ledger.commit_asked:
@@ -165,7 +165,7 @@ def _check_tables(broker: Broker, ledger: Ledger) -> None:
         now = broker.offsets.get(group, topic, queue_id)
         allowed = values[max(ledger.saved.get((group, topic, queue_id), 0) - 1, 0) :]
         if now not in allowed and (now is not None or ledger.saved.get((group, topic, queue_id))):
-            raise Violation(f"I7: {group} is at {now} of {topic}/{queue_id}, was told {allowed}")
+            raise Violation(f"I7: {group} is at {now} of {topic}/{queue_id}, not at {allowed}")
     for topic, is_there in ledger.topics.items():
         if is_there is not None and (broker.topics.get(topic) is not None) != is_there:
             raise Violation(

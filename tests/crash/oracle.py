@@ -1,9 +1,9 @@
-"""What a store must hold, kept outside of it, and the comparison with what it does hold.
+"""The expected content of a store, kept outside of it and compared with the actual content.
 
-A :class:`History` is the log as those who put messages know it: all of them in log order, with the
-places that the store told. After a crash the store must hold a beginning of it, at least as long as
-what was promised; :func:`check_store` looks at a store through every way to read it and raises a
-:class:`Violation` that names the promise that was broken (I1 to I9 of the store's promises).
+A :class:`History` is the log as the callers of put know it: all messages in log order, with the
+positions that the store returned. After a crash the store must contain a prefix of it that is at
+least as long as promised. :func:`check_store` reads a store in every way and raises a
+:class:`Violation` that names the broken promise (I1 to I9 of the store's promises).
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def _check_queues(store: Store, known: list[Stored], there: list[Stored]) -> Non
     for topic in store.topics():
         for queue_id in store.queues(topic):
             if store.max_offset(topic, queue_id) and (topic, queue_id) not in next_offsets:
-                raise Violation(f"I2: nobody has put anything to queue {topic}/{queue_id}")
+                raise Violation(f"I2: no message was ever put to queue {topic}/{queue_id}")
     for (topic, queue_id), end in next_offsets.items():
         messages = expected.get((topic, queue_id), [])
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)

@@ -1,8 +1,8 @@
-"""Bits that flip in the files of a closed store: never served as good, never lost in silence.
+"""Flipped bits in the files of a closed store: damage is never served as good, nor lost silently.
 
-One bit of one file at a time. The store then either opens, and gives every body as it was put or an
-error of Firetrail's own, or it refuses to open and names the file; it never drops what stands
-behind the flip, and nothing else than a FiretrailError is ever raised.
+One bit of one file is flipped at a time. Then the store either opens, and returns every body as it
+was put or raises a FiretrailError, or it refuses to open and names the file. It never drops the
+data after the flipped bit, and never raises anything but a FiretrailError.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The power goes at every operation of a broker's files: what clients were told still holds.
+"""Power losses at every operation on a broker's files: every answer to a client still holds.
 
-Clients send, delay, commit transactions, pop, acknowledge, save offsets, make and delete topics.
-What each of them was told is in a ledger; a broker started on what a crash leaves is held against
-it, and some are crashed again, while they start and after new requests.
+Clients send, delay, commit transactions, pop, acknowledge, save offsets, create and delete topics.
+A ledger records every answer. A broker is started on each image that a crash leaves, and compared
+with the ledger; some crash again, while they start and after new requests.
 """
 
 from __future__ import annotations

@@ -148,7 +148,7 @@ def _check_failed_sync(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["create", "allocate"])
 def test_disk_full(mode: str, kind: str) -> None:
-    """At each allocation; then there is space again, and the store goes on."""
+    """Let each allocation fail; then there is space again, and the store continues."""
     places = Counter[str]()
     for number in itertools.count(1, EVERY):
         fault = Fault(kind, number, errno.ENOSPC, lasting=True)

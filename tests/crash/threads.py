@@ -1,10 +1,10 @@
-"""Threads and a clock that a test steers: one thread runs at a time, a seed decides which.
+"""Threads and a clock that a test controls: one thread runs at a time, and a seed decides which.
 
-A :class:`World` takes the place of :mod:`threading` in the store's modules. A thread gives way
-where it would block, and (with some probability) at each of its calls to the file system; who runs
-next is drawn from a seeded generator. Time stands still while anybody can run and jumps to the next
-deadline when nobody can. A run is therefore the same each time, never waits, and can be left at
-any point: :meth:`World.abandon` is what a killed process looks like from inside.
+A :class:`World` replaces :mod:`threading` in the modules of the store. A thread yields where it
+would block and, with some probability, at each of its calls to the file system; a seeded generator
+chooses the next one. Time does not advance while any thread can run, and jumps to the next deadline
+when none can. A run is therefore deterministic, never waits, and can be abandoned at any point:
+:meth:`World.abandon` has the effect of killing the process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Abandoned(BaseException):
 
 
 class Deadlock(AssertionError):
-    """Nobody can run and nobody waits for the time to pass."""
+    """A deadlock: no thread can run, and none waits for a deadline."""
 
 
 class Task:

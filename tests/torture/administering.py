@@ -1,7 +1,7 @@
-"""Topics and groups that are made, changed and deleted.
+"""Topics and groups that are created, changed and deleted.
 
-What is promised. What was answered is in the files: the topic or group is there as it was wanted
-last, or is not there if it was deleted. A change without an answer may have been made or not.
+The promise: an acknowledged change is in the files. The topic or group exists with its last
+settings, or does not exist if it was deleted. A change without an answer may have happened or not.
 """
 
 from __future__ import annotations

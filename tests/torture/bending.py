@@ -46,7 +46,7 @@ async def few_files(folder: Path, seed: int) -> Counter[str]:
         await _crowd(stage, 40)
         await asyncio.sleep(stage.source.uniform(0.2, 1.0))
         if not stage.broker.is_running:
-            raise Violation("want of descriptors ended the broker")
+            raise Violation("running out of descriptors ended the broker")
         resource.prlimit(stage.broker.pid, resource.RLIMIT_NOFILE, before)
         await stage.takes_messages()
         await stage.kill()
@@ -116,10 +116,10 @@ async def little_memory(folder: Path, seed: int, mode: str) -> Counter[str]:
 
 
 async def _ended_well(stage: Scene) -> None:
-    """A broker that cannot go on says so in a sentence."""
+    """Check that a broker that cannot continue reports the reason in a sentence."""
     code, said = await stage.broker.ended(), stage.broker.said
     if code == 0 or not said or "Traceback" in said:
-        raise Violation(f"want of memory ended the broker with exit code {code}")
+        raise Violation(f"running out of memory ended the broker with exit code {code}")
 
 
 def _limit(stage: Scene, kind: int, value: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ START_WALK = [(code, n) for n in range(0, 60, 6) for code in (errno.ENOSPC, errn
 
 
 async def disk_is_full(folder: Path, seed: int, mode: str, place: str, skip: int) -> Counter[str]:
-    """After so many allocations there is no space; later there is again."""
+    """Let the disk be full after this number of allocations, and have space again later."""
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
         hits = stage.faults.add(SPACE, errno.ENOSPC, match=place, skip=skip)
         await stage.until(hits, f"there is no space for {place or 'anything'}")

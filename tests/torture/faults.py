@@ -1,7 +1,7 @@
-"""Faults of the operating system, for a whole process: ``faults.c``, built and told what to do.
+"""Faults of the operating system for a whole process: builds ``faults.c`` and sets its rules.
 
-The library is built with the C compiler on first use, into a folder of this machine's own. It and
-the tests share a small file: rules set here take effect at once in a process that runs.
+The library is compiled on first use, into a folder of its own for this machine. It shares a small
+file with the tests, so rules that are set here take effect at once in a running process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVER = 1 << 62
 KILL = -1
 """In the place of an errno: the process is killed before the operation."""
 HOLD = -2
-"""The process stands still before the operation, until somebody else kills it."""
+"""The process stops before the operation, until a test kills it."""
 
 
 class Operation(IntFlag):
@@ -131,7 +131,7 @@ class Faults:
         self._used = 0
 
     def set_clock(self, seconds: float) -> None:
-        """Let the wall clock be so far ahead of, or behind, the machine's."""
+        """Set the wall clock this far ahead of the machine's; back if negative."""
         struct.pack_into("=q", self._shared, 0, int(seconds * 1e9))
 
     def forget(self) -> None:
@@ -150,7 +150,7 @@ class Faults:
 
     @property
     def held(self) -> int:
-        """Id of the process that was killed or stands still, 0 if none."""
+        """Return the id of the process that was killed or is stopped; 0 if none."""
         return int(HEAD.unpack_from(self._shared)[3])
 
     @property

@@ -1,8 +1,8 @@
-"""What clients were told, kept outside of the system, and the comparison with what is there.
+"""The answers that clients received, kept outside of the broker and compared with its content.
 
-A message is known by its serial number, which its body begins with; the rest of the body follows
-from the number, so that a single altered byte shows. What is wrong is raised, or (``lenient``)
-counted: to compare brokers, it must be known how much.
+A message is identified by its serial number, with which its body begins. The rest of the body is
+computed from the number, so that a single altered byte is noticed. A violation is raised, or
+counted if the ledger is ``lenient``: a comparison of brokers needs the numbers.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class Sent:
     key: str | None = None
     acknowledged: bool = False
     ended: bool = False
-    """Whether nobody waits for an answer any more: if it is not stored by now, it never may be."""
+    """Whether no client waits for the answer any more: if it is not stored now, it never may be."""
     place: tuple[int, int] | None = None
     """Queue id and queue offset; of a delayed message not known."""
 
 
 @dataclass
 class Ledger:
-    """Everything that clients have sent, were told and have seen."""
+    """Everything that clients have sent, and the answers and messages that they received."""
 
     seed: int
     sent: list[Sent] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Ledger:
     wrong: dict[str, set[object]] = field(default_factory=lambda: defaultdict(set))
     """By kind: what was found wrong, if that is not raised."""
     given_up: set[int] = field(default_factory=set)
-    """Messages that were not in the log after a death, and that nobody waits for."""
+    """Messages that were not in the log after a kill, and whose answer no client waits for."""
 
     def violated(self, kind: str, what: object, text: str) -> None:
         """Something is not as it must be."""
@@ -101,7 +101,7 @@ class Ledger:
         """Somebody has sent this."""
         serial = serial_of(body)
         if serial >= len(self.sent) or body != self.body(serial):
-            text = f"I2: nobody sent what is in {where}: {body[:40]!r}"
+            text = f"I2: {where} has a message that no client sent: {body[:40]!r}"
             self.violated("altered", body, text)
 
     @property
@@ -123,7 +123,7 @@ class Ledger:
     def check_log(self, store: Path) -> list[Raw]:
         """The log has what was acknowledged, once, and nothing else; its records.
 
-        The store is one that nobody has open.
+        The store must not be open.
         """
         found: dict[int, list[Raw]] = defaultdict(list)
         queues: dict[tuple[str, int], int] = {}
@@ -131,7 +131,7 @@ class Ledger:
         for record in records:
             key = record.topic, record.queue_id
             if record.queue_offset != queues.get(key, record.queue_offset):
-                text = f"I3: {key} goes on with {record.queue_offset} after a gap"
+                text = f"I3: {key} continues with {record.queue_offset} after a gap"
                 self.violated("queue gaps", (key, record.queue_offset), text)
             queues[key] = record.queue_offset + 1
             if record.topic.startswith(("T", SCHEDULE)):
@@ -164,7 +164,7 @@ class Ledger:
             self.violated("at another place", serial, text)
 
     def check_files(self, store: Path) -> None:
-        """Nothing is wrong with the files of a store that nobody has open."""
+        """Check the files of a store that is not open."""
         with StoreView.open(store) as view:
             report = check_store(view, DelayLevels.parse(CONF["messageDelayLevel"]))
         if not report.ok:
@@ -173,7 +173,7 @@ class Ledger:
                 self.violated("files disagree", place, f"I4: fsck: {report.problems[:3]}")
 
     def check_keys(self, store: Path) -> None:
-        """What was sent with a key is found by it, in a store that nobody has open."""
+        """Check that messages are found by their keys, in a store that is not open."""
         with StoreView.open(store) as view:
             for serial in self.acknowledged:
                 sent = self.sent[serial]

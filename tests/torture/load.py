@@ -1,7 +1,7 @@
 """Clients at work: producers of all kinds, a group that commits its offsets, a push consumer.
 
-They go on whatever the broker does, and write into the ledger what they were told. Each other kind
-of use has a module of its own (:data:`USES`).
+They continue whatever happens to the broker, and record its answers in the ledger. Every other kind
+of use has its own module (:data:`USES`).
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ async def caught(folder: Path, seed: int, bug: str) -> Counter[str]:
                     await check_failed_sync(stage, BUGS[bug][0], "commitlog", 3)
     except Violation as violation:
         return Counter({f"{bug}: {str(violation)[:90]}": 1})
-    raise Violation(f"nobody has noticed: {bug}")
+    raise Violation(f"no check has noticed the bug: {bug}")
 
 
 if __name__ == "__main__":

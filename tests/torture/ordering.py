@@ -1,8 +1,8 @@
 """Messages that are consumed in order, by a consumer that has locked the queues.
 
-What is promised. Each message of a queue is handed over behind the one before it, which was
-consumed: none is left out, and none comes before another that failed and is tried again. Who has
-the queue goes on where it was when the broker is back.
+The promise: a message of a queue is delivered only after the one before it was consumed. None is
+left out, and none is delivered before an earlier one that failed and is retried. When the broker is
+back, the owner of the queue continues where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
 
 TOPIC, GROUP = "T-ordered", "ordering"
 STUBBORN = 41
-"""Of so many messages one fails when it is tried first."""
+"""One in this number of messages fails when it is delivered for the first time."""
 
 
 class Ordering(Use):

@@ -1,7 +1,7 @@
 """Jobs of the pipeline on Spark, killed before the first, the second, … change of a file.
 
-Then they are run again: source equals sink by id, whoever was killed, and wherever. ``python -m
-tests.torture.pipeline JOB [WHO]`` walks through all places of one job on Spark.
+Then they are run again: source must equal sink by id, whichever process was killed, and wherever.
+``python -m tests.torture.pipeline JOB [WHO]`` kills one job on Spark at every place.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Warm(Forge):
 
 
 def kill_if_there(process: int) -> None:
-    """Kill a process that may have ended by itself meanwhile."""
+    """Kill a process that may have ended by itself."""
     with suppress(ProcessLookupError):
         os.kill(process, signal.SIGKILL)
 
@@ -150,7 +150,7 @@ class Victim:
         )
 
     def until_held(self) -> bool:
-        """Wait until one of its processes stands still, or the job is over."""
+        """Wait until one of its processes is stopped, or the job is over."""
         deadline = time.monotonic() + PATIENCE_S
         while self._process.poll() is None and not self._faults.held:
             assert time.monotonic() < deadline, f"{self._job} takes too long"
@@ -158,7 +158,7 @@ class Victim:
         return bool(self._faults.held)
 
     def kill(self, who: str) -> None:
-        """Kill the process that stands still, its executor, or all of them."""
+        """Kill the stopped process, its executor, or all processes."""
         held = self._faults.held
         if who == "executor":
             executor = self._executor_of(held)

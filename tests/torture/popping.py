@@ -1,10 +1,10 @@
 """Messages that are popped: acknowledged, left alone, given another time.
 
-What is promised. Each message comes until it is acknowledged; one that is not comes again, not
-before its time is over, also from a broker that was killed meanwhile. One that was acknowledged in
-time does not come again in the same life of the broker. After a kill it may, if the group's place
-in the queue behind it was not in ``consumerOffset.json`` yet, which is saved regularly: at least
-once. What stands before that place and was acknowledged never comes again.
+The promise: a message is redelivered until it is acknowledged, but not before its invisible time is
+over, even if the broker is killed in between. A message that was acknowledged in time is not
+redelivered while the broker runs. After a kill it may be, if the group's offset after it was not in
+``consumerOffset.json`` yet, which is saved periodically: delivery is at least once. An acknowledged
+message before that offset is never redelivered.
 """
 
 from __future__ import annotations

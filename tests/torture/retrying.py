@@ -1,8 +1,9 @@
-"""Messages that a consumer fails to consume: they come again, and are buried in the end.
+"""Messages that a consumer fails to consume: they are retried, and become dead letters in the end.
 
-What is promised. A message that was given back comes again through ``%RETRY%<group>`` until it is
-consumed, or was tried too often: then it is in ``%DLQ%<group>``. Nothing else is there. A message
-can come or be buried more than once, as the answer to its being given back can get lost.
+The promise: a message that was sent back is redelivered through ``%RETRY%<group>`` until it is
+consumed, or retried too often; then it is in ``%DLQ%<group>``, which contains nothing else. A
+message can be redelivered or become a dead letter more than once, because the answer to the request
+that sends it back can get lost.
 """
 
 from __future__ import annotations

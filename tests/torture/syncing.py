@@ -16,7 +16,7 @@ from firetrail.client import Producer, PullConsumer
 
 MODES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 STORED = ("commitlog", "consumequeue", "index", "firetrail.watermark", "checkpoint")
-"""Parts of paths: where the store gives up writing after a failed sync."""
+"""Parts of paths: the files after whose failed sync the store stops writing."""
 SITES = {
     "commitlog": 30,
     "consumequeue": 30,

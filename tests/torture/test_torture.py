@@ -1,4 +1,4 @@
-"""A short turn of each torment; ``make torture`` goes on for as long as it is given."""
+"""A short run of each torment; ``make torture`` runs them for as long as requested."""
 
 from __future__ import annotations
 

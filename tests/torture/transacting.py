@@ -1,10 +1,10 @@
 """Transactions: committed, rolled back, and left open until the broker asks.
 
-What is promised. A commit that was answered has its message in the log; each time that somebody
-says COMMIT puts it there once at most, so that one commit, answered, is one message. After a lost
-answer the broker asks, and who says COMMIT again may get the message twice: at least once. What
-nobody has committed is never seen. A transaction whose end was answered is not asked for in another
-life of the broker; one that is open is, until its end is known.
+The promise: the message of an acknowledged commit is in the log. Each COMMIT puts it there at most
+once, so one acknowledged commit is one message. If the answer is lost, the broker asks the
+producer, and a second COMMIT may store the message twice: delivery is at least once. A message that
+was not committed is never seen. After a restart the broker asks only about transactions whose end
+was not acknowledged, until it knows the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One kind of use of a broker, in a module of its own each: clients, and what they were told."""
+"""The interface of one kind of use of a broker: clients, and a check of their answers."""
 
 from __future__ import annotations
 
