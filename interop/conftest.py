@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests import time_limits
 
 pytest.register_assert_rewrite("interop.commands", "interop.history")
 
@@ -15,6 +16,12 @@ from interop.stores import (  # noqa: E402
     written_by_java,
     written_by_us,
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Limit the time of coroutine tests."""
+    if not config.pluginmanager.is_registered(time_limits):  # tests/conftest.py registers it, too
+        config.pluginmanager.register(time_limits)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,8 +11,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from interop.servers import BROKER_CONF, Servers, our_name_server
-from interop.test_broker_features import bodies, new_topic, talking
+from interop.test_broker_features import LIMIT_S, bodies, new_topic, talking_to
 from tests.broker.brokers import Talk, records
 
 from firetrail.remoting.bodies import SubscriptionGroupConfig
@@ -109,15 +110,19 @@ class Steps:
         assert await searched(talk) == self.searched
 
 
-def test_a_broker_goes_on_where_java_was(tmp_path: Path) -> None:
+@pytest.mark.time_limit(LIMIT_S)
+async def test_offsets_and_answers_are_the_same_after_each_takeover(tmp_path: Path) -> None:
     java, steps = Servers("v5", tmp_path, settings=LMQ), Steps()
     config = tmp_path / NAME / "config"
     config.mkdir(parents=True)
     (config / "consumerOffset.json").write_text(STALE)  # of the time before enableLmq
     with our_name_server() as namesrv:
         with java.broker(namesrv, NAME) as address:
-            talking(address, steps.left_by_java)
+            async with talking_to(address) as talk:
+                await steps.left_by_java(talk)
         with java.our_broker(namesrv, NAME) as address:
-            talking(address, steps.in_between)
+            async with talking_to(address) as talk:
+                await steps.in_between(talk)
         with java.broker(namesrv, NAME, signal.SIGKILL) as address:
-            talking(address, steps.back_in_java)
+            async with talking_to(address) as talk:
+                await steps.back_in_java(talk)

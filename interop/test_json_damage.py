@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from interop.servers import our_name_server
@@ -43,33 +42,28 @@ def flip(path: Path, before: str, after: str) -> None:
     path.write_text(content.replace(before, after))
 
 
-def made(root: Path) -> None:
+async def made(root: Path) -> None:
     """Saved with 2, then with 3; of that a bit is flipped: another offset, another number."""
     for offset in (2, 3):
-        asyncio.run(save(root, offset))
+        await save(root, offset)
     flip(root / "config" / "consumerOffset.json", "0:3", "0:1")
     text = (root / "config" / "topics.json").read_text()
     at = text.index('"readQueueNums":3')
     (root / "config" / "topics.json").write_text(text[: at + 16] + "1" + text[at + 17 :])
 
 
-def test_firetrail_notices(tmp_path: Path) -> None:
+async def test_firetrail_notices_a_flipped_bit_and_takes_the_backup(tmp_path: Path) -> None:
     """It goes back to what was saved the time before."""
-    made(tmp_path / "store")
-
-    async def test() -> None:
-        async with Broker.running(tmp_path / "store", store=STORE) as broker:
-            assert broker.offsets.get(GROUP, TOPIC, 0) == 2
-            topic = broker.topics.get(OTHER)
-            assert topic is not None and topic.read_queue_nums == 2
-
-    asyncio.run(test())
+    await made(tmp_path / "store")
+    async with Broker.running(tmp_path / "store", store=STORE) as broker:
+        assert broker.offsets.get(GROUP, TOPIC, 0) == 2
+        topic = broker.topics.get(OTHER)
+        assert topic is not None and topic.read_queue_nums == 2
 
 
-def test_rocketmq_does_not(tmp_path: Path) -> None:
-    made(tmp_path / "store")
-
-    async def test(namesrv: str) -> None:
+async def test_rocketmq_does_not_notice_a_flipped_bit(tmp_path: Path) -> None:
+    await made(tmp_path / "store")
+    with our_name_server() as namesrv:
         broker = JavaBroker("v5", tmp_path, namesrv, {})
         await broker.start()
         try:
@@ -80,6 +74,3 @@ def test_rocketmq_does_not(tmp_path: Path) -> None:
                 assert topics[OTHER].read_queue_nums == 1
         finally:
             await broker.close()
-
-    with our_name_server() as namesrv:
-        asyncio.run(test(namesrv))
