@@ -45,7 +45,7 @@ def error_classes() -> list[type[Exception]]:
 
 
 @pytest.mark.parametrize(("error", "message"), SAMPLES)
-def test_messages_of_errors(error: FiretrailError, message: str) -> None:
+def test_errors_have_their_messages(error: FiretrailError, message: str) -> None:
     assert str(error) == message
 
 

@@ -119,7 +119,7 @@ def kernel_sources() -> set[str]:
     }
 
 
-def test_installed_version() -> None:
+def test_the_installed_version_is_that_of_the_sources() -> None:
     assert version("firetrail") == firetrail.__version__
 
 
@@ -266,6 +266,6 @@ def test_the_tools_are_pinned_alike() -> None:
         assert numbers(pinned[parts[1]]) >= numbers(parts[2])
 
 
-def test_no_runtime_dependency() -> None:
+def test_the_core_has_no_runtime_dependency() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         assert tomllib.load(file)["project"]["dependencies"] == []

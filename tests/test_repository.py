@@ -105,7 +105,9 @@ def test_text_files_are_tidy() -> None:
         (REGISTRY, "org.apache.maven.plugins", False),
     ],
 )
-def test_the_patterns(pattern: re.Pattern[str], line: str, expected: bool) -> None:
+def test_the_patterns_match_addresses_and_paths_only(
+    pattern: re.Pattern[str], line: str, expected: bool
+) -> None:
     assert bool(pattern.search(line)) is expected
 
 

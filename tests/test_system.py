@@ -45,7 +45,7 @@ class TestOpen:
 
 
 class TestWrite:
-    def test_all_buffers_one_behind_the_other(self, tmp_path: Path, descriptor: int) -> None:
+    def test_buffers_are_written_one_after_another(self, tmp_path: Path, descriptor: int) -> None:
         assert files.write(descriptor, [b"abc", memoryview(b"de"), b"", b"f"], 2) == 8
         assert (tmp_path / "a").read_bytes() == b"\0\0abcdef"
 
@@ -65,7 +65,7 @@ class TestWrite:
         assert files.write(descriptor, [b"abc", b"defg", b"h"], 0) == 8
         assert (tmp_path / "a").read_bytes() == b"abcdefgh"
 
-    def test_zeros(self, tmp_path: Path, descriptor: int) -> None:
+    def test_zeros_overwrite_only_their_range(self, tmp_path: Path, descriptor: int) -> None:
         files.write(descriptor, [b"x" * (3 << 20)], 0)
         files.write_zeros(descriptor, 10, (2 << 20) + 5)
         content = (tmp_path / "a").read_bytes()
@@ -168,7 +168,7 @@ class TestFolders:
         files.make_folder(tmp_path / "a" / "b")
         assert synced == [tmp_path, tmp_path / "a"]
 
-    def test_a_file_in_the_way(self, tmp_path: Path) -> None:
+    def test_a_file_in_the_way_of_a_folder_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_bytes(b"")
         with pytest.raises(OSError, match=str(tmp_path / "a")):
             files.make_folder(tmp_path / "a" / "b")
@@ -255,7 +255,7 @@ class TestLock:
         )
         assert other.stdout.split() == ["False", str(os.getpid())]
 
-    def test_of_another_process(self, tmp_path: Path, descriptor: int) -> None:
+    def test_a_lock_of_another_process_is_respected(self, tmp_path: Path, descriptor: int) -> None:
         with subprocess.Popen(
             [sys.executable, "-c", LOCKER, str(tmp_path / "a")],
             stdin=subprocess.PIPE,
@@ -270,7 +270,7 @@ class TestLock:
         assert files.lock(descriptor)
 
 
-def test_clock_and_memory() -> None:
+def test_the_clock_advances_and_the_memory_is_known() -> None:
     clock = Clock()
     before = clock.monotonic()
     clock.sleep_ms(1)

@@ -70,7 +70,7 @@ def test_releases_are_those_of_the_peer() -> None:
 
 
 class TestLoad:
-    def test_messages(self) -> None:
+    def test_messages_have_keys_tags_and_queues_by_their_number(self) -> None:
         assert message(6).encode_properties() == b"KEYS\x01key-6 order-6\x02TAGS\x01tagA\x02"
         assert {message(number).queue_id for number in range(9)} == set(range(QUEUES))
 
@@ -126,7 +126,7 @@ class TestFigures:
             (Unit.SHARE, 0, "0.00 %"),
         ],
     )
-    def test_units(self, unit: Unit, value: float, shown: str) -> None:
+    def test_figures_are_shown_with_their_unit(self, unit: Unit, value: float, shown: str) -> None:
         assert unit.show(value) == shown
 
     def test_best_and_median_depend_on_the_unit(self) -> None:
@@ -169,7 +169,7 @@ LINES = [
 
 
 class TestReport:
-    def test_table(self) -> None:
+    def test_the_table_shows_every_contestant_and_its_ratio(self) -> None:
         rows = [
             [cell.strip() for cell in row.strip("|").split("|")]
             for row in report.table(LINES).splitlines()
@@ -181,7 +181,7 @@ class TestReport:
         ]
         assert [row[5:] for row in rows[2:]] == [["≥ 4", "missed"], ["", ""], ["≤ 5.00 ms", "✓"]]
 
-    def test_table_of_the_page(self) -> None:
+    def test_the_table_of_the_page_says_which_targets_were_missed(self) -> None:
         rows = [
             [cell.strip() for cell in row.strip("|").split("|")]
             for row in report.page_table(LINES).splitlines()
@@ -217,7 +217,7 @@ class TestReport:
         assert all(text.count(report.BEGIN.format(part=part)) == 1 for part in command.PARTS)
         assert text.count(report.END) == len(command.PARTS)
 
-    def test_lines_for_programs(self) -> None:
+    def test_json_lines_contain_all_runs_and_ratios(self) -> None:
         line = json.loads(json.dumps(LINES[0].as_json()))
         assert line["firetrail"] == [2e6, 4e6, 3e6]
         assert (line["ratio_best"], line["ratio_median"], line["met"]) == (2, 3, False)

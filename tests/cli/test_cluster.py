@@ -132,7 +132,7 @@ async def commit(namesrv: str, group: str, topic: str, offset: int) -> None:
 
 
 class TestMessages:
-    def test_send_and_tail(self, ask: Any, namesrv: str) -> None:
+    def test_tail_shows_a_message_as_it_was_sent(self, ask: Any, namesrv: str) -> None:
         options = ("--tags", "new", "--key", "k1", "--property", "p=v")
         sent = ask("send", "Mail", "hello", *options, "--json").json
         assert (sent["status"], sent["broker"]) == ("SEND_OK", "broker-a")
@@ -145,7 +145,7 @@ class TestMessages:
         assert "new  'hello'" in ask("tail", "Mail").out
         assert ask("tail", "Mail", "--tags", "old").out == ""
 
-    def test_lines_of_standard_input(self, namesrv: str) -> None:
+    def test_every_line_of_standard_input_is_sent(self, namesrv: str) -> None:
         command = [sys.executable, "-m", "firetrail", "send", "Lines", "-n", namesrv]
         told = subprocess.run(command, input=b"a\nb\r\nc", capture_output=True, check=True)
         assert told.stdout.count(b"SEND_OK  broker-a queue") == 3
@@ -157,7 +157,7 @@ class TestMessages:
         shown = ask("tail", "Last", "--lines", "2").out
         assert [line.split()[-1] for line in shown.splitlines()] == ["'4'", "'5'"]
 
-    def test_following(self, ask: Any, namesrv: str) -> None:
+    def test_tail_follows_new_messages_until_ctrl_c(self, ask: Any, namesrv: str) -> None:
         ask("send", "Follow", "old", "--order-key", "one")
         settle(namesrv, "Follow", 1)
         with running("tail", "Follow", "-f", "-n", namesrv) as process:
@@ -168,7 +168,7 @@ class TestMessages:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 130
 
-    async def test_following_through_a_restart(self, tmp_path: Path) -> None:
+    async def test_tail_follows_through_a_restart_of_the_broker(self, tmp_path: Path) -> None:
         with BackgroundBroker(tmp_path) as first:
             await send(first.namesrv, b"before")
             await until_readable(first.namesrv, "T", 1)
@@ -203,13 +203,13 @@ class TestMessages:
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_S) == 130
 
-    def test_a_property_without_a_value(self, firetrail: Firetrail) -> None:
+    def test_a_property_without_a_value_is_refused(self, firetrail: Firetrail) -> None:
         told = firetrail("send", "T", "x", "--property", "name")
         assert told.code == 2
         assert "'name' is not NAME=VALUE" in told.err
 
 
-def test_lag(ask: Any, namesrv: str) -> None:
+def test_lag_is_the_distance_from_the_committed_offset(ask: Any, namesrv: str) -> None:
     for number in range(5):
         ask("send", "Lag", str(number), "--order-key", "one")
     settle(namesrv, "Lag", 5)
@@ -236,7 +236,7 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
     assert "beyond" not in ask("lag", "GB", "Beyond").out
 
 
-def test_watching_lag(ask: Any, namesrv: str) -> None:
+def test_watched_lag_is_printed_until_ctrl_c(ask: Any, namesrv: str) -> None:
     """Again and again, with the time; Ctrl-C ends it by the shell's convention."""
     ask("topic", "create", "Watched", "--queues", "1")
     ask("group", "create", "GW")
@@ -249,7 +249,7 @@ def test_watching_lag(ask: Any, namesrv: str) -> None:
         assert process.wait(PATIENCE_S) == 130
 
 
-def test_topics(ask: Any, namesrv: str) -> None:
+def test_topics_are_created_shown_and_deleted(ask: Any, namesrv: str) -> None:
     assert ask("topic", "create", "Made", "--queues", "3").out == "Made: 3 queues\n"
     assert "Made" in ask("topic", "list").out.splitlines()
     ask("send", "Made", "x")
@@ -263,7 +263,7 @@ def test_topics(ask: Any, namesrv: str) -> None:
     assert "Made" not in ask("topic", "--json", "list").out
 
 
-def test_groups(ask: Any) -> None:
+def test_groups_are_created_shown_and_deleted(ask: Any) -> None:
     assert ask("group", "create", "Crew", "--retries", "3").out == "Crew: created\n"
     assert "Crew" in ask("group", "list").out.splitlines()
     assert ask("group", "show", "Crew").out == "Crew: no member is connected\n"
@@ -271,7 +271,7 @@ def test_groups(ask: Any) -> None:
     assert "Crew" not in ask("group", "list").out.splitlines()
 
 
-def test_reset(ask: Any, namesrv: str) -> None:
+def test_reset_sets_the_offsets_of_a_group(ask: Any, namesrv: str) -> None:
     for number in range(4):
         ask("send", "Reset", str(number), "--order-key", "one")
     settle(namesrv, "Reset", 4)
@@ -283,18 +283,20 @@ def test_reset(ask: Any, namesrv: str) -> None:
 
 
 class TestNobody:
-    def test_no_cluster(self, firetrail: Firetrail) -> None:
+    def test_an_unreachable_cluster_is_an_error(self, firetrail: Firetrail) -> None:
         told = firetrail("lag", "G", "T", "--namesrv", "127.0.0.1:1")
         assert told.code == 2
         assert "is a cluster running at 127.0.0.1:1?" in told.err
 
-    def test_no_address(self, firetrail: Firetrail) -> None:
+    def test_an_address_without_a_port_is_refused(self, firetrail: Firetrail) -> None:
         told = firetrail("lag", "G", "T", "--namesrv", "localhost")
         assert told.code == 2
         assert "namesrv = 'localhost': expected HOST:PORT, such as 127.0.0.1:9876" in told.err
 
     @pytest.mark.parametrize("command", [("tail", "T"), ("send", "T", "x"), ("topic", "show", "T")])
-    def test_no_broker_yet(self, firetrail: Firetrail, command: tuple[str, ...]) -> None:
+    def test_a_name_server_without_brokers_is_an_error(
+        self, firetrail: Firetrail, command: tuple[str, ...]
+    ) -> None:
         """The topic may be there as soon as the brokers have registered again."""
         with lonely_name_server() as address:
             told = firetrail(*command, "--namesrv", address)
@@ -302,12 +304,14 @@ class TestNobody:
         assert "no route to the topic T yet: no broker has registered" in told.err
         assert "no topic 'T'" not in told.err
 
-    def test_no_topic(self, firetrail: Firetrail, namesrv: str) -> None:
+    def test_an_unknown_topic_is_an_error(self, firetrail: Firetrail, namesrv: str) -> None:
         told = firetrail("tail", "Nothing", "--namesrv", namesrv)
         assert told.code == 2
         assert f"{namesrv}: no topic 'Nothing'; 'firetrail topic list' lists" in told.err
 
-    def test_nearly_a_topic(self, firetrail: Firetrail, ask: Any, namesrv: str) -> None:
+    def test_an_error_suggests_a_similar_topic(
+        self, firetrail: Firetrail, ask: Any, namesrv: str
+    ) -> None:
         ask("topic", "create", "Parcels")
         told = firetrail("topic", "delete", "parcel", "-n", namesrv)
         assert told.code == 2
@@ -323,7 +327,7 @@ class TestNobody:
             ("lag", "Carriers"),
         ],
     )
-    def test_nearly_a_group(
+    def test_an_error_suggests_a_similar_group(
         self, firetrail: Firetrail, ask: Any, namesrv: str, command: tuple[str, ...]
     ) -> None:
         ask("topic", "create", "Held")
@@ -332,7 +336,7 @@ class TestNobody:
         assert (told.code, told.out) == (2, "")
         assert f"{namesrv}: no group 'Carriers'; did you mean 'Carrier'?" in told.err
 
-    def test_no_queues(self, firetrail: Firetrail) -> None:
+    def test_a_topic_without_queues_is_refused(self, firetrail: Firetrail) -> None:
         told = firetrail("topic", "create", "T", "--queues", "0")
         assert told.code == 2
         assert "--queues: invalid number value: '0'" in told.err
@@ -342,13 +346,13 @@ class TestPlaces:
     @pytest.mark.parametrize(
         ("text", "expected"), [("first", 0), ("last", -1), ("1763199000000", 1763199000000)]
     )
-    def test_words_and_numbers(self, text: str, expected: int) -> None:
+    def test_words_and_numbers_are_read_as_positions(self, text: str, expected: int) -> None:
         assert reset.where(text) == expected
 
-    def test_times(self) -> None:
+    def test_times_are_read_as_positions(self) -> None:
         assert reset.where("2026-11-15T09:30:00+00:00") == 1794735000000
 
-    def test_others(self, firetrail: Firetrail) -> None:
+    def test_other_positions_are_refused(self, firetrail: Firetrail) -> None:
         told = firetrail("reset", "G", "T", "yesterday")
         assert told.code == 2
         assert "'yesterday' is not one of: first, last, a time such as" in told.err

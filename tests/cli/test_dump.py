@@ -52,7 +52,7 @@ def expected_of(record: Record) -> dict[str, object]:
 class TestLightQueues:
     """Queues that messages of other topics are in as well."""
 
-    def test_their_messages(self, firetrail: Firetrail) -> None:
+    def test_messages_of_a_light_queue_are_dumped(self, firetrail: Firetrail) -> None:
         with StoreView.open(GOLDEN / LIGHT) as view:
             units = [view.queues.open("%LMQ%a", 0).unit(number) for number in range(23)]
         told = firetrail("dump", GOLDEN / LIGHT, "--topic", "%LMQ%a", "--json")
@@ -62,7 +62,9 @@ class TestLightQueues:
         assert len(places) == 23
         assert "mqtt" in {line["topic"] for line in told.lines}
 
-    def test_a_message_of_another_queue(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_a_unit_of_another_light_queue_is_reported(
+        self, tmp_path: Path, firetrail: Firetrail
+    ) -> None:
         root = copy_of(LIGHT, tmp_path)
         a, b = (root / "consumequeue" / name / "0" / FIRST for name in ("%LMQ%a", "%LMQ%b"))
         only_in_a = a.read_bytes()[:20]  # the first message
@@ -74,14 +76,16 @@ class TestLightQueues:
 
 class TestTheLog:
     @pytest.mark.parametrize("name", NAMES)
-    def test_every_field_of_every_message(self, name: str, firetrail: Firetrail) -> None:
+    def test_json_contains_every_field_of_every_message(
+        self, name: str, firetrail: Firetrail
+    ) -> None:
         told = firetrail("dump", GOLDEN / name, "--json")
         assert (told.code, told.err) == (0, "")
         assert told.lines == [expected_of(record) for record in records(GOLDEN / name)]
         assert all(list(line) == FIELDS for line in told.lines)
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_for_people(self, name: str, firetrail: Firetrail) -> None:
+    def test_the_table_has_one_line_per_message(self, name: str, firetrail: Firetrail) -> None:
         told = firetrail("dump", GOLDEN / name)
         assert told.code == 0
         assert len(told.out.splitlines()) == 1 + len(records(GOLDEN / name))
@@ -112,7 +116,7 @@ class TestATopic:
         assert (told.code, told.err) == (0, "")
         assert told.lines == [expected_of(record) for record in wanted]
 
-    def test_one_queue_from_a_queue_offset(self, firetrail: Firetrail) -> None:
+    def test_one_queue_is_dumped_from_an_offset(self, firetrail: Firetrail) -> None:
         told = firetrail(
             *("dump", GOLDEN / "v4-rolled", "--topic", "T1", "--queue", 1, "--from", 90),
             *("--limit", 20, "--json"),
@@ -127,23 +131,23 @@ class TestATopic:
         whole = firetrail("dump", GOLDEN / "v4-clean", "--json").lines
         assert sum(line["sys_flag"] & TRANSACTION_MASK in UNSEEN for line in whole) == 2
 
-    def test_no_such_topic(self, firetrail: Firetrail) -> None:
+    def test_an_unknown_topic_is_an_error_with_a_suggestion(self, firetrail: Firetrail) -> None:
         told = firetrail("dump", GOLDEN / "v4-clean", "--topic", "t11")
         assert (told.code, told.out) == (2, "")
         assert "no topic 't11'; did you mean 'T1'?" in told.err
         told = firetrail("dump", GOLDEN / "v4-clean", "--topic", "orders")
         assert "the store has SCHEDULE_TOPIC_XXXX, T1, T6, TB, TE, TH" in told.err
 
-    def test_no_such_queue(self, firetrail: Firetrail) -> None:
+    def test_an_unknown_queue_is_an_error_that_lists_the_queues(self, firetrail: Firetrail) -> None:
         told = firetrail("dump", GOLDEN / "v4-clean", "--topic", "T1", "--queue", 7)
         assert told.code == 2
         assert "topic 'T1' has no queue 7; it has 0, 1" in told.err
 
-    def test_a_queue_without_a_topic(self, firetrail: Firetrail) -> None:
+    def test_a_queue_without_a_topic_is_refused(self, firetrail: Firetrail) -> None:
         told = firetrail("dump", GOLDEN / "v4-clean", "--queue", 0)
         assert (told.code, told.err) == (2, "firetrail: error: --queue needs --topic\n")
 
-    def test_a_unit_that_points_to_another_message(
+    def test_a_unit_that_points_to_another_message_is_reported(
         self, tmp_path: Path, firetrail: Firetrail
     ) -> None:
         root = copy_of("v4-clean", tmp_path)
@@ -199,7 +203,9 @@ class TestDamage:
         assert "at 996" in told.err and "stopped there" in told.err
 
     @pytest.mark.parametrize("name", ["v4-rolled", "v5-crashed"])
-    def test_a_missing_file(self, name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_a_missing_file_is_reported(
+        self, name: str, tmp_path: Path, firetrail: Firetrail
+    ) -> None:
         root = copy_of(name, tmp_path)
         expected = records(root)
         path, _ = log_file(root, expected[len(expected) // 2].physical_offset)
@@ -263,7 +269,9 @@ def test_a_reader_that_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["info", "dump", "query"])
-def test_not_a_store(command: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_folder_without_a_log_is_refused(
+    command: str, tmp_path: Path, firetrail: Firetrail
+) -> None:
     more = ["--topic", "T", "--key", "k"] if command == "query" else []
     told = firetrail(command, tmp_path, *more)
     assert (told.code, told.out) == (2, "")

@@ -15,7 +15,7 @@ KEYS = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_stores(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_stores_of_java_have_no_problems(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of(name, tmp_path)
     before = state(root)
     told = firetrail("fsck", root, "--json")
@@ -27,7 +27,7 @@ def test_golden_stores(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
     assert state(root) == before
 
 
-def test_problems(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_flipped_bit_is_a_problem_with_its_place(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
     flip(root / LOG, 332 + 88)
     told = firetrail("fsck", root, "--json")
@@ -39,7 +39,7 @@ def test_problems(tmp_path: Path, firetrail: Firetrail) -> None:
     assert (problem["physical_offset"], problem["kind"]) == (332, "body-crc")
 
 
-def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_the_summary_is_one_line(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
     told = firetrail("fsck", root)
     assert told.code == 0
@@ -69,7 +69,7 @@ def test_delay_levels(firetrail: Firetrail) -> None:
 
 
 @pytest.mark.parametrize("make", ["missing", "empty", "file"])
-def test_not_a_store(make: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_folder_without_a_log_is_refused(make: str, tmp_path: Path, firetrail: Firetrail) -> None:
     path = tmp_path / "s"
     if make == "empty":
         path.mkdir()

@@ -104,7 +104,7 @@ class TestQueues:
         with StoreView.open(root) as view:
             assert not list(queue_gaps(view, "T", [0]))
 
-    def test_units_behind_zeros(self, root: Path) -> None:
+    def test_units_after_zeros_are_reported(self, root: Path) -> None:
         (root / INVENTORY).unlink()
         overwrite(file_in(root / "consumequeue/T/0"), 3 * PAGE, bytes(PAGE))
         with StoreView.open(root) as view:
@@ -160,7 +160,7 @@ class TestIndex:
         assert f"index/{path.name} at {slot_at(slot)}: slot {slot} is empty, and " in told.err
         assert "; messages may be missing; check the store: firetrail fsck" in told.err
 
-    def test_an_entry_and_the_header(self, root: Path) -> None:
+    def test_a_zeroed_entry_and_a_wrong_header_are_reported(self, root: Path) -> None:
         path = file_in(root / "index")
         good = path.read_bytes()
         overwrite(path, entry_at(5000, 958), bytes(20))  # of k7: 8, 58, … 958

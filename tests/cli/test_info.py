@@ -15,7 +15,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_stores(name: str, firetrail: Firetrail) -> None:
+def test_facts_agree_with_the_records_of_java_stores(name: str, firetrail: Firetrail) -> None:
     told = firetrail("info", GOLDEN / name, "--json")
     expected = records(GOLDEN / name)
     assert told.code == 0
@@ -35,7 +35,7 @@ def test_golden_stores(name: str, firetrail: Firetrail) -> None:
     assert facts["problems"] == []
 
 
-def test_for_people(firetrail: Firetrail) -> None:
+def test_the_summary_describes_state_and_log(firetrail: Firetrail) -> None:
     told = firetrail("info", GOLDEN / "v4-rebuilt")
     assert told.code == 0
     lines = told.out.splitlines()
@@ -62,7 +62,7 @@ def test_what_does_not_fit_is_shown(tmp_path: Path, firetrail: Firetrail) -> Non
     assert kinds == ["file-missing", "file-size", "index-file"]
 
 
-def test_an_empty_store(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_an_empty_store_has_no_topics_and_no_files(tmp_path: Path, firetrail: Firetrail) -> None:
     (tmp_path / "commitlog").mkdir()
     assert firetrail("info", tmp_path).code == 0
     facts = firetrail("info", tmp_path, "--json").json
@@ -79,17 +79,17 @@ def test_an_empty_store(tmp_path: Path, firetrail: Firetrail) -> None:
         (1 << 60, "1048576.0 TiB"),
     ],
 )
-def test_sizes(size: int, text: str) -> None:
+def test_sizes_are_shown_in_binary_units(size: int, text: str) -> None:
     assert human_size(size) == text
 
 
-def test_times() -> None:
+def test_times_are_shown_in_utc() -> None:
     assert human_time(1794725936352) == "2026-11-15 06:58:56.352Z"
     assert human_time(0) == human_time(None) == human_time(-5) == "-"
     assert human_time(1 << 62) == f"{1 << 62} ms"
 
 
-def test_tables() -> None:
+def test_columns_of_tables_are_aligned() -> None:
     assert table(("NAME", "N>"), [("a", 1), ("long", 100)]) == [
         "NAME    N",
         "a       1",

@@ -18,7 +18,9 @@ QUEUE = MessageQueue("T", "b", 0)
     ("committed", "first", "expired"),
     [(2, 1087, 1085), (1087, 1087, 0), (None, 1087, 0), (3, 0, 0)],
 )
-def test_expired_messages(committed: int | None, first: int, expired: int) -> None:
+def test_expired_messages_are_those_between_commit_and_first_offset(
+    committed: int | None, first: int, expired: int
+) -> None:
     assert Lag(QUEUE, committed, first, 1750).expired == expired
 
 

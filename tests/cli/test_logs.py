@@ -42,7 +42,7 @@ def test_a_file_that_is_rotated(tmp_path: Path) -> None:
     assert file.read_text().splitlines()[-1].endswith(" INFO    message 99")
 
 
-def test_json_lines(tmp_path: Path) -> None:
+def test_json_lines_contain_errors_on_one_line(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with logging_to(file, "--log-json") as logger:
         try:
@@ -60,7 +60,7 @@ def test_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"), [("1", 1), ("500K", 512_000), ("64M", 64 << 20), ("1G", 1 << 30)]
 )
-def test_sizes(text: str, expected: int) -> None:
+def test_sizes_are_read_with_their_units(text: str, expected: int) -> None:
     assert logs.size(text) == expected
 
 

@@ -79,13 +79,13 @@ def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> 
     assert "usage: firetrail" in capsys.readouterr().err
 
 
-def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         cli.main(["no-such-command"])
     assert exit.value.code == ExitCode.USAGE
 
 
-def test_success(failing: SimpleNamespace) -> None:
+def test_success_exits_with_0(failing: SimpleNamespace) -> None:
     assert cli.main(["fail"]) == ExitCode.OK
 
 
@@ -124,7 +124,7 @@ def test_a_bug_keeps_its_traceback(failing: SimpleNamespace) -> None:
         cli.main(["fail"])
 
 
-def test_interrupt(failing: SimpleNamespace) -> None:
+def test_an_interrupt_exits_with_130(failing: SimpleNamespace) -> None:
     failing.error = KeyboardInterrupt()
     assert cli.main(["fail"]) == ExitCode.INTERRUPTED
 

@@ -49,7 +49,7 @@ def test_every_job_explains_itself(job: str, capsys: pytest.CaptureFixture[str])
         assert text in shown
 
 
-def test_without_the_extra() -> None:
+def test_an_error_names_the_missing_extra() -> None:
     store = GOLDEN / CLEAN[0]
     done = run(WITHOUT, "pipeline", "sql", store, "select 1")
     assert done.returncode == ExitCode.USAGE

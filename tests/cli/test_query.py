@@ -8,7 +8,7 @@ from tests.stores import GOLDEN, NAMES, copy_of, flip, records
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_newest_first(name: str, firetrail: Firetrail) -> None:
+def test_the_newest_message_comes_first(name: str, firetrail: Firetrail) -> None:
     wanted = [
         record.physical_offset
         for record in reversed(records(GOLDEN / name))
@@ -26,7 +26,7 @@ def test_newest_first(name: str, firetrail: Firetrail) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_by_unique_key(name: str, firetrail: Firetrail) -> None:
+def test_a_message_is_found_by_its_unique_key(name: str, firetrail: Firetrail) -> None:
     record = next(record for record in records(GOLDEN / name) if record.unique_key)
     told = firetrail(
         *("query", GOLDEN / name, "--topic", record.topic, "--key", record.unique_key, "--json")
@@ -34,7 +34,7 @@ def test_by_unique_key(name: str, firetrail: Firetrail) -> None:
     assert told.json["physical_offset"] == record.physical_offset
 
 
-def test_times(firetrail: Firetrail) -> None:
+def test_messages_outside_the_times_are_not_found(firetrail: Firetrail) -> None:
     times = [record.store_time for record in records(GOLDEN / "v4-rolled") if record.topic == "T1"]
     begin, end = times[50], times[100]
     told = firetrail(
@@ -51,12 +51,12 @@ def test_nothing_found(firetrail: Firetrail) -> None:
     assert told.code == 2 and "no topic 'T9'" in told.err
 
 
-def test_for_people(firetrail: Firetrail) -> None:
+def test_the_table_shows_what_was_found(firetrail: Firetrail) -> None:
     told = firetrail("query", GOLDEN / "v4-clean", "--topic", "T1", "--key", "k3")
     assert told.out.splitlines()[1].endswith("k3 common             hello 3")
 
 
-def test_a_damaged_index_file(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_damaged_index_file_is_reported(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-rolled", tmp_path)
     flip(min((root / "index").iterdir()), 0, 7)
     told = firetrail("query", root, "--topic", "T1", "--key", "common", "--json")
@@ -65,7 +65,7 @@ def test_a_damaged_index_file(tmp_path: Path, firetrail: Firetrail) -> None:
 
 
 @pytest.mark.parametrize("argument", ["--max=-1", "--begin=x"])
-def test_wrong_arguments(argument: str, firetrail: Firetrail) -> None:
+def test_numbers_that_are_none_are_refused(argument: str, firetrail: Firetrail) -> None:
     told = firetrail("query", GOLDEN / "v4-clean", "--topic", "T", "--key", "k", argument)
     assert told.code == 2
     assert "invalid number value" in told.err

@@ -10,7 +10,7 @@ from firetrail.format.names import CONSUME_QUEUE, INDEX
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_as_java_made_them(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_files_equal_those_of_java(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of(name, tmp_path)
     before = state(root)
     told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
@@ -25,14 +25,16 @@ def test_as_java_made_them(name: str, tmp_path: Path, firetrail: Firetrail) -> N
 
 
 @pytest.mark.parametrize("name", CRASHED)
-def test_a_crashed_store(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_crashed_store_is_rebuilt_from_every_record(
+    name: str, tmp_path: Path, firetrail: Firetrail
+) -> None:
     root = copy_of(name, tmp_path)
     told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
     assert told.code == 0
     assert told.json["messages"] == len(records(root))
 
 
-def test_for_people(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_the_summary_counts_queues_files_and_messages(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
     told = firetrail("rebuild", root, "--into", tmp_path / "new")
     assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
@@ -55,7 +57,9 @@ def test_a_damaged_log(damage: str, tmp_path: Path, firetrail: Firetrail) -> Non
 
 
 @pytest.mark.parametrize("inside", ["", "new", "consumequeue"])
-def test_not_into_the_store(inside: str, tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_target_inside_the_store_is_refused(
+    inside: str, tmp_path: Path, firetrail: Firetrail
+) -> None:
     root = copy_of("v4-clean", tmp_path)
     before = state(root)
     told = firetrail("rebuild", root, "--into", root / inside)
@@ -64,5 +68,5 @@ def test_not_into_the_store(inside: str, tmp_path: Path, firetrail: Firetrail) -
     assert state(root) == before
 
 
-def test_not_a_store(tmp_path: Path, firetrail: Firetrail) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path, firetrail: Firetrail) -> None:
     assert firetrail("rebuild", tmp_path, "--into", tmp_path.parent / "other").code == 2

@@ -76,7 +76,7 @@ async def test_up_keeps_what_was_sent(tmp_path: Path) -> None:
         assert [record.body for record in store.read("T1")] == [b"hello"]
 
 
-async def test_a_broker_registers_elsewhere(tmp_path: Path) -> None:
+async def test_a_broker_registers_at_another_name_server_and_leaves(tmp_path: Path) -> None:
     with started("up", "--port", "0", "--namesrv-port", "0") as first:
         namesrv, _ = addresses(first, 2)
         conf = tmp_path / "broker.conf"
@@ -145,7 +145,7 @@ def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
     assert "aclEnable=true is IGNORED" in said
 
 
-def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
+def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")
     with started("up", "-c", str(conf), "--namesrv-port", "0", "--host", "0.0.0.0") as process:
@@ -160,7 +160,7 @@ def test_where_it_listens_and_what_it_advertises(tmp_path: Path) -> None:
     assert " ".join(broker[2:]) == f"advertised to clients; it listens on 0.0.0.0:{port}"
 
 
-async def test_addresses_for_programs() -> None:
+async def test_json_names_addresses_and_folder() -> None:
     with started("up", "--port", "0", "--namesrv-port", "0", "--json") as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
@@ -188,7 +188,7 @@ def test_a_broker_that_nobody_finds(tmp_path: Path, arguments: list[str], remark
 
 
 @pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["broker"]])
-def test_wrong_arguments(arguments: list[str]) -> None:
+def test_wrong_arguments_are_usage_errors(arguments: list[str]) -> None:
     done = subprocess.run([*FIRETRAIL, *arguments], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "usage" in done.stderr

@@ -218,7 +218,7 @@ async def test_cancelled_transactions_end_as_decided() -> None:
         assert sorted(seen) == sorted([b"0", *committed])
 
 
-async def test_cancelled_requests_and_replies(namesrv: str) -> None:
+async def test_cancelled_requests_and_replies_can_be_repeated(namesrv: str) -> None:
     async def producer_knows(producer: Producer) -> None:
         await producer.queues("T")  # it opens its connections before they are counted
 

@@ -38,13 +38,13 @@ class TestBodies:
         assert len(draft.body) < 10_000
         assert draft.sys_flag & COMPRESSED
 
-    async def test_the_largest_body_that_a_broker_accepts(self, namesrv: str) -> None:
+    async def test_the_largest_allowed_body_is_accepted(self, namesrv: str) -> None:
         async with Producer(namesrv) as producer:
             await producer.send(Message("T", RANDOM))
             (got,) = await read_all(namesrv, "T", 1)
             assert got.body == RANDOM
 
-    def test_the_largest_body_that_consumers_decompress(
+    def test_a_body_that_consumers_cannot_decompress_is_rejected(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(compression, "INFLATED_MAX", 100_000)

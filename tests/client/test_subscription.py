@@ -28,7 +28,7 @@ class TestSubscriptions:
         assert wanted.code_set == [java_hash("a"), java_hash("b")]
 
     @pytest.mark.parametrize("expression", ["*", "", "a || *"])
-    def test_expressions_for_all_messages(self, expression: str) -> None:
+    def test_an_empty_expression_or_a_star_selects_all_messages(self, expression: str) -> None:
         wanted = by_tags("T", expression)
         assert (wanted.sub_string, wanted.tags_set, wanted.code_set) == ("*", [], [])
 

@@ -58,7 +58,7 @@ def flips(image: Image, kind: str) -> Iterator[tuple[str, int, int]]:
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_bit_flips(kind: str, sealed: bool) -> None:
+def test_a_flipped_bit_is_noticed_or_harmless(kind: str, sealed: bool) -> None:
     image, messages = closed_store(sealed)
     outcomes = Counter[str]()
     with scratch() as folder:

@@ -20,7 +20,7 @@ SHARE = 1.0 if DEEP else 0.15
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_power_loss_of_a_broker(mode: str, seed: int) -> None:
+def test_a_broker_survives_power_loss_at_any_moment(mode: str, seed: int) -> None:
     source = random.Random(f"{mode} {seed}")
     checker = broker_survey(broker_config(mode), seed, source, share=SHARE)
     print(f"{checker.images} images")

@@ -28,7 +28,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_power_loss(seed: int) -> None:
+def test_appends_in_bulk_survive_power_loss_at_any_moment(seed: int) -> None:
     config = tiny_config("sync", property_crc=bool(seed % 2))
     checker = bulk_survey(config, seed, random.Random(seed))
     print(f"{checker.images} images")

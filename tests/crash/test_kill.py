@@ -1,8 +1,8 @@
 """Real processes, really killed: what they had acknowledged is there when the store is opened.
 
-``test_kill_loop`` kills at random moments, again and again over the same store, also while it is
-recovered. ``test_kill_points`` kills before the first, the second, ... operation on the file system
-of a short run, until a run ends without meeting its kill.
+One test kills at random moments, again and again over the same store, also during its recovery.
+The other kills before the first, the second, ... operation on the file system of a short run,
+until a run ends without meeting its kill.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def walk(store: Store) -> Iterator[Record]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_kill_loop(server: Server, tmp_path: Path, mode: str, seed: int) -> None:
+def test_a_store_survives_kills_at_random_times(
+    server: Server, tmp_path: Path, mode: str, seed: int
+) -> None:
     source = random.Random(f"{mode} {seed}")
     oracle = Oracle(tmp_path / "store", mode, seed)
     for number in range(KILLS):
@@ -147,7 +149,7 @@ def test_kill_loop(server: Server, tmp_path: Path, mode: str, seed: int) -> None
 
 
 @pytest.mark.parametrize("mode", MODES if DEEP else ["sync"])
-def test_kill_points(server: Server, mode: str) -> None:
+def test_a_store_survives_a_kill_at_every_file_operation(server: Server, mode: str) -> None:
     """Of a first life, and of a second one that recovers it."""
     kinds = Counter[str]()
     with scratch() as folder:

@@ -33,7 +33,7 @@ IMAGES_PER_MOMENT = 4 if DEEP else 1
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_power_loss(mode: str, sealed: bool, seed: int) -> None:
+def test_a_store_survives_power_loss_at_any_moment(mode: str, sealed: bool, seed: int) -> None:
     config = tiny_config(mode, property_crc=sealed)
     source = random.Random(f"{mode} {sealed} {seed}")
     checker = survey(config, seed, source, images_per_moment=IMAGES_PER_MOMENT)
@@ -42,7 +42,7 @@ def test_power_loss(mode: str, sealed: bool, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_power_loss_with_files_that_rest(seed: int) -> None:
+def test_power_loss_is_survived_with_few_open_files(seed: int) -> None:
     """More queues than files may be open."""
     with few_open_files():
         survey(tiny_config("async"), seed, random.Random(seed), images_per_moment=IMAGES_PER_MOMENT)

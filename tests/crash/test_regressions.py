@@ -146,7 +146,7 @@ def test_a_record_without_its_topic_ends_the_log(folder: Path) -> None:
     assert Checker(folder, process.config).check(image, process.history, 1) == 1
 
 
-def test_what_only_looks_like_a_unit(folder: Path) -> None:
+def test_garbage_that_looks_like_a_unit_is_cut_off(folder: Path) -> None:
     """Garbage behind the last unit was kept if it pointed into the log."""
     process = opened(folder, "async")
     process.put(Message("orders", b"1"))
@@ -159,7 +159,7 @@ def test_what_only_looks_like_a_unit(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff" * 40, b"\x01" * 40])
-def test_a_torn_index_header(folder: Path, garbage: bytes) -> None:
+def test_a_torn_index_header_does_not_prevent_opening(folder: Path, garbage: bytes) -> None:
     """It stopped the store from opening, although nothing in the file had been synced."""
     process = opened(folder, "async")
     process.put(Message("orders", b"1", keys=["k1"]))

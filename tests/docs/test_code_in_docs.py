@@ -29,7 +29,9 @@ ERRORS_PAGE = ROOT / "docs/errors.md"
     ],
     ids=lambda page: page.name,
 )
-def test_code(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_code_of_a_page_prints_what_the_page_says(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run_page(page, run_command)
 
@@ -85,7 +87,7 @@ def test_the_error_page_lists_the_retriable_codes() -> None:
     assert {int(code) for code in re.findall(r"\d+", listed[1])} == errors.RETRIABLE_CODES
 
 
-def test_the_watermark_s_table() -> None:
+def test_the_table_of_the_watermark_has_its_offsets_and_sizes() -> None:
     """Offsets and sizes on the page are those of the file."""
     text = (ROOT / "docs/design/durability.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| ([\w -]+) \| (\d+) \|", text, re.MULTILINE)

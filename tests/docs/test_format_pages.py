@@ -107,7 +107,7 @@ def test_every_page_ends_with_the_trade_offs() -> None:
         assert page.name == "README.md" or headings[-1] == "Trade-offs", page.name
 
 
-def test_record() -> None:
+def test_the_record_page_shows_records_of_java() -> None:
     v1, v2, blank = data_of("record.md")
     record = decode_record(v1)
     assert isinstance(record, Record)
@@ -128,7 +128,7 @@ def test_record() -> None:
     assert decode_record(blank) == Blank(28)
 
 
-def test_record_offsets() -> None:
+def test_the_record_page_has_the_offsets_of_the_layout() -> None:
     """The table of fields, for IPv4 hosts and for the sizes H and T."""
     text = (ROOT / "docs/format/record.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| ([0-9HT+]+) \| ([a-zA-Z ]+) \|", text, re.M))
@@ -141,7 +141,7 @@ def test_record_offsets() -> None:
         assert offsets[field.replace("_", " ")] == expected
 
 
-def test_batch() -> None:
+def test_the_batch_page_shows_a_batch_and_its_record() -> None:
     (body,) = (example.data for example in examples("batch.md") if example.label == "batch body")
     item = BatchItem(0, b"batch0", b"WAIT\x01true\x02TAGS\x01tb")
     assert decode_batch(body) == (item,)
@@ -152,7 +152,7 @@ def test_batch() -> None:
     assert record.raw_properties == item.properties + b"\x02CLUSTER\x01DefaultCluster"
 
 
-def test_properties() -> None:
+def test_the_properties_page_shows_properties_and_checksum() -> None:
     properties, checksum = data_of("properties.md")
     assert decode_properties(properties) == {
         "KEYS": "k0 common",
@@ -165,7 +165,7 @@ def test_properties() -> None:
     assert int(digits[::-1]) == zlib.crc32(log[:167]) & 0x7FFFFFFF == 1887694567
 
 
-def test_consume_queue() -> None:
+def test_the_consume_queue_page_shows_units_of_java() -> None:
     plain, delayed, rebuilt = data_of("consume-queue.md")
     assert decode_unit(plain) == ConsumeQueueUnit(0, 166, java_hash("Tag0"))
     assert decode_unit(plain, 20) == ConsumeQueueUnit(332, 166, java_hash("Tag2"))
@@ -176,7 +176,7 @@ def test_consume_queue() -> None:
     assert decode_unit(rebuilt, 20) == ConsumeQueueUnit(16384, 168, 2598902)
 
 
-def test_index_file() -> None:
+def test_the_index_page_shows_header_slot_and_entries() -> None:
     header, slot, entries = data_of("index-file.md")
     assert decode_index_header(header) == IndexHeader(1794725936329, 1794725936350, 0, 2514, 26, 39)
     assert index_key_hash("T1", "k2") == 79072525
@@ -186,7 +186,7 @@ def test_index_file() -> None:
     assert decode_index_entry(entries, 20) == IndexEntry(1934051025, 332, 0, 8)
 
 
-def test_index_chain() -> None:
+def test_the_index_page_follows_a_chain_as_it_is() -> None:
     """From slot 25 to entry 8, over the entries that the page names."""
     data = golden("v4-clean/index/20261115065856335")
     chain = [decode_index_slot(data, slot_at(25))]
@@ -195,7 +195,7 @@ def test_index_chain() -> None:
     assert chain == [36, 33, 30, 27, 24, 21, 18, 15, 12, 9, 8]
 
 
-def test_checkpoint() -> None:
+def test_the_checkpoint_page_shows_files_of_java() -> None:
     v4, v5, abort, lock = data_of("checkpoint.md")
     assert decode_checkpoint(v4.ljust(4096, b"\0")) == Checkpoint(
         1794726066232, 1794726066232, 1794726066179
@@ -205,7 +205,7 @@ def test_checkpoint() -> None:
     assert lock == LOCK_CONTENT
 
 
-def test_message_ids() -> None:
+def test_the_page_on_ids_shows_ids_that_decode() -> None:
     host, offset = data_of("message-ids.md")
     text = (ROOT / "docs/format/message-ids.md").read_text(encoding="utf-8")
     shown = MESSAGE_ID.search(text)
@@ -218,7 +218,7 @@ def test_message_ids() -> None:
     assert encode_unique_id(*expected) == unique.hex().upper()
 
 
-def test_config_json() -> None:
+def test_the_config_page_shows_files_as_they_are_written() -> None:
     shown = [e for e in examples("config-json.md") if e.label.startswith(("text: ", "json"))]
     assert len(shown) == 4
     for example in shown:
@@ -232,7 +232,7 @@ def test_config_json() -> None:
     assert lmq == LmqConsumerOffsets({"T1@group": {0: 5, 1: 7}}, {"%LMQ%a@%LMQ%g": 4})
 
 
-def test_wire() -> None:
+def test_the_wire_page_shows_frames_that_decode() -> None:
     """Both forms of the same request, there and back."""
     binary, start, header = examples("wire.md")
     assert [e.label for e in (binary, start, header)] == [
@@ -253,7 +253,7 @@ def test_wire() -> None:
         assert b"".join(encode_frame(command)) == frame
 
 
-def test_wire_numbers() -> None:
+def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
     """The table of languages, and the frames that the tests of the codec hold to Java's."""
     text = (ROOT / "docs/format/wire.md").read_text(encoding="utf-8")
     (listed,) = re.findall(r"of the peer: (.*?) …", " ".join(text.split()))

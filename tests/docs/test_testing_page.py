@@ -11,7 +11,7 @@ from tests.docs.pages import ROOT, blocks
 PAGE = ROOT / "docs" / "guide" / "testing-with-firetrail.md"
 
 
-def test_the_fixture_and_its_test(tmp_path: Path) -> None:
+def test_the_test_on_the_page_passes_with_the_fixture(tmp_path: Path) -> None:
     for block in blocks(PAGE):
         name = block.text.partition("\n")[0].removeprefix("# ")
         if block.language == "python" and name.endswith(".py"):

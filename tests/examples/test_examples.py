@@ -40,7 +40,7 @@ def run(program: str, folder: Path, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("program", SAID)
-def test_example(program: str, tmp_path: Path) -> None:
+def test_an_example_prints_its_results(program: str, tmp_path: Path) -> None:
     printed = run(program, tmp_path)
     assert [text for text in SAID[program] if text not in printed] == []
 
@@ -49,14 +49,14 @@ def test_no_example_is_forgotten() -> None:
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo", "shop"}
 
 
-def test_client(tmp_path: Path) -> None:
+def test_the_client_example_gets_its_messages(tmp_path: Path) -> None:
     """The one of Firetrail's own; those of others are run by the interop tests."""
     with BackgroundBroker() as broker:
         printed = run("clients/hello_firetrail", tmp_path, broker.namesrv)
     assert sorted(printed.splitlines()) == [f"got hello {n}" for n in range(3)]
 
 
-def test_shop(tmp_path: Path) -> None:
+def test_the_shop_writes_as_many_messages_as_asked(tmp_path: Path) -> None:
     assert "data: a day of a shop" in run("shop", tmp_path, "data", "5000")
     with Store.open(tmp_path / "data") as store:
         assert {"orders", "payments", "%RETRY%billing"} <= set(store.topics())
@@ -69,7 +69,7 @@ def all_queues(store: Store) -> list[tuple[str, int]]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")  # beside the other tests that need a JVM, not at the same time
-def test_demo(tmp_path: Path) -> None:
+def test_the_demo_shows_every_part(tmp_path: Path) -> None:
     require("pyspark", "pyarrow")
     printed = run("demo", tmp_path, "demo", "20000")
     for text in (

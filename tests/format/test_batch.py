@@ -27,7 +27,7 @@ items = st.builds(
 ONE = encode_batch([BatchItem(7, b"body", b"A\x01b\x02")])  # 30 bytes
 
 
-def test_literal() -> None:
+def test_a_batch_of_java_round_trips() -> None:
     raw, expected = LITERAL
     assert decode_batch(raw) == expected
     assert encode_batch(expected) == raw
@@ -85,7 +85,7 @@ def patched(at: int, value: int, size: int) -> bytes:
         ),
     ],
 )
-def test_bad_bytes(raw: bytes, message: str) -> None:
+def test_malformed_batches_are_refused(raw: bytes, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         decode_batch(raw)
     assert str(caught.value) == message

@@ -36,7 +36,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize(("raw", "checkpoint"), LITERALS)
-def test_literals(raw: str, checkpoint: Checkpoint) -> None:
+def test_checkpoints_of_java_round_trip(raw: str, checkpoint: Checkpoint) -> None:
     data = bytes.fromhex(raw).ljust(4096, b"\0")
     assert decode_checkpoint(data) == checkpoint
     assert encode_checkpoint(checkpoint) == data
@@ -49,7 +49,7 @@ def test_round_trip(checkpoint: Checkpoint) -> None:
     assert decode_checkpoint(memoryview(data)) == checkpoint
 
 
-def test_times() -> None:
+def test_the_recovery_time_is_the_earliest_with_a_margin() -> None:
     checkpoint = Checkpoint(physic_timestamp=10_000, logics_timestamp=9_000, index_timestamp=500)
     assert checkpoint.min_timestamp == 6_000
     assert checkpoint.min_timestamp_with_index == 500
@@ -62,7 +62,7 @@ def test_fields_of_later_versions_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 48, 4095])
-def test_short(size: int) -> None:
+def test_short_files_are_refused(size: int) -> None:
     with pytest.raises(FormatError) as caught:
         decode_checkpoint(bytes(size))
     assert str(caught.value) == f"checkpoint at offset 0: needs 4096 bytes, {size} are left"
@@ -79,7 +79,7 @@ def test_short(size: int) -> None:
         (40, "logics offset"),
     ],
 )
-def test_negative(at: int, field: str) -> None:
+def test_negative_times_are_refused(at: int, field: str) -> None:
     data = bytearray(CHECKPOINT_SIZE)
     data[at : at + 8] = b"\xff" * 8
     with pytest.raises(FormatError) as caught:
@@ -87,7 +87,7 @@ def test_negative(at: int, field: str) -> None:
     assert str(caught.value) == f"checkpoint {field} at offset {at}: -1 is negative"
 
 
-def test_too_wide() -> None:
+def test_times_that_do_not_fit_are_refused() -> None:
     with pytest.raises(FormatError, match=r"checkpoint index timestamp at offset 16: .* 64 bits"):
         encode_checkpoint(Checkpoint(index_timestamp=2**63))
 

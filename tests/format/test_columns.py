@@ -42,11 +42,11 @@ def test_round_capacities_get_more(asked: int, given: int) -> None:
     assert len(columns.table) == given * len(COLUMN_NAMES)
 
 
-def test_no_room_at_all() -> None:
+def test_a_table_without_room_is_empty() -> None:
     assert len(Columns(0).table) == 0
 
 
 @pytest.mark.parametrize("stop", Stop)
-def test_damage(stop: Stop) -> None:
+def test_only_some_stops_are_damage(stop: Stop) -> None:
     unharmed = {Stop.LIMIT, Stop.FULL, Stop.BLANK, Stop.EMPTY}
     assert stop.is_damage == (stop not in unharmed)

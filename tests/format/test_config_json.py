@@ -53,7 +53,7 @@ json_values = st.recursive(
 
 
 @pytest.mark.parametrize("written", [TOPICS, OFFSETS])
-def test_java_form(written: str) -> None:
+def test_files_of_java_are_written_unchanged(written: str) -> None:
     assert dumps(loads(written)) == written
 
 
@@ -104,13 +104,13 @@ def test_digits_inside_strings_stay_text() -> None:
     assert loads('{"a":"x,1:2","b":"{3:4}"}') == {"a": "x,1:2", "b": "{3:4}"}
 
 
-def test_liberties_of_fastjson() -> None:
+def test_the_liberties_of_fastjson_are_read() -> None:
     assert loads("{,'a':1,,b_1:'it',}") == {"a": 1, "b_1": "it"}
     assert loads("[1,2,]") == [1, 2]
     assert loads(r'"\v\x41\0\7\'\/"') == "\vA\0\x07'/"
 
 
-def test_surrogate_pairs() -> None:
+def test_surrogate_pairs_are_joined() -> None:
     assert loads(r'"\ud83d\ude00"') == "\U0001f600"
     assert loads(r'"\ud83d"') == "\ud83d"
 
@@ -207,10 +207,10 @@ class TestOnTheWire:
             ({"offsetTable": {}}, '{"offsetTable":{}}'),
         ],
     )
-    def test_compact(self, value: Any, expected: str) -> None:
+    def test_values_are_written_without_spaces(self, value: Any, expected: str) -> None:
         assert compact(value) == expected
 
-    def test_objects_as_keys(self) -> None:
+    def test_objects_may_be_keys(self) -> None:
         text = ' { {"brokerName" : "a", "queueId":0,"topic":"T1"} : {"x": 1} , }'
         assert loads(text) == {self.KEY: {"x": 1}}
         assert loads(dumps({"t": {self.KEY: 1}})) == {"t": {self.KEY: 1}}

@@ -10,7 +10,7 @@ from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 DEFAULT = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 
 
-def test_default_table() -> None:
+def test_the_default_table_has_18_levels() -> None:
     assert DEFAULT.max_level == 18
     assert DEFAULT.wait_ms(1) == 1_000
     assert DEFAULT.wait_ms(5) == 60_000
@@ -22,7 +22,7 @@ def test_deliver_time_of_the_golden_store() -> None:
     assert DEFAULT.deliver_time(3, store_time=1794725936349) == 1794725946349
 
 
-def test_days() -> None:
+def test_days_and_hours_are_parsed() -> None:
     assert DelayLevels.parse("1d  2h").waits_ms == (86_400_000, 7_200_000)
 
 

@@ -31,7 +31,7 @@ hosts = st.builds(lambda ip, port: Host(unpack_ip(ip), port), addresses, st.inte
 
 
 @pytest.mark.parametrize(("raw", "host", "text"), GOLDEN)
-def test_golden(raw: str, host: Host, text: str) -> None:
+def test_hosts_of_java_round_trip(raw: str, host: Host, text: str) -> None:
     data = bytes.fromhex(raw)
     assert decode_host(data, 0, len(data) == 20) == host
     assert encode_host(host) == data
@@ -72,7 +72,7 @@ def test_text_is_brought_to_one_form() -> None:
         ("0a010203ffffffff", 0, False, "port at offset 4: -1 is not in 0..65535"),
     ],
 )
-def test_bad_bytes(raw: str, at: int, is_v6: bool, message: str) -> None:
+def test_malformed_hosts_are_refused(raw: str, at: int, is_v6: bool, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         decode_host(bytes.fromhex(raw), at, is_v6)
     assert message in str(caught.value)
@@ -94,7 +94,7 @@ def test_bad_bytes(raw: str, at: int, is_v6: bool, message: str) -> None:
         ("[fe80::1%eth0]:1", "address at offset 0: 'fe80::1%eth0' is not"),
     ],
 )
-def test_bad_text(text: str, message: str) -> None:
+def test_malformed_addresses_are_refused(text: str, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         parse_host(text)
     assert message in str(caught.value)

@@ -27,7 +27,7 @@ ips = (st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)).
 
 
 @pytest.mark.parametrize(("text", "message_id"), LITERALS)
-def test_literals(text: str, message_id: MessageId) -> None:
+def test_message_ids_of_java_round_trip(text: str, message_id: MessageId) -> None:
     assert decode_message_id(text) == message_id
     assert decode_message_id(text.lower()) == message_id
     assert encode_message_id(*message_id) == text
@@ -41,7 +41,7 @@ def test_offset_id_round_trip(host: Host, offset: int) -> None:
     assert decode_message_id(text) == (host, offset)
 
 
-def test_unique_id_from_java() -> None:
+def test_a_unique_id_of_java_round_trips() -> None:
     """Made by MessageClientIDSetter of 4.9.8 in a process with this id and class loader hash."""
     text = "FD0000000000000000000000000000023D6930946E0949FE70000000"
     expected = UniqueId("fd00::2", 15721, 815033865, 1241411584, 0)
@@ -89,13 +89,13 @@ def test_unique_id_keeps_low_bits() -> None:
         ("\uff10" * 32, "at offset 0: '\uff10' is not a hex digit"),
     ],
 )
-def test_bad_text(decode, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
+def test_malformed_ids_are_refused(decode, text: str, message: str) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(FormatError) as caught:
         decode(text)
     assert message in str(caught.value)
 
 
-def test_bad_offset_id() -> None:
+def test_ports_and_offsets_out_of_range_are_refused() -> None:
     with pytest.raises(FormatError, match="port at offset 4: -1 is not in 0"):
         decode_message_id("C0A80102FFFFFFFF00000000000000A6")
     with pytest.raises(FormatError, match="message id physical offset at offset 16: -1 is neg"):

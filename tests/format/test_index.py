@@ -71,7 +71,7 @@ def index_file(geometry: IndexGeometry, keys: int, seed: int = 0) -> bytearray:
     return data
 
 
-def test_literals() -> None:
+def test_headers_slots_and_entries_of_java_round_trip() -> None:
     raw, header = HEADER
     assert decode_index_header(bytes.fromhex(raw)) == header
     assert encode_index_header(header) == bytes.fromhex(raw)
@@ -90,7 +90,7 @@ def test_entry_round_trip(entry: IndexEntry, before: bytes) -> None:
     assert decode_index_entry(before + encode_index_entry(entry), len(before)) == entry
 
 
-def test_positions() -> None:
+def test_slots_and_entries_have_the_positions_of_java() -> None:
     assert slot_at(0) == 40
     assert slot_at(53) == 252
     assert entry_at(100, 1) == 460
@@ -113,7 +113,9 @@ def test_a_new_file_continues_at_entry_1() -> None:
         (1_000 + 1000 * 2**31, 1_000, 2**31 - 1),
     ],
 )
-def test_entry_seconds(store_time: int, begin: int, seconds: int) -> None:
+def test_entries_have_the_seconds_since_the_begin(
+    store_time: int, begin: int, seconds: int
+) -> None:
     assert entry_seconds(store_time, begin) == seconds
 
 
@@ -128,7 +130,7 @@ def test_entry_seconds(store_time: int, begin: int, seconds: int) -> None:
         (36, 4, "entry count"),
     ],
 )
-def test_negative_in_header(at: int, width: int, field: str) -> None:
+def test_negative_fields_of_a_header_are_refused(at: int, width: int, field: str) -> None:
     data = bytearray(40)
     data[at : at + width] = b"\xff" * width
     with pytest.raises(FormatError) as caught:
@@ -140,7 +142,7 @@ def test_negative_in_header(at: int, width: int, field: str) -> None:
     ("at", "width", "field"),
     [(0, 4, "key hash"), (4, 8, "physical offset"), (12, 4, "seconds"), (16, 4, "previous")],
 )
-def test_negative_in_entry(at: int, width: int, field: str) -> None:
+def test_negative_fields_of_an_entry_are_refused(at: int, width: int, field: str) -> None:
     data = bytearray(480)
     data[460 + at : 460 + at + width] = b"\xff" * width
     with pytest.raises(FormatError) as caught:
@@ -148,7 +150,7 @@ def test_negative_in_entry(at: int, width: int, field: str) -> None:
     assert str(caught.value) == f"index entry {field} at offset {460 + at}: -1 is negative"
 
 
-def test_negative_slot() -> None:
+def test_a_negative_slot_is_refused() -> None:
     with pytest.raises(FormatError, match="index slot newest entry at offset 40: -1 is negative"):
         decode_index_slot(bytes(40) + b"\xff" * 4, 40)
 
@@ -162,7 +164,7 @@ def test_cut_off() -> None:
         decode_index_slot(bytes(42), 40)
 
 
-def test_too_wide() -> None:
+def test_values_that_do_not_fit_are_refused() -> None:
     with pytest.raises(FormatError, match="index header entry count at offset 36: 2147483648"):
         encode_index_header(IndexHeader(entry_count=2**31))
     with pytest.raises(FormatError, match="index entry seconds at offset 12: 2147483648"):
@@ -172,18 +174,20 @@ def test_too_wide() -> None:
 @pytest.mark.parametrize(
     "geometry", [(100, 400), (1, 4), (DEFAULT_SLOTS, DEFAULT_ENTRIES), (DEFAULT_SLOTS, 7)]
 )
-def test_usual_geometry_from_the_size(geometry: tuple[int, int]) -> None:
+def test_a_usual_geometry_is_inferred_from_the_size(geometry: tuple[int, int]) -> None:
     assert infer_geometry(index_file_size(*geometry)) == geometry
 
 
 @pytest.mark.parametrize("size", [0, 40, 41, 124 + 4, 35_896])
-def test_no_geometry(size: int) -> None:
+def test_a_size_without_a_geometry_is_refused(size: int) -> None:
     with pytest.raises(FormatError, match="fits neither 4 entries per slot nor the default slots"):
         infer_geometry(size)
 
 
 @given(st.integers(2, 300), st.integers(3, 300), st.integers(2, 299), st.integers(0, 99))
-def test_any_geometry_from_the_content(slots: int, room: int, keys: int, seed: int) -> None:
+def test_any_geometry_is_found_from_the_content(
+    slots: int, room: int, keys: int, seed: int
+) -> None:
     geometry = IndexGeometry(slots, room)
     data = index_file(geometry, min(keys, room - 1), seed)
     found = find_geometry(memoryview(data))
@@ -193,11 +197,11 @@ def test_any_geometry_from_the_content(slots: int, room: int, keys: int, seed: i
         assert found == geometry
 
 
-def test_geometry_of_a_file_without_keys() -> None:
+def test_a_file_without_keys_has_the_usual_geometry() -> None:
     assert find_geometry(bytes(index_file_size(100, 400))) == (100, 400)
 
 
-def test_geometry_of_a_torn_file() -> None:
+def test_a_torn_file_has_the_geometry_of_its_size() -> None:
     """The header says more than the entries: the size decides."""
     data = index_file(IndexGeometry(100, 400), keys=50)
     header = decode_index_header(data)

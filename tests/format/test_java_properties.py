@@ -42,7 +42,7 @@ def parsed(text: str) -> dict[str, str]:
         ("a=1\x0b\x852\u2028", {"a": "1\x0b\x852\u2028"}),
     ],
 )
-def test_syntax(text: str, expected: dict[str, str]) -> None:
+def test_the_syntax_of_java_properties_is_read(text: str, expected: dict[str, str]) -> None:
     assert parsed(text) == expected
 
 

@@ -39,12 +39,12 @@ def utf16(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("text", "value"), FROM_JAVA)
-def test_from_java(text: str, value: int) -> None:
+def test_hashes_are_those_of_java(text: str, value: int) -> None:
     assert java_hash(text) == value
 
 
 @given(st.text(st.characters(), max_size=200))
-def test_definition(text: str) -> None:
+def test_hashes_follow_the_definition(text: str) -> None:
     """Any code points, lone surrogates too."""
     assert java_hash(text) == by_definition(utf16(text))
 
@@ -72,7 +72,7 @@ def test_bytes_that_are_not_utf8(raw: bytes, replaced: int) -> None:
     assert java_text(raw) == "\ufffd" * replaced + "B"
 
 
-def test_index_key_of_the_golden_store() -> None:
+def test_hashes_of_keys_are_those_of_a_java_index() -> None:
     """Entries 1 to 3 of its index: the unique key, then the two keys of the first message."""
     assert index_key_hash("T1", "0A01020300002A9F0000000000000000") == 0x7E84F479
     assert index_key_hash("T1", "k0") == 0x04B68D0B

@@ -20,7 +20,7 @@ def test_nobody_moves_a_field() -> None:
         layout.UNIT.another = 1  # type: ignore[attr-defined]
 
 
-def test_record() -> None:
+def test_the_head_of_a_record_has_the_offsets_of_java() -> None:
     assert dict(layout.RECORD_HEAD.offsets) == {
         "total_size": 0,
         "magic": 4,
@@ -52,12 +52,14 @@ def test_record() -> None:
         (layout.INDEX_ENTRY, [0, 4, 12, 16], 20),
     ],
 )
-def test_others(structure: Layout, offsets: list[int], size: int) -> None:
+def test_structures_have_the_offsets_and_sizes_of_java(
+    structure: Layout, offsets: list[int], size: int
+) -> None:
     assert list(structure.offsets.values()) == offsets
     assert structure.size == size
 
 
-def test_constants() -> None:
+def test_constants_are_those_of_java() -> None:
     assert layout.MAGIC_V1 == -626843481 & 0xFFFFFFFF
     assert layout.MAGIC_V2 == -626843477 & 0xFFFFFFFF
     assert layout.MAGIC_BLANK == -875286124 & 0xFFFFFFFF

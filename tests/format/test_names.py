@@ -78,7 +78,7 @@ def test_not_an_index_name(name: str) -> None:
     assert parse_index_name(name) is None
 
 
-def test_queue_folder() -> None:
+def test_folders_of_queues_are_named_as_by_java() -> None:
     assert queue_folder("T1", 0) == "consumequeue/T1/0"
     assert queue_folder("%RETRY%group+topic", 3) == "consumequeue/%RETRY%group+topic/3"
 
@@ -99,7 +99,7 @@ def test_a_folder_name_is_one_part_of_a_path(name: str) -> None:
 
 
 @pytest.mark.parametrize("queue_id", [-1, 2**31])
-def test_queue_id_out_of_range(queue_id: int) -> None:
+def test_a_queue_id_out_of_range_is_refused(queue_id: int) -> None:
     with pytest.raises(IllegalMessageError, match=f"queue id: {queue_id} is not in 0..2147483647"):
         queue_folder("T1", queue_id)
 
@@ -110,14 +110,14 @@ def test_queue_id_round_trip(queue_id: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "01", "-1", "x", "1x", "2147483648", "9" * 5000, "\u0663"])
-def test_not_a_queue_id(name: str) -> None:
+def test_other_names_are_not_queue_ids(name: str) -> None:
     assert parse_queue_id(name) is None
 
 
 @pytest.mark.parametrize(
     "topic", ["T1", "a-b_c|d%e", "x" * 127, "%RETRY%" + "x" * 248, "%DLQ%" + "x" * 250]
 )
-def test_good_topic(topic: str) -> None:
+def test_valid_topics_are_accepted(topic: str) -> None:
     check_topic(topic)
 
 
@@ -136,7 +136,7 @@ def test_good_topic(topic: str) -> None:
         ("%DLQ%" + "x" * 251, "has 256 bytes, the limit is 255"),
     ],
 )
-def test_bad_topic(topic: str, rule: str) -> None:
+def test_invalid_topics_are_refused_with_the_rule(topic: str, rule: str) -> None:
     with pytest.raises(IllegalMessageError) as caught:
         check_topic(topic)
     assert rule in str(caught.value)

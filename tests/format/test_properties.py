@@ -21,7 +21,7 @@ messy = st.lists(st.sampled_from([b"A", b"B", b"\x01", b"\x02", b"\xff"]), max_s
 )
 
 
-def test_golden() -> None:
+def test_properties_of_java_round_trip() -> None:
     raw, expected = GOLDEN
     assert decode_properties(raw) == expected
     assert encode_properties(expected) == raw + b"\x02"
@@ -65,7 +65,7 @@ def test_get_equals_decode_on_anything(raw: bytes, name: str) -> None:
         (b"A\x01\xff\x02", {"A": "\ufffd"}),
     ],
 )
-def test_java_parser_rules(raw: bytes, expected: dict[str, str]) -> None:
+def test_odd_properties_are_read_as_by_java(raw: bytes, expected: dict[str, str]) -> None:
     assert decode_properties(raw) == expected
     for name in ["A", "B"]:
         assert get_property(raw, name) == expected.get(name)

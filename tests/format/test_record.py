@@ -30,7 +30,7 @@ def decoded(data: bytes | bytearray | memoryview, at: int = 0, *, check_crc: boo
     return record
 
 
-def test_sample() -> None:
+def test_a_record_of_java_is_decoded() -> None:
     record = decoded(SAMPLE[:100] + SAMPLE[100:])
     assert record == Record(
         size=166,
@@ -58,12 +58,12 @@ def test_sample() -> None:
     assert record.crc_ok
 
 
-def test_frozen() -> None:
+def test_a_record_cannot_be_changed() -> None:
     with pytest.raises(AttributeError):
         decoded(SAMPLE).queue_id = 1  # type: ignore[misc]
 
 
-def test_without_properties() -> None:
+def test_a_record_without_properties_has_no_tags_and_keys() -> None:
     record = decoded(Draft(properties=b"").pack(0))
     assert record.properties == {}
     assert record.tags is record.unique_key is None
@@ -71,7 +71,7 @@ def test_without_properties() -> None:
 
 
 @given(drafts, st.binary(max_size=20), st.integers(0, 2**63 - 1))
-def test_every_field(draft: Draft, before: bytes, offset: int) -> None:
+def test_every_field_is_decoded(draft: Draft, before: bytes, offset: int) -> None:
     data = before + draft.pack(offset) + b"behind"
     record = decoded(memoryview(data), len(before))
     assert record.size == draft.size
@@ -88,7 +88,7 @@ def test_every_field(draft: Draft, before: bytes, offset: int) -> None:
 
 
 @given(st.binary(max_size=150), st.integers(-10, 160))
-def test_anything(data: bytes, at: int) -> None:
+def test_any_bytes_are_a_record_or_a_format_error(data: bytes, at: int) -> None:
     """Either a value or an error that says where; never another exception."""
     if len(data) >= 36:
         data = b"\0\0\0" + data[3:4] + pack(">I", layout.MAGIC_V1) + data[8:]
@@ -106,12 +106,12 @@ def test_values_outlive_the_buffer() -> None:
 
 
 class TestBlank:
-    def test_size(self) -> None:
+    def test_a_blank_has_its_size(self) -> None:
         assert decode_record(pack(">iI", 1234, layout.MAGIC_BLANK)) == Blank(1234)
         assert decode_record(bytes(5) + pack(">iI", 8, layout.MAGIC_BLANK), 5) == Blank(8)
 
     @pytest.mark.parametrize("size", [7, 0, -1])
-    def test_too_small(self, size: int) -> None:
+    def test_a_blank_that_is_too_small_is_refused(self, size: int) -> None:
         with pytest.raises(FormatError, match=f"blank size at offset 0: {size} is less than 8"):
             decode_record(pack(">iI", size, layout.MAGIC_BLANK))
 
@@ -136,7 +136,9 @@ class TestErrors:
             (98, ">h", -1, "properties length at offset 108: -1 does not end at the total size "),
         ],
     )
-    def test_field_and_offset(self, at: int, code: str, value: int, message: str) -> None:
+    def test_errors_name_field_and_offset(
+        self, at: int, code: str, value: int, message: str
+    ) -> None:
         data = bytearray(self.AT) + Draft().pack(0)
         pack_into(code, data, self.AT + at, value)
         with pytest.raises(FormatError) as caught:
@@ -150,7 +152,7 @@ class TestErrors:
             decode_record(data)
 
     @pytest.mark.parametrize(("size", "at"), [(0, 0), (7, 0), (100, 93), (100, 200), (100, -8)])
-    def test_not_there(self, size: int, at: int) -> None:
+    def test_a_record_outside_the_buffer_is_an_error(self, size: int, at: int) -> None:
         with pytest.raises(FormatError, match=f"record at offset {at}: "):
             decode_record(bytes(size), at)
 

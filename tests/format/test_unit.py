@@ -36,7 +36,7 @@ def name_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize(("raw", "unit"), LITERALS)
-def test_literals(raw: str, unit: ConsumeQueueUnit) -> None:
+def test_units_of_java_round_trip(raw: str, unit: ConsumeQueueUnit) -> None:
     assert decode_unit(bytes.fromhex(raw)) == unit
     assert encode_unit(unit) == bytes.fromhex(raw)
 
@@ -79,7 +79,7 @@ def test_cut_off(size: int, at: int, message: str) -> None:
         (ConsumeQueueUnit(0, 1, -(2**63) - 1), "unit tags code at offset 12: -92233720368547758"),
     ],
 )
-def test_too_wide(unit: ConsumeQueueUnit, message: str) -> None:
+def test_values_that_do_not_fit_are_refused(unit: ConsumeQueueUnit, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         encode_unit(unit)
     assert message in str(caught.value)
@@ -102,7 +102,7 @@ def test_golden_files_re_encode(path: Path) -> None:
     assert written == sorted(written, reverse=True)  # zeros only at the end
 
 
-def test_golden_pre_blank() -> None:
+def test_the_first_unit_of_a_rebuilt_queue_is_the_pre_blank() -> None:
     """The rebuilt store lost its oldest log files: queue T1/0 starts at unit 48."""
     data = (GOLDEN / "v4-rebuilt/consumequeue/T1/0/00000000000000000000").read_bytes()
     assert data[: 48 * UNIT_SIZE] == encode_unit(PRE_BLANK) * 48

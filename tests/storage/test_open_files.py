@@ -56,7 +56,7 @@ def write(segment: Segment, data: bytes) -> None:
 @pytest.mark.parametrize(
     ("descriptors", "most"), [(0, LEAST), (256, LEAST), (1024, 256), (20_000, 5000), (10**6, MOST)]
 )
-def test_how_many(descriptors: int, most: int) -> None:
+def test_the_limit_is_a_share_of_the_descriptors(descriptors: int, most: int) -> None:
     assert OpenSegments(descriptors).most == most
 
 
@@ -142,7 +142,7 @@ def test_a_closed_one_counts_no_more(segments: list[Segment], open_segments: Ope
     assert all(segment.close_if_idle() for segment in segments)
 
 
-def test_many_threads(segments: list[Segment]) -> None:
+def test_many_threads_share_the_open_files(segments: list[Segment]) -> None:
     """Each thread writes files of its own and reads all; the files take turns in being open."""
 
     def use(thread: int) -> None:

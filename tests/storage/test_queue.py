@@ -116,7 +116,7 @@ class TestLoad:
         assert [segment.base for segment in again.segments] == [0]
         assert queue.path_of(SIZE).exists() is not writable
 
-    def test_an_empty_file_alone(self, queue: SegmentQueue) -> None:
+    def test_an_empty_file_alone_is_an_empty_queue(self, queue: SegmentQueue) -> None:
         roll(queue, 1)
         os.truncate(queue.path_of(0), 0)
         again = reloaded(queue)
@@ -129,7 +129,9 @@ class TestFind:
         ("offset", "base"),
         [(0, 0), (SIZE - 1, 0), (SIZE, SIZE), (3 * SIZE - 1, 2 * SIZE), (3 * SIZE, None)],
     )
-    def test_by_offset(self, queue: SegmentQueue, offset: int, base: int | None) -> None:
+    def test_a_segment_is_found_by_any_offset_inside(
+        self, queue: SegmentQueue, offset: int, base: int | None
+    ) -> None:
         roll(queue, 3)
         found = queue.find(offset)
         assert (None if found is None else found.base) == base
@@ -142,11 +144,11 @@ class TestFind:
         assert queue.segments[0].base == SIZE
         assert queue.find(-1) is None
 
-    def test_nothing_in_an_empty_queue(self, queue: SegmentQueue) -> None:
+    def test_nothing_is_found_in_an_empty_queue(self, queue: SegmentQueue) -> None:
         assert queue.find(0) is None
         assert queue.read(0, 1) is None
 
-    def test_from_offset(self, queue: SegmentQueue) -> None:
+    def test_segments_are_listed_from_an_offset_on(self, queue: SegmentQueue) -> None:
         roll(queue, 3)
         assert [s.base for s in queue.from_offset(SIZE - 1)] == [0, SIZE, 2 * SIZE]
         assert [s.base for s in queue.from_offset(SIZE)] == [SIZE, 2 * SIZE]
@@ -191,7 +193,7 @@ class TestRoll:
 
 
 class TestTruncate:
-    def test_inside_a_file(self, queue: SegmentQueue) -> None:
+    def test_a_cut_inside_a_file_keeps_its_beginning(self, queue: SegmentQueue) -> None:
         roll(queue, 3)
         assert queue.truncate(SIZE + 100) > SIZE
         assert [s.base for s in queue.segments] == [0, SIZE]
@@ -201,7 +203,7 @@ class TestTruncate:
         assert content == b"\2" * 100 + bytes(SIZE - 100)
         assert queue.path_of(0).read_bytes() == b"\1" * SIZE
 
-    def test_between_two_files(self, queue: SegmentQueue) -> None:
+    def test_a_cut_between_two_files_keeps_the_first_full(self, queue: SegmentQueue) -> None:
         roll(queue, 3)
         assert queue.truncate(SIZE) == 2 * SIZE
         assert [s.base for s in queue.segments] == [0]
@@ -219,7 +221,7 @@ class TestTruncate:
         assert queue.wrote_offset == 0
         assert queue.path_of(0).read_bytes() == bytes(SIZE)
 
-    def test_before_the_first_file(self, queue: SegmentQueue) -> None:
+    def test_a_cut_before_the_first_file_empties_it(self, queue: SegmentQueue) -> None:
         roll(queue, 2)
         queue.retire_first(0)
         queue.truncate(5)
@@ -273,7 +275,9 @@ class TestRetire:
         queue.sweep(0)
         assert not queue.path_of(0).exists()
 
-    def test_while_another_thread_appends(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_queue_is_retired_from_while_another_thread_appends(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
         """Neither change of the list may undo the other."""
         rounds = 3000
         queue = SegmentQueue(machine.system, tmp_path, SIZE)

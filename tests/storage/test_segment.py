@@ -93,7 +93,7 @@ class TestGrowth:
         segment.allocate(9 * PAGE_SIZE)
         assert segment.allocated == 9 * PAGE_SIZE
 
-    def test_never_beyond_the_file(self, segment: Segment) -> None:
+    def test_space_is_never_allocated_beyond_the_file(self, segment: Segment) -> None:
         segment.allocate(15 * PAGE_SIZE)
         segment.wrote_to(15 * PAGE_SIZE)
         segment.allocate(15 * PAGE_SIZE + 1)
@@ -139,7 +139,7 @@ class TestPositions:
             (SIZE, SIZE, 0, False),
         ],
     )
-    def test_least_pages(
+    def test_a_flush_waits_for_the_least_pages(
         self, segment: Segment, flushed: int, committed: int, least_pages: int, due: bool
     ) -> None:
         segment.set_position(flushed)
@@ -249,7 +249,9 @@ class TestDestroy:
         assert segment.destroy(10_000)
         assert not segment.path.exists()
 
-    def test_for_the_grace_time_at_most(self, segment: Segment, machine: Machine) -> None:
+    def test_readers_are_waited_for_during_the_grace_time_at_most(
+        self, segment: Segment, machine: Machine
+    ) -> None:
         segment.view[0:3] = b"abc"
         held = segment.view[0:3]
         assert not segment.destroy(10_000)

@@ -121,11 +121,11 @@ class TestUnits:
         assert not any(units[position:])
 
     @given(st.lists(few_queues, max_size=12))
-    def test_as_by_hand(self, messages: list[Draft]) -> None:
+    def test_units_equal_those_derived_by_hand(self, messages: list[Draft]) -> None:
         self.assert_units(messages)
 
     @given(st.lists(drafts, max_size=4))
-    def test_any_records(self, messages: list[Draft]) -> None:
+    def test_units_of_any_records_equal_those_derived_by_hand(self, messages: list[Draft]) -> None:
         self.assert_units(
             [
                 replace(
@@ -139,7 +139,7 @@ class TestUnits:
         )
 
     @given(st.permutations(range(12)))
-    def test_queue_offsets_in_any_order(self, order: list[int]) -> None:
+    def test_queue_offsets_may_come_in_any_order(self, order: list[int]) -> None:
         self.assert_units([Draft(queue_offset=offset) for offset in order])
 
     def test_consecutive_offsets_of_several_queues_are_one_run_each(self) -> None:
@@ -150,11 +150,11 @@ class TestUnits:
         _, runs = derive_units(log, columns.table, 60, WAITS)
         assert runs == [(first, 10, 200 * first) for first in range(6)]
 
-    def test_topics_of_one_hash(self) -> None:
+    def test_topics_with_equal_hashes_are_kept_apart(self) -> None:
         assert java_hash("Aa") == java_hash("BB")
         self.assert_units([Draft(topic=topic) for topic in (b"Aa", b"BB", b"Aa", b"BB")])
 
-    def test_a_topic_that_only_hashes_like_the_schedule_topic(self) -> None:
+    def test_a_topic_with_the_hash_of_the_schedule_topic_is_an_ordinary_one(self) -> None:
         topic = SCHEDULE_TOPIC.removesuffix("XX") + "Y9"
         assert java_hash(topic) == java_hash(SCHEDULE_TOPIC)
         self.assert_units([Draft(topic=topic.encode(), properties=b"DELAY\x013\x02TAGS\x01t")])
@@ -178,7 +178,7 @@ class TestUnits:
         assert derive_units(log, columns.table, 0, WAITS) == (bytearray(), [])
 
     @pytest.mark.parametrize("rows", [-1, 8, 2**62, -(2**62)])
-    def test_rows_outside_of_the_table(self, rows: int) -> None:
+    def test_rows_outside_the_table_are_refused(self, rows: int) -> None:
         log, columns = scanned([Draft()] * 5)
         with pytest.raises(ValueError, match=f"{rows} rows exceed a table of 7"):
             derive_units(log, columns.table, rows, WAITS)
@@ -194,7 +194,7 @@ class TestUnits:
             (col.TOPIC_SIZE, 2**63 - 1),
         ],
     )
-    def test_a_table_of_another_buffer(self, column: int, value: int) -> None:
+    def test_a_table_of_another_buffer_is_refused(self, column: int, value: int) -> None:
         messages = [Draft(queue_offset=i) for i in range(3)]
         log, columns = scanned(messages)
         for row in range(3):
@@ -214,7 +214,7 @@ class TestEntries:
     @given(st.lists(few_queues, max_size=8))
     @example([Draft(properties=b"KEYS\x01a b  c \x02UNIQ_KEY\x01u"), Draft(sys_flag=12)])
     @example([Draft(topic=b"\xe4\xb8\xad", properties=b"KEYS\x01\xff \xf0\x9f\x98\x80")])
-    def test_as_by_hand(self, messages: list[Draft]) -> None:
+    def test_entries_equal_those_derived_by_hand(self, messages: list[Draft]) -> None:
         log, columns = scanned(messages)
         entries = entry_room()
         for tags in (False, True):
@@ -269,7 +269,9 @@ class TestEntries:
         ("first", "rows", "room"),
         [(-1, 3, 20000), (0, 8, 20000), (0, 2**62, 20000), (0, 3, ENTRIES_PER_RECORD_MAX - 1)],
     )
-    def test_arguments(self, first: int, rows: int, room: int) -> None:
+    def test_rows_and_room_outside_the_table_are_refused(
+        self, first: int, rows: int, room: int
+    ) -> None:
         log, columns = scanned([Draft()] * 5)
         with pytest.raises(ValueError, match=f"rows {first}:{rows} of 7, room for {room} entries"):
             derive_entries(log, columns.table, first, rows, entry_room(room))
@@ -279,7 +281,7 @@ class TestEntries:
         ("suffix", "value"),
         [("AT", -1), ("AT", 2**62), ("AT", -(2**63)), ("SIZE", 10**4), ("SIZE", 2**63 - 1)],
     )
-    def test_a_table_of_another_buffer(self, part: str, suffix: str, value: int) -> None:
+    def test_a_table_of_another_buffer_is_refused(self, part: str, suffix: str, value: int) -> None:
         messages = [Draft(properties=b"KEYS\x01k\x02UNIQ_KEY\x01u\x02TAGS\x01t")] * 3
         log, columns = scanned(messages)
         columns.column(getattr(col, f"{part}_{suffix}"))[1] = value
@@ -291,7 +293,7 @@ class TestEntries:
         columns.column(col.KEYS_SIZE)[0] = columns.column(col.UNIQUE_KEY_SIZE)[0] = -5
         assert derive_entries(fenced(log), columns.table, 0, 1, entry_room()) == (0, 1)
 
-    def test_empty_buffer(self) -> None:
+    def test_an_empty_buffer_gives_no_entries(self) -> None:
         _, columns = scanned([Draft(properties=b"")])
         assert derive_entries(b"", columns.table, 0, 1, entry_room()) == (0, 1)
         table = memoryview(array("q", bytes(8 * len(COLUMN_NAMES))))

@@ -235,7 +235,7 @@ def test_index_rebuilt(store: str, rows_max: int) -> None:
     assert rebuilt_index(store, rows_max) == index_files(store)
 
 
-def test_some_index_rolls_over() -> None:
+def test_some_golden_index_has_several_files() -> None:
     assert {len(index_files(store)) for store in STORES} > {1, 2}
 
 
@@ -255,7 +255,7 @@ def test_index_finds_every_key(store: str) -> None:
 
 
 @every_store
-def test_index_chains_linked_anew(store: str) -> None:
+def test_index_chains_are_relinked_as_java_linked_them(store: str) -> None:
     for data in index_files(store):
         slots, _ = find_geometry(data)
         header = decode_index_header(data)

@@ -20,7 +20,9 @@ HOSTS = ("127.0.0.1:10911", "[2001:db8::1]:10911")
     st.sampled_from(HOSTS),
     st.integers(0, 8),
 )
-def test_as_one_by_one(sizes: list[int], offset: int, address: str, cut: int) -> None:
+def test_ids_equal_those_encoded_one_by_one(
+    sizes: list[int], offset: int, address: str, cut: int
+) -> None:
     host = parse_host(address)
     records = b"".join(pack(">i", size) + bytes(size - 4) for size in sizes)
     records = records[: max(len(records) - cut, 0)]

@@ -91,7 +91,9 @@ def built(entries: list[Key]) -> tuple[Model, bytes]:
 
 class TestAppend:
     @given(keys, st.integers(0, 20))
-    def test_as_the_model(self, entries: list[Key], split: int) -> None:
+    def test_an_appended_file_equals_that_of_the_model(
+        self, entries: list[Key], split: int
+    ) -> None:
         model, expected = built(entries)
         data = fenced(bytes(index_file_size(SLOTS, ENTRIES)))
         split = min(split, len(entries))
@@ -102,7 +104,7 @@ class TestAppend:
         assert bytes(data) == expected
 
     @given(keys)
-    def test_a_file_after_another(self, entries: list[Key]) -> None:
+    def test_a_later_file_continues_times_and_offsets(self, entries: list[Key]) -> None:
         """It starts with the times and offsets of the end of the one before."""
         model = Model(5000, 5000, 777, 777)
         for key in entries:
@@ -129,7 +131,7 @@ class TestAppend:
             assert append_entries(data, SLOTS, limit, as_array([(1, 2, 3)]), 0, 1) == 0
             assert not any(data)
 
-    def test_nothing_to_append(self) -> None:
+    def test_appending_nothing_changes_nothing(self) -> None:
         data = bytearray(index_file_size(SLOTS, ENTRIES))
         assert append_entries(data, SLOTS, ENTRIES, array("q"), 0, 0) == 0
         assert append_entries(data, SLOTS, ENTRIES, as_array([(1, 2, 3)] * 4), 3, 2) == 3
@@ -166,7 +168,7 @@ class TestAppend:
         append_entries(data, SLOTS, ENTRIES, as_array([(1, 20, 1)]), 0, 1)
         assert data == built([(0, 10, 1), (1, 20, 1)])[1]
 
-    def test_times_far_apart(self) -> None:
+    def test_times_far_apart_are_clamped_as_in_the_model(self) -> None:
         entries = [(1, 0, 1), (2, 0, 2**62), (3, 0, -(2**62)), (4, 0, 0)]
         data = bytearray(index_file_size(SLOTS, ENTRIES))
         append_entries(data, SLOTS, ENTRIES, as_array(entries), 0, 4)
@@ -175,7 +177,7 @@ class TestAppend:
 
 class TestWalk:
     @given(keys, hashes, times, times, st.integers(-1, 10))
-    def test_as_the_model(
+    def test_a_walk_finds_what_the_model_finds(
         self, entries: list[Key], key_hash: int, begin: int, end: int, limit: int
     ) -> None:
         model, data = built(entries)
@@ -200,7 +202,7 @@ class TestWalk:
             same_time = {o for h, o, t in taken if h == key_hash and t == time}
             assert same_time <= set(walk(data, SLOTS, key_hash, time, time, 100))
 
-    def test_the_first_entry_of_a_later_file(self) -> None:
+    def test_times_in_a_later_file_count_from_the_file_before(self) -> None:
         """Its seconds count from the end of the file before, not from its own begin."""
         data = bytearray(index_file_size(SLOTS, ENTRIES))
         data[:40] = encode_index_header(IndexHeader(1000, 1000))
@@ -209,7 +211,7 @@ class TestWalk:
         assert walk(data, SLOTS, 1, 62_000, 62_000, 9) == [12]
         assert walk(data, SLOTS, 1, 0, 70_000, 9) == [12, 11]
 
-    def test_an_empty_file(self) -> None:
+    def test_a_walk_in_an_empty_file_finds_nothing(self) -> None:
         assert walk(bytes(index_file_size(SLOTS, ENTRIES)), SLOTS, 1, 0, 9, 9) == []
         assert walk(bytes(slot_at(SLOTS)), SLOTS, 1, 0, 9, 9) == []
 
@@ -242,7 +244,7 @@ class TestWalk:
                 pack_into(">i", circle, entry_at(SLOTS, number) + 16, previous)
                 assert len(walk(circle, SLOTS, 0, 0, 9999, 100)) <= 3
 
-    def test_a_header_that_promises_too_much(self) -> None:
+    def test_a_header_that_promises_too_much_does_no_harm(self) -> None:
         data = bytearray(built([(0, 1, 1)])[1])
         pack_into(">i", data, 36, 2**31 - 1)
         for newest in (1, 2, ENTRIES - 1, ENTRIES, ENTRIES + 1, 2**31 - 1, -1):
@@ -287,7 +289,7 @@ class TestCount:
             count_entries(file, slots, limit, 2**62)
 
     @pytest.mark.parametrize("limit", [1, 0, -1, -(2**63)])
-    def test_no_room_for_any(self, limit: int) -> None:
+    def test_a_file_without_room_has_no_entries(self, limit: int) -> None:
         assert count_entries(built([(1, 2, 3)])[1], SLOTS, limit, 2**62) == 0
 
 
@@ -328,7 +330,7 @@ class TestCut:
         assert file == expected
 
     @pytest.mark.parametrize("key_hash", [-1, -(2**31)])
-    def test_an_entry_without_a_hash(self, key_hash: int) -> None:
+    def test_a_damaged_entry_prevents_a_cut(self, key_hash: int) -> None:
         """Nothing is changed where one of the entries to keep is damaged."""
         data = bytearray(built([(i, i, i) for i in range(6)])[1])
         at = entry_at(SLOTS, 3)
@@ -354,7 +356,7 @@ class TestCut:
             (2**63 - 1, 1, 1),
         ],
     )
-    def test_arguments(self, slots: int, keep: int, used: int) -> None:
+    def test_wrong_slots_and_counts_are_refused(self, slots: int, keep: int, used: int) -> None:
         file = fenced(bytes(index_file_size(SLOTS, ENTRIES)))
         with pytest.raises(ValueError, match=f"index file of {slots} slots|keep is {keep},"):
             cut_entries(file, slots, keep, used)

@@ -78,7 +78,9 @@ def assert_agree(data: bytes, base: int, check: Check) -> None:
 
 class TestGoodRecords:
     @given(st.lists(drafts, max_size=5), st.integers(0, 2**62), st.sampled_from(ANY_RECORD))
-    def test_every_column(self, messages: list[Draft], base: int, check: Check) -> None:
+    def test_every_column_is_as_decoded(
+        self, messages: list[Draft], base: int, check: Check
+    ) -> None:
         log = pack_log(messages, base)
         columns, rows, at, stop = scan_all(fenced(log), base, check)
         assert (rows, at, stop) == (len(messages), len(log), Stop.LIMIT)
@@ -87,7 +89,9 @@ class TestGoodRecords:
             position = assert_row(log, position, columns.row(row))
 
     @given(st.lists(st.tuples(drafts, st.integers(0, 2**63 - 1)), max_size=5))
-    def test_records_from_anywhere(self, messages: list[tuple[Draft, int]]) -> None:
+    def test_records_of_any_physical_offset_are_scanned(
+        self, messages: list[tuple[Draft, int]]
+    ) -> None:
         data = b"".join(draft.pack(offset) for draft, offset in messages)
         columns, rows, at, stop = scan_all(fenced(data), ANYWHERE)
         assert (rows, at, stop) == (len(messages), len(data), Stop.LIMIT)
@@ -107,7 +111,7 @@ class TestGoodRecords:
     @example(b"DELAY\x012147483648")
     @example(b"DELAY\x0100000000000000000000000000004")
     @example(b"DELAY\x01+")
-    def test_properties(self, raw: bytes) -> None:
+    def test_property_columns_are_as_decoded(self, raw: bytes) -> None:
         log = Draft(properties=raw).pack(0)
         columns, rows, _, _ = scan_all(fenced(log))
         assert rows == 1
@@ -116,7 +120,9 @@ class TestGoodRecords:
     @pytest.mark.parametrize("born_host", [V4, V6])
     @pytest.mark.parametrize("store_host", [V4, V6])
     @pytest.mark.parametrize("topic", [b"", b"T" * 127, b"T" * 128, b"T" * 32767])
-    def test_smallest_and_largest(self, born_host: bytes, store_host: bytes, topic: bytes) -> None:
+    def test_the_smallest_and_largest_records_are_scanned(
+        self, born_host: bytes, store_host: bytes, topic: bytes
+    ) -> None:
         for raw in (b"", b"p" * 32767):
             draft = Draft(b"", topic, raw, born_host=born_host, store_host=store_host)
             log = pack_log([draft])
@@ -162,7 +168,7 @@ class TestStops:
         for before in (3, 0, -1, -(2**63)):
             assert scan(log, size, before, 0, columns.table, 1) == (0, size, Stop.LIMIT)
 
-    def test_blank_and_empty(self) -> None:
+    def test_a_scan_stops_at_a_blank_and_at_zeros(self) -> None:
         log = pack_log([Draft()])
         blank = pack(">iI", 100, layout.MAGIC_BLANK)
         assert scan_all(log + blank)[1:] == (1, len(log), Stop.BLANK)
@@ -170,7 +176,7 @@ class TestStops:
         assert scan_all(pack(">iI", 7, layout.MAGIC_BLANK))[1:] == (0, 0, Stop.SIZE)
         assert scan_all(pack(">iI", -1, layout.MAGIC_BLANK))[1:] == (0, 0, Stop.SIZE)
 
-    def test_full(self) -> None:
+    def test_a_scan_stops_when_the_table_is_full(self) -> None:
         log = pack_log([Draft()] * 3)
         assert scan_all(log, capacity=2)[1:] == (2, 2 * Draft().size, Stop.FULL)
         assert scan_all(log, capacity=3)[1:] == (3, len(log), Stop.LIMIT)
@@ -197,7 +203,9 @@ class TestStops:
             (98, ">h", -1, Stop.PROPERTIES_LENGTH),
         ],
     )
-    def test_damage(self, at: int, code: str, value: int, stop: Stop) -> None:
+    def test_a_scan_stops_at_damage_and_names_it(
+        self, at: int, code: str, value: int, stop: Stop
+    ) -> None:
         log = bytearray(pack_log([Draft(), Draft(), Draft()]))
         size = Draft().size
         pack_into(code, log, size + at, value)
@@ -206,7 +214,7 @@ class TestStops:
         assert_agree(bytes(log), 0, Check.BODY)
 
     @pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
-    def test_hosts_larger_than_the_record(self, sys_flag: int) -> None:
+    def test_hosts_larger_than_the_record_are_damage(self, sys_flag: int) -> None:
         """The sys flag says IPv6, and the fixed fields do not fit in the record any more."""
         for body in range(30):
             log = bytearray(Draft(bytes(body), b"", b"").pack(0))
@@ -257,7 +265,7 @@ class TestPropertyCrc:
             assert scan_all(log, check=Check.RECORD)[3] == expected
 
     @pytest.mark.parametrize("size", range(25))
-    def test_short_properties(self, size: int) -> None:
+    def test_a_mark_before_short_properties_is_not_a_checksum(self, size: int) -> None:
         """The mark must not be looked for in front of the properties."""
         mark = b"__CRC32#\x010123456789\x02"
         log = Draft(body=mark, topic=mark, properties=mark[:size]).pack(0)
@@ -271,7 +279,7 @@ class TestAgreement:
         st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=3),
         st.sampled_from([Check.NONE, Check.BODY]),
     )
-    def test_bytes_replaced(
+    def test_replaced_bytes_are_judged_as_by_decoding(
         self, messages: list[Draft], changes: list[tuple[int, int]], check: Check
     ) -> None:
         log = bytearray(pack_log(messages, 4096))
@@ -285,7 +293,9 @@ class TestAgreement:
         st.sampled_from([*layout.RECORD_HEAD.offsets.values(), 52, 68, 84, 96, 108]),
         st.one_of(st.integers(0, 2**32 - 1), st.integers(0, 200)),
     )
-    def test_fields_replaced(self, draft: Draft, at: int, value: int) -> None:
+    def test_replaced_fields_are_judged_as_by_decoding(
+        self, draft: Draft, at: int, value: int
+    ) -> None:
         log = bytearray(draft.pack(0) + Draft().pack(draft.size))
         pack_into(">I", log, at, value)
         for check in (Check.NONE, Check.BODY):
@@ -297,7 +307,7 @@ class TestAgreement:
         assert_agree(log[: length % (len(log) + 1)], 0, Check.BODY)
 
     @given(drafts)
-    def test_lengths_moved(self, draft: Draft) -> None:
+    def test_moved_lengths_are_judged_as_by_decoding(self, draft: Draft) -> None:
         """Lengths that add up, but cut the record elsewhere."""
         good = replace(draft, body=draft.body + bytes(4)).pack(0)
         at = good.index(pack(">i", len(draft.body) + 4), 84)
@@ -307,7 +317,7 @@ class TestAgreement:
             assert_agree(bytes(log), 0, Check.NONE)
 
     @given(st.binary(max_size=200), st.booleans())
-    def test_anything(self, data: bytes, with_magic: bool) -> None:
+    def test_any_bytes_are_judged_as_by_decoding(self, data: bytes, with_magic: bool) -> None:
         if with_magic and len(data) >= 36:
             data = (
                 b"\0\0\0"
@@ -323,7 +333,7 @@ class TestAgreement:
 
 
 class TestFromAnywhere:
-    def test_no_offset_at_all(self) -> None:
+    def test_a_negative_offset_is_damage(self) -> None:
         data = Draft().pack(0) + Draft().pack(-5)
         assert scan_all(fenced(data), ANYWHERE)[1:] == (1, len(data) // 2, Stop.PHYSICAL_OFFSET)
 
@@ -337,16 +347,16 @@ class TestFromAnywhere:
 
 class TestArguments:
     @pytest.mark.parametrize(("at", "limit"), [(-1, 10), (0, 101), (-(2**62), 0), (0, 2**62)])
-    def test_range_outside_of_the_buffer(self, at: int, limit: int) -> None:
+    def test_a_range_outside_the_buffer_is_refused(self, at: int, limit: int) -> None:
         with pytest.raises(ValueError, match="outside of the buffer of 100 bytes"):
             scan(bytes(100), at, limit, 0, Columns(4).table, 0)
 
     @pytest.mark.parametrize("base", [-1, 2**63 - 100])
-    def test_no_physical_offset(self, base: int) -> None:
+    def test_a_base_that_is_no_offset_is_refused(self, base: int) -> None:
         with pytest.raises(ValueError, match="base"):
             scan(bytes(100), 0, 100, base, Columns(4).table, 0)
 
-    def test_table_smaller_than_a_row(self) -> None:
+    def test_a_table_smaller_than_a_row_is_full(self) -> None:
         log = pack_log([Draft()])
         table = Columns(1).table[: len(COLUMN_NAMES) - 1]
         assert scan(log, 0, len(log), 0, table, Check.BODY) == (0, 0, Stop.FULL)
@@ -357,5 +367,5 @@ class TestArguments:
         assert scan(log, 0, len(log), 0, table, Check.BODY)[0] == 2
 
     @pytest.mark.parametrize("data", [b"", bytearray(), memoryview(b"")])
-    def test_empty(self, data: bytes) -> None:
+    def test_an_empty_range_has_no_records(self, data: bytes) -> None:
         assert scan(data, 0, 0, 0, Columns(4).table, Check.BODY) == (0, 0, Stop.LIMIT)

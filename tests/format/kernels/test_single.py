@@ -30,7 +30,9 @@ class TestUnpack:
         assert found == tuple(expected)
 
     @given(drafts, st.integers(0, 8 * 600), st.booleans())
-    def test_a_flipped_bit(self, draft: Draft, bit: int, check_crc: bool) -> None:
+    def test_a_flipped_bit_is_judged_as_by_decoding(
+        self, draft: Draft, bit: int, check_crc: bool
+    ) -> None:
         data = bytearray(draft.pack(0))
         data[bit // 8 % len(data)] ^= 1 << bit % 8
         found = unpack_record(fenced(bytes(data)), 0, bytes, check_crc)
@@ -42,7 +44,7 @@ class TestUnpack:
             assert found is None or found[14:15] == expected[14:15]  # type: ignore[index]
 
     @pytest.mark.parametrize("at", [-1, 1, 10**9, -(2**63)])
-    def test_no_place_for_a_record(self, at: int) -> None:
+    def test_a_place_outside_the_buffer_has_no_record(self, at: int) -> None:
         assert unpack_record(fenced(Draft().pack(0)), at, bytes, True) is None
 
     def test_the_body_counts_if_asked(self) -> None:
@@ -57,7 +59,7 @@ TEXT = st.text(st.sampled_from("ab 中\U0001f525"), max_size=4)
 
 class TestKeyQuestion:
     @given(st.text(max_size=9), st.text(max_size=9))
-    def test_hash(self, topic: str, key: str) -> None:
+    def test_the_hash_is_that_of_the_index(self, topic: str, key: str) -> None:
         assert KeyQuestion(topic, key, *FOREVER).key_hash == index_key_hash(topic, key)
 
     @given(TEXT, TEXT, TEXT, TEXT, TEXT, st.booleans())
@@ -78,13 +80,13 @@ class TestKeyQuestion:
     @pytest.mark.parametrize(
         ("begin", "end", "fits"), [(5, 5, True), (0, 4, False), (6, 9, False), (0, 9, True)]
     )
-    def test_time(self, begin: int, end: int, fits: bool) -> None:
+    def test_only_records_of_the_time_range_fit(self, begin: int, end: int, fits: bool) -> None:
         log = replace(Draft(), store_time=5).pack(0)
         question = KeyQuestion("topic", "k2", begin, end)
         assert question.fits(fenced(log), 0, len(log), 0) == (len(log) if fits else 0)
 
     @pytest.mark.parametrize("limit", [0, 50, -1, 10**9])
-    def test_no_whole_record(self, limit: int) -> None:
+    def test_a_partial_record_does_not_fit(self, limit: int) -> None:
         log = fenced(Draft().pack(0))
         assert KeyQuestion("topic", "k1", *FOREVER).fits(log, 0, limit, 0) == 0
         assert KeyQuestion("topic", "k1", *FOREVER).fits(log, -1, len(log), 0) == 0

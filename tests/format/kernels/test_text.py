@@ -36,28 +36,28 @@ def assert_as_decoded(raw: bytes) -> None:
 @example("中文")
 @example("\U0001f600 and \U0010ffff")
 @example("\uffff\u0800\u07ff\u0080\x7f")
-def test_text(text: str) -> None:
+def test_text_is_decoded_as_by_java(text: str) -> None:
     assert_as_decoded(text.encode())
 
 
 @pytest.mark.parametrize("size", range(40))
-def test_every_length(size: int) -> None:
+def test_text_of_every_length_is_decoded_as_by_java(size: int) -> None:
     assert_as_decoded(bytes(range(33, 33 + size)))
     assert_as_decoded(b"x" * size + "é".encode() + b"y" * size)
 
 
 @given(st.binary(max_size=20))
-def test_any_bytes(raw: bytes) -> None:
+def test_any_bytes_are_decoded_as_by_java(raw: bytes) -> None:
     assert_as_decoded(raw)
 
 
 @given(st.lists(st.sampled_from(LEADS), max_size=8).map(bytes))
-def test_malformed(raw: bytes) -> None:
+def test_malformed_text_is_decoded_as_by_java(raw: bytes) -> None:
     assert_as_decoded(raw)
 
 
 @pytest.mark.slow
-def test_malformed_of_three_bytes() -> None:
+def test_three_malformed_bytes_are_decoded_as_by_java() -> None:
     for one in LEADS:
         for two in LEADS:
             for three in LEADS:
@@ -65,7 +65,7 @@ def test_malformed_of_three_bytes() -> None:
 
 
 @given(st.lists(st.sampled_from(LEADS), max_size=6).map(bytes))
-def test_topics(raw: bytes) -> None:
+def test_topics_have_the_hash_of_java(raw: bytes) -> None:
     columns, rows, _, _ = scan_all(fenced(Draft(topic=raw).pack(0)))
     assert rows == 1
     assert columns.row(0)["topic_hash"] == java_hash(java_text(raw))
@@ -84,7 +84,7 @@ def checksum_source() -> ModuleType:
 
 
 @given(st.binary(max_size=64))
-def test_checksum_by_tables(checksum_source: ModuleType, data: bytes) -> None:
+def test_the_checksum_by_tables_is_crc_32(checksum_source: ModuleType, data: bytes) -> None:
     """The way of processors without carry-less multiplication: sixteen bytes a step."""
     data = data[: len(data) // 16 * 16]
     crc = 0xFFFFFFFF
@@ -97,7 +97,7 @@ class TestChecksum:
     """The writer computes what the scan compares with, so zlib packs the records here."""
 
     @pytest.mark.parametrize("size", [*range(300), 1000, 4095, 4096, 4097, 65536])
-    def test_every_length(self, size: int) -> None:
+    def test_bodies_of_every_length_are_checked(self, size: int) -> None:
         body = bytes((i * 7 + i // 256) & 0xFF for i in range(size))
         log = Draft(body).pack(0)
         assert scan_all(fenced(log), check=Check.BODY)[3] == Stop.LIMIT
@@ -107,7 +107,7 @@ class TestChecksum:
             assert scan_all(fenced(damaged), check=Check.BODY)[3] == Stop.BODY_CRC
 
     @given(st.binary(max_size=600))
-    def test_any_body(self, body: bytes) -> None:
+    def test_the_checksum_of_any_body_is_crc_32(self, body: bytes) -> None:
         draft = Draft(body)
         log = draft.pack(0)
         columns, _, _, stop = scan_all(fenced(log), check=Check.BODY)
@@ -115,6 +115,6 @@ class TestChecksum:
         assert columns.row(0)["body_crc"] == zlib.crc32(body) & 0x7FFFFFFF
 
     @given(st.binary(max_size=200), st.binary(max_size=200))
-    def test_of_the_whole_record(self, body: bytes, raw: bytes) -> None:
+    def test_the_checksum_of_a_whole_record_is_checked(self, body: bytes, raw: bytes) -> None:
         log = Draft(body, properties=raw, property_crc=True).pack(0)
         assert scan_all(fenced(log), check=Check.RECORD)[3] == Stop.LIMIT
