@@ -219,9 +219,6 @@ async def test_cancelled_transactions_end_as_decided() -> None:
 
 
 async def test_cancelled_requests_and_replies_can_be_repeated(namesrv: str) -> None:
-    async def producer_knows(producer: Producer) -> None:
-        await producer.queues("T")  # it opens its connections before they are counted
-
     await fill(namesrv, "T", 1)
     async with Producer(namesrv, "G") as replying:
 
@@ -240,7 +237,7 @@ async def test_cancelled_requests_and_replies_can_be_repeated(namesrv: str) -> N
             return was_interrupted
 
         async with PushConsumer(namesrv, "G", listener, {"T": "*"}):
-            await producer_knows(replying)
+            await replying.queues("T")  # it opens its connections before they are counted
             await at_every_await(attempt)
 
 

@@ -68,7 +68,7 @@ class Numpy:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_integers_of_other_kinds(field: str) -> None:
+def test_integers_of_other_kinds_are_converted(field: str) -> None:
     message = Message("T", b"", **{field: Numpy()})  # type: ignore[arg-type]
     assert getattr(message, field) == 7
 
@@ -273,7 +273,7 @@ class TestDropped:
             gc.collect()
 
 
-def test_the_signature_of_a_message() -> None:
+def test_the_signature_of_a_message_is_that_of_the_source() -> None:
     """help() and IDEs show what the source says."""
     shown = inspect.signature(Message)
     source = Path(draft.__file__).with_name("draft.py")
@@ -300,7 +300,9 @@ class TestClockSetBack:
             machine.clock.advance(1000)
         return began
 
-    def test_by_less_than_a_minute(self, store: Store, machine: Machine) -> None:
+    def test_store_times_stay_in_order_if_the_clock_is_set_back_a_little(
+        self, store: Store, machine: Machine
+    ) -> None:
         began = self.put(store, machine, b"a")
         machine.clock.advance(-30_000)
         self.put(store, machine, b"b")
@@ -310,7 +312,9 @@ class TestClockSetBack:
         found = store.query("T", "k", began, began + 2000)
         assert [m.body for m in found] == [b"a2", b"a1", b"a0"]
 
-    def test_by_more_than_a_minute(self, store: Store, machine: Machine) -> None:
+    def test_store_times_follow_a_clock_that_is_set_back_by_an_hour(
+        self, store: Store, machine: Machine
+    ) -> None:
         self.put(store, machine, b"a")
         machine.clock.advance(-3_600_000)
         self.put(store, machine, b"b")

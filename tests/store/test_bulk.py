@@ -129,7 +129,7 @@ def test_a_store_that_another_takes_right_after_the_commit(
         assert [message.body for message in store.read("T")] == [b"one"]
 
 
-def test_nothing_without_a_commit(root: Path) -> None:
+def test_nothing_is_appended_without_a_commit(root: Path) -> None:
     append(root, MANY[:10])
     with BulkAppend(root, small_config()) as bulk:
         bulk.add("T", 0, batch(*MANY))
@@ -150,7 +150,7 @@ class TestRefused:
             with pytest.raises(IllegalMessageError, match=r"a record of \d+ bytes, at most"):
                 bulk.add("T", 0, batch(b"x" * 5000))
 
-    def test_a_full_disk(self, root: Path) -> None:
+    def test_a_full_disk_is_an_error_and_changes_nothing(self, root: Path) -> None:
         append(root, MANY[:5])
 
         class Full(Files):

@@ -335,7 +335,7 @@ class TestFiles:
         assert report.ok
         assert [warning.kind for warning in report.warnings] == [ProblemKind.EMPTY_FILE]
 
-    def test_a_short_queue_file(self, tmp_path: Path) -> None:
+    def test_a_short_queue_file_is_reported(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         file = f"consumequeue/T1/0/{FIRST}"
         truncate(root / file, 1000)
@@ -344,7 +344,7 @@ class TestFiles:
             (file, 1000, ProblemKind.UNIT_MISSING),
         ]
 
-    def test_a_missing_queue_file(self, tmp_path: Path) -> None:
+    def test_a_missing_queue_file_is_reported(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         (root / "consumequeue" / "T1" / "0" / f"{2000:020}").unlink()
         (problem,) = checked(root).problems
@@ -374,7 +374,7 @@ class TestFiles:
 
 
 @pytest.mark.parametrize("name", CLEAN)
-def test_any_bit_of_any_file(name: str, tmp_path: Path) -> None:
+def test_any_flipped_bit_of_any_file_gives_a_report(name: str, tmp_path: Path) -> None:
     """Any flipped bit gives a report, never an exception; flipped back, the store is good."""
     root = copy_of(name, tmp_path)
     rng = random.Random(name)

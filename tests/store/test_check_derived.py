@@ -46,7 +46,7 @@ class TestQueues:
         ("field", "told"),
         [("physical_offset", "physical offset"), ("size", "size"), ("tags_code", "tags code")],
     )
-    def test_a_wrong_unit(self, field: str, told: str, v4: Path) -> None:
+    def test_a_wrong_unit_is_reported(self, field: str, told: str, v4: Path) -> None:
         flip(v4 / self.QUEUE, 2 * UNIT.size + UNIT.offsets[field] + 3)
         report = checked(v4)
         assert found(report) == [(self.QUEUE, 40, 664, ProblemKind.UNIT_WRONG)]
@@ -58,12 +58,12 @@ class TestQueues:
         assert found(report) == [(self.QUEUE, 20, 332, ProblemKind.UNIT_MISSING)]
         assert "messages 1 to 2 of the queue" in report.problems[0].detail
 
-    def test_a_missing_queue(self, v4: Path) -> None:
+    def test_a_missing_queue_is_reported(self, v4: Path) -> None:
         shutil.rmtree(v4 / "consumequeue" / "TB")
         report = checked(v4)
         assert found(report) == [(f"consumequeue/TB/0/{FIRST}", 0, 2720, ProblemKind.UNIT_MISSING)]
 
-    def test_units_without_a_record(self, v4: Path) -> None:
+    def test_units_without_a_record_are_reported(self, v4: Path) -> None:
         units = (v4 / self.QUEUE).read_bytes()
         overwrite(v4 / self.QUEUE, 120, units[:60])
         report = checked(v4)
@@ -74,13 +74,13 @@ class TestQueues:
         overwrite(v4 / self.QUEUE, 205, b"\1")
         assert found(checked(v4)) == [(self.QUEUE, 200, None, ProblemKind.UNIT_STRAY)]
 
-    def test_a_queue_without_records(self, v4: Path) -> None:
+    def test_a_queue_without_records_is_reported(self, v4: Path) -> None:
         shutil.copytree(v4 / "consumequeue" / "TB", v4 / "consumequeue" / "TX")
         assert found(checked(v4)) == [
             (f"consumequeue/TX/0/{FIRST}", 0, 2720, ProblemKind.UNIT_STRAY)
         ]
 
-    def test_blank_units(self, tmp_path: Path) -> None:
+    def test_a_changed_blank_unit_is_reported(self, tmp_path: Path) -> None:
         root = copy_of("v4-rebuilt", tmp_path)
         assert (root / self.QUEUE).read_bytes()[:20] == encode_unit(PRE_BLANK)
         flip(root / self.QUEUE, 5 * 20 + 11)
@@ -118,7 +118,7 @@ class TestTheIndex:
         assert problem[:4] == (f"index/{index.name}", at, None, ProblemKind.INDEX_HEADER)
         assert field.replace("_", " ") in problem.detail
 
-    def test_a_negative_header(self, v4: Path, index: Path) -> None:
+    def test_a_negative_header_is_reported(self, v4: Path, index: Path) -> None:
         flip(index, 0, 7)
         assert (f"index/{index.name}", 0, None, ProblemKind.INDEX_FILE) in found(checked(v4))
 
@@ -158,7 +158,7 @@ class TestTheIndex:
         ]
 
     @pytest.mark.parametrize("number", [0, 1, 2, 3])
-    def test_a_missing_file(self, number: int, tmp_path: Path) -> None:
+    def test_a_missing_file_is_reported(self, number: int, tmp_path: Path) -> None:
         root = copy_of("v5-clean", tmp_path)
         sorted((root / "index").iterdir())[number].unlink()
         problems = checked(root).problems
@@ -166,7 +166,7 @@ class TestTheIndex:
         (missing,) = (p for p in problems if p.kind is ProblemKind.INDEX_MISSING)
         assert "keys of the messages from" in missing.detail
 
-    def test_a_file_of_another_store(self, tmp_path: Path) -> None:
+    def test_a_file_of_another_store_is_reported(self, tmp_path: Path) -> None:
         root = copy_of("v4-clean", tmp_path)
         shutil.copy(GOLDEN / "v4-rolled" / "index" / "20261115070106180", root / "index")
         kinds = {problem.kind for problem in checked(root).problems}
@@ -189,7 +189,7 @@ class TestTheIndex:
         assert report.ok
         assert [warning.kind for warning in report.warnings] == [ProblemKind.INDEX_REPEATED]
 
-    def test_tags_since_some_message(self, tmp_path: Path) -> None:
+    def test_tags_may_be_indexed_since_some_message(self, tmp_path: Path) -> None:
         """A store that went from RocketMQ 4.9 to 5.5 has tags in the index from then on."""
         config = small_config(log=8192)
         with Store.open(tmp_path, config) as store:
@@ -219,14 +219,14 @@ class TestMarks:
         assert report.ok
         assert [warning.kind for warning in report.warnings] == [ProblemKind.CHECKPOINT_MISSING]
 
-    def test_a_checkpoint_older_than_the_watermark(self, ours: Path) -> None:
+    def test_a_checkpoint_older_than_the_watermark_is_reported(self, ours: Path) -> None:
         content = (ours / "checkpoint").read_bytes()
         bit = next(b for b in range(64) if int.from_bytes(content[:8], "big") >> b & 1)
         flip(ours / "checkpoint", 7 - bit // 8, bit % 8)
         assert found(checked(ours)) == [("checkpoint", 0, None, ProblemKind.CHECKPOINT_BEHIND)]
 
     @pytest.mark.parametrize("slot", [0, 1])
-    def test_a_torn_watermark(self, slot: int, ours: Path) -> None:
+    def test_a_torn_watermark_is_reported(self, slot: int, ours: Path) -> None:
         flip(ours / "firetrail.watermark", slot * SLOT_SIZE + 30)
         report = checked(ours)
         assert found(report) == [

@@ -99,7 +99,7 @@ KINDS: dict[str, Callable[[Path, Place], None]] = {
 
 @pytest.mark.parametrize(("file", "which"), [(0, "middle"), (1, "first"), (2, "late")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_damaged_record(
+def test_a_damaged_record_is_named_by_every_reader(
     kind: str, file: int, which: str, store_of: tuple[Path, list[Place]]
 ) -> None:
     root, places = store_of
@@ -123,7 +123,7 @@ def test_a_damaged_record(
 
 @pytest.mark.parametrize("number", [0, 7, 25, 58])
 @pytest.mark.parametrize("at", [0, 8])
-def test_a_damaged_unit(
+def test_a_damaged_unit_is_named_if_the_log_does_not_help(
     at: int, number: int, store_of: tuple[Path, list[Place]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log helps, if it may; if not, the unit is named."""

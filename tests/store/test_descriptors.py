@@ -27,7 +27,9 @@ def test_at_the_next_file_of_the_log(machine: Machine, root: Path, operation: st
 
 
 @pytest.mark.parametrize("operation", ["open", "sync_folder"])
-def test_at_the_next_file_of_a_queue(machine: Machine, root: Path, operation: str) -> None:
+def test_dispatch_waits_for_a_descriptor_at_the_next_file_of_a_queue(
+    machine: Machine, root: Path, operation: str
+) -> None:
     with Store.open(root, small_config(units=4), system=machine.system) as store:
         put_all(store, [b"%d" % number for number in range(4)])
         machine.files.fail(operation, errno.EMFILE, "consumequeue")

@@ -66,7 +66,7 @@ class TestFailedOpen:
             assert bodies(store) == [b"%d" % n for n in range(60)]
             assert len(store.query("T", "k", max_count=64)) == 60
 
-    def test_of_a_new_store_on_a_full_disk(self, machine: Machine, root: Path) -> None:
+    def test_a_new_store_on_a_full_disk_opens_later(self, machine: Machine, root: Path) -> None:
         machine.files.fill_disk()
         with pytest.raises(DiskFullError, match=r"data: cannot be opened.*No space left"):
             Store.open(root, small_config(), system=machine.system)
@@ -74,7 +74,7 @@ class TestFailedOpen:
         with Store.open(root, small_config(), system=machine.system) as store:
             put_all(store, [b"a"])
 
-    def test_an_interrupt_while_opening(
+    def test_an_interrupt_while_opening_releases_everything(
         self, machine: Machine, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def interrupted(*_: object) -> None:
@@ -153,7 +153,9 @@ class TestClose:
         assert again.recovery.clean
         assert sorted(stored) == list(range(again.max_offset("T")))
 
-    def test_an_interrupt_while_closing(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_an_interrupt_while_closing_releases_everything(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store()
         put_all(store, [b"a"])
 

@@ -119,7 +119,7 @@ class TestStoresOfJava:
 
 
 class TestChecks:
-    def test_a_wrong_unit(self, java_store: Path) -> None:
+    def test_a_wrong_unit_is_reported(self, java_store: Path) -> None:
         file = java_store / "consumequeue" / B / "0" / f"{0:020d}"
         overwrite(file, 3 * UNIT.size + 12, b"\x01")
         problems = checked(java_store).problems
@@ -127,14 +127,14 @@ class TestChecks:
             (ProblemKind.UNIT_WRONG, 60)
         ]
 
-    def test_missing_units(self, java_store: Path) -> None:
+    def test_missing_units_are_reported(self, java_store: Path) -> None:
         (java_store / "abort").unlink()
         shutil.rmtree(java_store / "consumequeue" / B)
         (problem,) = checked(java_store).problems
         assert problem.kind is ProblemKind.UNIT_MISSING
         assert f"messages 0 to {len(IN_B) - 1} of the queue" in problem.detail
 
-    def test_a_unit_of_no_record(self, java_store: Path) -> None:
+    def test_a_unit_of_no_record_is_reported(self, java_store: Path) -> None:
         (java_store / "abort").unlink()
         file = java_store / "consumequeue" / B / "0" / f"{0:020d}"
         overwrite(file, len(IN_B) * UNIT.size, UNIT.struct.pack(1 << 40, 100, 0))
@@ -162,7 +162,7 @@ class TestPuts:
             assert bodies(store, A) == [*IN_A, 99, 99]
         assert checked(java_store).ok
 
-    def test_not_without_the_setting(self, tmp_path: Path) -> None:
+    def test_light_queues_are_not_filled_without_the_setting(self, tmp_path: Path) -> None:
         with Store.open(tmp_path / "store") as store:
             place = store.put(naming(A, INNER_MULTI_QUEUE_OFFSET="5"))
             assert store.wait_dispatched()

@@ -18,14 +18,14 @@ SLAVE = {"role": BrokerRole.SLAVE}
 
 
 class TestByPlace:
-    def test_by_physical_offset(self, store: Store) -> None:
+    def test_a_message_is_found_by_its_physical_offset(self, store: Store) -> None:
         offsets = put_all(store, numbered(50, 100))
         for number in (0, 30, 49):
             record = store.at(offsets[number])
             assert record is not None and record.queue_offset == number
 
     @pytest.mark.parametrize("offset", [-1, 1, 5, 4095, 4096, 10**9, 2**62])
-    def test_an_offset_without_a_record(self, store: Store, offset: int) -> None:
+    def test_an_offset_without_a_record_finds_nothing(self, store: Store, offset: int) -> None:
         put_all(store, [b"x"])
         assert store.at(offset) is None
 
@@ -35,14 +35,14 @@ class TestByPlace:
         assert store.log_range[1] == 4096 + size
         assert store.at(size) is None
 
-    def test_by_id(self, store: Store) -> None:
+    def test_a_message_is_found_by_its_id(self, store: Store) -> None:
         result = store.put(Message("T", b"x"))
         assert result.message_id is not None
         for message_id in (result.message_id, result.message_id.lower()):
             record = store.by_id(message_id)
             assert record is not None and bytes(record.body) == b"x"
 
-    def test_by_the_id_of_another_broker(self, store: Store) -> None:
+    def test_an_id_of_another_broker_finds_nothing(self, store: Store) -> None:
         store.put(Message("T", b"x"))
         assert store.by_id(encode_message_id(Host("10.0.0.1", 10911), 0)) is None
         assert store.by_id(encode_message_id(store.config.store_host, 4000)) is None
@@ -80,7 +80,7 @@ class TestByKey:
     def found(self, store: Store, key: str, **options: int) -> list[bytes]:
         return [bytes(m.body) for m in store.query("T", key, **options)]
 
-    def test_newest_first(self, store: Store) -> None:
+    def test_the_newest_message_comes_first(self, store: Store) -> None:
         for number in range(5):
             store.put(Message("T", b"%d" % number, keys=["all", f"k{number % 2}"]))
         assert store.wait_dispatched()
@@ -89,7 +89,7 @@ class TestByKey:
         assert self.found(store, "k2") == []
         assert store.query("other", "all") == []
 
-    def test_by_the_unique_key(self, store: Store) -> None:
+    def test_a_message_is_found_by_its_unique_key(self, store: Store) -> None:
         put_all(store, [b"x"], properties={"UNIQ_KEY": "id-1"}, keys=["k"])
         assert self.found(store, "id-1") == self.found(store, "k") == [b"x"]
 
@@ -142,7 +142,7 @@ class TestByKey:
         ],
     )
     @pytest.mark.parametrize("entries", [64, 2])  # one file, or one for each message
-    def test_times_to_the_millisecond(
+    def test_times_are_compared_to_the_millisecond(
         self,
         open_store: OpenStore,
         machine: Machine,
@@ -216,11 +216,11 @@ class TestByTime:
         assert timed.offset_at("T", 0, START_MS + 101) == 1
 
     @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_a_missing_queue(self, store: Store, boundary: Boundary) -> None:
+    def test_a_missing_queue_has_the_offset_0(self, store: Store, boundary: Boundary) -> None:
         assert store.offset_at("T", 0, START_MS, boundary) == 0
 
     @pytest.mark.parametrize("boundary", list(Boundary))
-    def test_an_empty_queue(self, store: Store, boundary: Boundary) -> None:
+    def test_an_empty_queue_has_the_offset_0(self, store: Store, boundary: Boundary) -> None:
         store._engine.queues.open("T", 0)
         assert store.offset_at("T", 0, START_MS, boundary) == 0
 
@@ -231,7 +231,7 @@ class TestByTime:
         store = beheaded(open_store)
         assert store.offset_at("T", 0, START_MS - 1000, boundary) == store.min_offset("T")
 
-    def test_store_time(self, timed: Store) -> None:
+    def test_the_store_time_of_an_offset_is_found(self, timed: Store) -> None:
         reader = timed._engine.reader
         assert reader.store_time("T", 0, 4) == START_MS + 300
         assert reader.store_time("T", 0, 12) is None
@@ -239,7 +239,7 @@ class TestByTime:
 
 
 class TestMissing:
-    def test_offsets_of_a_missing_queue(self, store: Store) -> None:
+    def test_the_offsets_of_a_missing_queue_are_0(self, store: Store) -> None:
         assert (store.min_offset("T"), store.max_offset("T")) == (0, 0)
         assert (store.topics(), store.queues("T")) == ([], [])
         assert list(store.read("T")) == []

@@ -42,7 +42,9 @@ def test_at_the_next_file_of_the_log(root: Path, monkeypatch: pytest.MonkeyPatch
         assert bodies(store) == [b"first", *[b"x" * 500] * taken, b"last"]
 
 
-def test_at_the_next_file_of_a_queue(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dispatch_waits_for_memory_at_the_next_file_of_a_queue(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Store.open(root, small_config(log=1 << 16, units=4)) as store:
         put_all(store, [b"%d" % number for number in range(4)])
         with no_mappings(monkeypatch):

@@ -25,18 +25,20 @@ class TestStatuses:
     """The rows of reference/store.md 8.1, in its order."""
 
     @pytest.mark.parametrize("offset", [0, 5])
-    def test_no_such_queue(self, store: Store, offset: int) -> None:
+    def test_an_unknown_queue_has_its_own_status(self, store: Store, offset: int) -> None:
         put_all(store, [b"x"])
         assert answer(store, offset, queue=1) == ("NO_MATCHED_LOGIC_QUEUE", 0)
         assert store.get("other").status is GetStatus.NO_MATCHED_LOGIC_QUEUE
 
     @pytest.mark.parametrize("offset", [0, 5])
-    def test_a_queue_without_messages(self, store: Store, offset: int) -> None:
+    def test_a_queue_without_messages_has_its_own_status(self, store: Store, offset: int) -> None:
         store._engine.queues.open("T", 0)
         assert answer(store, offset) == ("NO_MESSAGE_IN_QUEUE", 0)
 
     @pytest.mark.parametrize("offset", [-1, 0, 11])
-    def test_an_offset_before_the_first_message(self, open_store: OpenStore, offset: int) -> None:
+    def test_an_offset_before_the_first_message_is_too_small(
+        self, open_store: OpenStore, offset: int
+    ) -> None:
         store = beheaded(open_store)
         low = store.min_offset("T")
         assert low > 11
@@ -51,7 +53,9 @@ class TestStatuses:
         put_all(store, numbered(3))
         assert answer(store, offset) == ("OFFSET_OVERFLOW_BADLY", 3)
 
-    def test_a_gap_in_the_queue_files(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_gap_in_the_queue_files_is_skipped(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         put_all(store, numbered(25))
         queue = store._engine.queues.open("T", 0)
         assert queue.min_offset(0) == 0
@@ -164,7 +168,7 @@ class TestCaps:
         assert answer(store, 0) == ("FOUND", 1)
         assert answer(store, 1, count=1) == ("FOUND", 2)
 
-    def test_bytes_in_memory(self, open_store: OpenStore) -> None:
+    def test_answers_from_memory_are_limited_in_bytes(self, open_store: OpenStore) -> None:
         store = open_store(max_transfer_bytes_in_memory=1000, log=1 << 16)
         put_all(store, numbered(9, 200))
         result = store.get("T")
@@ -202,7 +206,9 @@ class TestCaps:
             assert answer(small, 7)[1] == 9
         assert not machine.files.open_files
 
-    def test_bytes_on_disk(self, open_store: OpenStore, tmp_path: Path) -> None:
+    def test_answers_from_disk_are_limited_in_bytes(
+        self, open_store: OpenStore, tmp_path: Path
+    ) -> None:
         store = open_store(log=1 << 16)
         put_all(store, numbered(20, 100))
         size = len(store.get("T").buffers[0])
@@ -267,7 +273,7 @@ class TestTags:
         assert (result.status, result.next_offset) == (GetStatus.FOUND, 9)
         assert bytes(next(result.messages()).body) == b"wanted"
 
-    def test_negative_hashes(self, store: Store) -> None:
+    def test_tags_with_negative_hashes_are_found(self, store: Store) -> None:
         tag = "zzzzzz"
         assert java_hash(tag) < 0
         put_all(store, [b"x"], tags=tag)

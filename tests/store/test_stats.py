@@ -17,7 +17,9 @@ class TestLatency:
         ("seconds", "number"),
         [(0, 0), (0.0009, 0), (0.001, 1), (0.0109, 1), (0.011, 2), (0.2, 4), (10.0, 11), (99, 12)],
     )
-    def test_classes_of_the_java_store(self, seconds: float, number: int) -> None:
+    def test_latencies_are_counted_in_the_classes_of_the_java_store(
+        self, seconds: float, number: int
+    ) -> None:
         statistics = Statistics(Puts())  # type: ignore[arg-type]
         statistics.note_latency(seconds)
         latency = statistics.snapshot(0).put_latency
@@ -62,6 +64,6 @@ class TestStore:
         assert rates.put_bytes == pytest.approx(10 * 93 / 100, rel=0.05)
         assert rates.get_messages == rates.get_bytes == 0
 
-    def test_two_at_the_same_moment(self, store: Store) -> None:
+    def test_statistics_of_the_same_moment_differ_by_0(self, store: Store) -> None:
         now = store.statistics()
         assert now.since(now).put_messages == 0

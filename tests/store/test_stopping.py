@@ -37,7 +37,9 @@ def check_complete(root: Path) -> None:
         assert store.recovery.clean
 
 
-def test_without_time_to_dispatch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_stop_without_time_to_dispatch_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     store = Store.open(tmp_path / "store", small_config())
     dispatcher = store._engine.dispatcher

@@ -214,7 +214,7 @@ class TestStops:
         assert_agree(bytes(log), 0, Check.BODY)
 
     @pytest.mark.parametrize("sys_flag", [0x10, 0x20, 0x30])
-    def test_hosts_larger_than_the_record_are_damage(self, sys_flag: int) -> None:
+    def test_hosts_larger_than_the_record_are_judged_as_by_decoding(self, sys_flag: int) -> None:
         """The sys flag says IPv6, and the fixed fields do not fit in the record any more."""
         for body in range(30):
             log = bytearray(Draft(bytes(body), b"", b"").pack(0))

@@ -21,14 +21,14 @@ def session(spark: SparkSession) -> None:
 
 
 class TestRebuild:
-    def test_into_another_folder(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_rebuild_writes_into_another_folder(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
         result = firetrail("pipeline", "rebuild", root, "--into", tmp_path / "new")
         assert (result.code, result.err) == (0, "")
         assert result.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
         assert derived(tmp_path / "new") == derived(root)
 
-    def test_in_place(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_rebuild_repairs_in_place(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
         before = derived(root)
         flip(root / "consumequeue" / "T1" / "0" / f"{0:020}", 3)
@@ -66,13 +66,15 @@ class TestRebuild:
 
 
 class TestAudit:
-    def test_a_sound_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_audit_says_of_a_sound_store_what_fsck_says(
+        self, tmp_path: Path, firetrail: Firetrail
+    ) -> None:
         root = copy_of("v4-clean", tmp_path)
         result = firetrail("pipeline", "audit", root)
         assert result.code == 0
         assert result.out == firetrail("fsck", root).out
 
-    def test_a_damaged_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_audit_reports_damage(self, tmp_path: Path, firetrail: Firetrail) -> None:
         root = copy_of("v4-clean", tmp_path)
         flip(root / "commitlog" / f"{0:020}", 332 + 90)
         page = tmp_path / "page.html"
@@ -92,7 +94,7 @@ class TestAudit:
         assert result.code == 1
         assert result.json == firetrail("fsck", root, "--json").json
 
-    def test_not_a_store(self, tmp_path: Path, firetrail: Firetrail) -> None:
+    def test_a_folder_without_a_log_is_refused(self, tmp_path: Path, firetrail: Firetrail) -> None:
         result = firetrail("pipeline", "audit", tmp_path)
         assert result.code == 2
         assert "not a message store" in result.err

@@ -34,7 +34,7 @@ def test_archive_and_restore(
     assert "not an empty folder" in capsys.readouterr().err
 
 
-def test_replay(
+def test_replay_puts_selected_messages_into_another_store(
     spark: SparkSession, root: Path, tmp_path: Path, put: Put, capsys: pytest.CaptureFixture[str]
 ) -> None:
     put(30)
@@ -57,7 +57,7 @@ def test_replay(
         (["replay", "nowhere", "--where", "true", "--to", "x"], "nowhere: no such folder"),
     ],
 )
-def test_errors(
+def test_errors_are_printed_and_exit_with_2(
     spark: SparkSession,
     arguments: list[str],
     error: str,
@@ -85,7 +85,9 @@ def test_errors(
         (["archive", "x", "--to", "y", "--format", "orc"], "invalid choice: 'orc'"),
     ],
 )
-def test_usage(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_usage_errors(
+    arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["pipeline", *arguments])
     assert caught.value.code == 2

@@ -139,14 +139,14 @@ def test_damage_is_listed_and_not_counted(spark: SparkSession, tmp_path: Path) -
     assert figures.total == MESSAGES - 1
 
 
-def test_an_empty_store(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_report_of_an_empty_store_says_so(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "data" / "commitlog").mkdir(parents=True)
     figures = report(spark, tmp_path / "data", tmp_path / "report.html")
     assert (figures.total, figures.topics, figures.flaws) == (0, [], [])
     assert "no messages" in (tmp_path / "report.html").read_text()
 
 
-def test_the_command(
+def test_the_command_writes_the_page(
     spark: SparkSession, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = tmp_path / "report.html"

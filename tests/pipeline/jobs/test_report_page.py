@@ -120,7 +120,7 @@ def test_an_empty_store_has_no_charts() -> None:
     assert "Throughput" not in " ".join(checker.text)
 
 
-def test_more_topics_than_colours() -> None:
+def test_topics_beyond_the_colours_are_summed_up() -> None:
     found = figures(TOPICS_SHOWN + 5)
     page = render(found, MADE)
     check(page)
@@ -225,7 +225,7 @@ def test_ticks_reach_the_top(top: float, base: int) -> None:
     assert ticks[-1] < 2 * top or top == 0
 
 
-def test_percentiles() -> None:
+def test_percentiles_are_upper_bounds_of_their_class() -> None:
     counts = Counter({-1: 1, 0: 49, 3: 49, 10: 1})
     assert charts.percentile(counts, 0.5) == 1
     assert charts.percentile(counts, 0.99) == 8

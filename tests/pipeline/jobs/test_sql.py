@@ -114,7 +114,7 @@ def test_the_command_prints_a_table(
     assert len({line.rindex(" ") < line.rindex(line.split()[-1]) for line in lines}) == 1
 
 
-def test_cells_of_a_table(
+def test_every_type_is_shown_in_cells(
     spark: SparkSession, shop: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query = (

@@ -199,7 +199,7 @@ def test_golden_stores_equal_their_decoding(store: str) -> None:
 @example(IPv6Address("::ffff:1.2.3.4").packed, 10911)
 @example(IPv6Address("1::2:0:0:0").packed, -1)
 @example(IPv6Address("0:1:0:0:1:0:0:1").packed, -(2**31))
-def test_hosts_of_ipv6(address: bytes, port: int) -> None:
+def test_ipv6_hosts_are_formatted(address: bytes, port: int) -> None:
     host = address + port.to_bytes(4, "big", signed=True)
     log = Draft(store_host=host).pack(0)
     columns, rows, _, _ = scan_all(log)

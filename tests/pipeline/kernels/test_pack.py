@@ -64,7 +64,7 @@ def test_a_row_that_does_not_fit() -> None:
         ([0, 4], [2, 1], 0, "the properties of row 0"),
     ],
 )
-def test_rows_outside_their_buffers(
+def test_rows_outside_their_buffers_are_refused(
     body_ends: list[int], property_ends: list[int], pick: int, error: str
 ) -> None:
     with pytest.raises(ValueError, match=error):
@@ -79,6 +79,6 @@ def test_rows_outside_their_buffers(
         )
 
 
-def test_an_empty_output_buffer() -> None:
+def test_an_empty_output_buffer_is_refused() -> None:
     with pytest.raises(ValueError, match="no room"):
         pack_items(array("i", [0, 0]), b"\0", array("i", [0, 0]), b"\0", array("q"), 0, bytearray())

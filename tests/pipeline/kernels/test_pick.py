@@ -65,20 +65,22 @@ def test_everything_is_picked_by_default(log: bytes) -> None:
 
 
 @given(logs, st.integers(0, 2**42), st.integers(0, 2**42))
-def test_by_time(log: bytes, since: int, until: int) -> None:
+def test_records_are_picked_by_time(log: bytes, since: int, until: int) -> None:
     picker = Picker(since=since, until=until)
     assert_picks(picker, log, lambda record: since <= record.store_time < until)
     assert_picks(Picker(since=TIME_MIN, until=TIME_MAX), log, lambda record: True)
 
 
 @given(logs, st.sets(st.sampled_from(["T1", "T2", "T3", ""])))
-def test_by_topic(log: bytes, topics: set[str]) -> None:
+def test_records_are_picked_by_topic(log: bytes, topics: set[str]) -> None:
     picker = Picker([(topic, ANY_QUEUE, 0, 0, NO_UNITS) for topic in topics])
     assert_picks(picker, log, lambda record: record.topic in topics)
 
 
 @given(logs, ranges)
-def test_by_queue_without_units(log: bytes, parts: list[tuple[str, int, int, int]]) -> None:
+def test_records_are_picked_by_queue_without_units(
+    log: bytes, parts: list[tuple[str, int, int, int]]
+) -> None:
     wanted = {part[:2]: range(*part[2:]) for part in parts}
     picker = Picker([(*part, NO_UNITS) for part in parts])
 
@@ -92,7 +94,7 @@ def test_by_queue_without_units(log: bytes, parts: list[tuple[str, int, int, int
 
 
 @given(logs, ranges, st.data())
-def test_by_queue_with_units(
+def test_records_are_picked_by_queue_with_units(
     log: bytes, parts: list[tuple[str, int, int, int]], data: st.DataObject
 ) -> None:
     """Of several records with one queue offset, only the one that the unit points to counts."""
@@ -118,12 +120,12 @@ def test_by_queue_with_units(
 
 
 @given(logs, st.sets(st.sampled_from(["k1 k2", "3", "18", "a", "中"]), min_size=1))
-def test_by_tag(log: bytes, tags: set[str]) -> None:
+def test_records_are_picked_by_tag(log: bytes, tags: set[str]) -> None:
     assert_picks(Picker(tags=sorted(tags)), log, lambda record: record.tags in tags)
 
 
 @given(logs, st.sampled_from(["k1", "k2", "a", "b", "3", "18"]))
-def test_by_key(log: bytes, key: str) -> None:
+def test_records_are_picked_by_key(log: bytes, key: str) -> None:
     picker = Picker(key=key)
     assert_picks(picker, log, lambda record: key in record.keys or key == record.unique_key)
 
@@ -217,7 +219,7 @@ class TestUnits:
         assert run([good[1], good[0]], bytes(damaged)) == (1, Stop.BODY_CRC)
         assert run([]) == (0, Stop.LIMIT)
 
-    def test_refusals(self) -> None:
+    def test_ranges_outside_the_units_are_refused(self) -> None:
         log, table = Draft().pack(0), Columns(2).table
         for first, count in ((-1, 1), (1, 0), (0, 2)):
             with pytest.raises(ValueError, match="units"):

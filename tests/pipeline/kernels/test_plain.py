@@ -36,7 +36,7 @@ def test_every_odd_record_is_found(tmp_path: Path) -> None:
     assert kinds_of(odd.read_bytes()) == [OTHER] * len(ODD_RECORDS)
 
 
-def test_a_short_topic_in_the_long_form() -> None:
+def test_a_short_topic_in_the_long_form_is_not_plain() -> None:
     """No writer produces such a record today: magic v2 with a topic that fits into v1."""
     content = bytearray(400)
     long_topic = b"t" * 128

@@ -16,7 +16,7 @@ def check(**columns: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.list_(pa.large_string())])
-def test_a_null_among_the_keys(kind: pa.DataType) -> None:
+def test_a_null_among_the_keys_is_refused_with_its_row(kind: pa.DataType) -> None:
     rows = pa.array([None, ["a"], [], ["b", None], [None]], kind)
     for keys, row in ((rows, 43), (rows[1:], 42), (rows[4:], 40)):
         with pytest.raises(IllegalMessageError) as caught:
@@ -50,7 +50,7 @@ def test_a_delay_level_out_of_range_is_refused(level: int) -> None:
         ("properties", MapType(NullType(), NullType()), "cast(properties as map<string,string>)"),
     ],
 )
-def test_a_column_without_a_type(column: str, kind: Any, cast: str) -> None:
+def test_a_column_of_a_wrong_type_is_refused(column: str, kind: Any, cast: str) -> None:
     schema = StructType().add("topic", StringType()).add("body", StringType()).add(column, kind)
     with pytest.raises(ConfigError) as caught:
         check_columns(schema)

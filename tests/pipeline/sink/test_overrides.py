@@ -59,7 +59,7 @@ def test_a_column_with_a_value_wins(rows: list[dict[str, Any]], first: int, coun
         assert dict(left or ()) == expected
 
 
-def test_keys_as_text_and_no_columns() -> None:
+def test_key_columns_of_text_override_properties() -> None:
     rows = [{"keys": "a b", "properties": {"KEYS": "c", "x": "y"}}]
     found = prefer_columns(batch_of(rows, keys=pa.string())).column("properties").to_pylist()
     assert found == [[("x", "y")]]

@@ -34,7 +34,7 @@ def messages(root: Path, topic: str, queue_id: int = 0) -> list[Any]:
 
 
 class TestBatch:
-    def test_every_column(self, spark: SparkSession, root: Path) -> None:
+    def test_every_column_is_written(self, spark: SparkSession, root: Path) -> None:
         frame = spark.sql(
             "select 'T' as topic, cast('b' as binary) as body, 'tag' as tags, "
             "array('k1', 'k2') as keys, map('a', 'b', 'c', 'd') as properties, "
@@ -47,12 +47,12 @@ class TestBatch:
         with Store.open(root) as store:
             assert [found.body for found in store.query("T", "k2")] == [b"b"]
 
-    def test_keys_in_one_string(self, spark: SparkSession, root: Path) -> None:
+    def test_keys_in_one_string_are_split(self, spark: SparkSession, root: Path) -> None:
         write(spark.sql("select 'T' as topic, 'b' as body, 'k1  k2' as keys"), root)
         (message,) = messages(root, "T")
         assert message.keys == ("k1", "k2")
 
-    def test_rows_of_many_tasks(self, spark: SparkSession, root: Path) -> None:
+    def test_rows_of_many_tasks_are_written_once(self, spark: SparkSession, root: Path) -> None:
         with Store.open(root, small_config(log=1 << 16)) as store:
             store.put(Message("T", b"first"))
         frame = spark.range(0, 600, 1, 3).selectExpr(
@@ -83,7 +83,9 @@ class TestBatch:
             write(frame, root, writeId="monday")
         assert len(messages(root, "T")) == 1
 
-    def test_settings_of_a_broker(self, spark: SparkSession, root: Path, tmp_path: Path) -> None:
+    def test_the_settings_of_a_broker_apply(
+        self, spark: SparkSession, root: Path, tmp_path: Path
+    ) -> None:
         conf = tmp_path / "broker.conf"
         conf.write_text(
             "mappedFileSizeCommitLog=65536\nmaxMessageSize=1000\nbrokerIP1=10.0.0.7\n"

@@ -118,7 +118,7 @@ def test_a_missing_end_of_the_log_is_listed(store: Path) -> None:
     assert kinds & {"log-end", "record-cut"}
 
 
-def test_a_missing_file(store: Path) -> None:
+def test_a_missing_file_is_damage_or_skipped(store: Path) -> None:
     """A file in the middle is missing, which retention cannot have deleted."""
     files = sorted((store / "commitlog").iterdir())
     before = rows_of(store, view="log")
@@ -133,7 +133,9 @@ def test_a_missing_file(store: Path) -> None:
     assert (found["kind"], found["skipped"]) == ("file-missing", len(gone))
 
 
-def test_a_queue_that_points_to_nothing(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_points_to_nothing_is_damage(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = store / "consumequeue" / "usual" / "0" / f"{0:020d}"
     flip(queue, 5 * 20 + 7)
     for ratio in (0, 10**9):

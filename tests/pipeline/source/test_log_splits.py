@@ -140,7 +140,7 @@ def test_lookups_are_distributed(store: Path, monkeypatch: pytest.MonkeyPatch, c
     assert max(counts) <= 2 * total // count + 2
 
 
-def test_records_from_any_place(store: Path) -> None:
+def test_the_first_record_from_any_place_on_is_found(store: Path) -> None:
     starts = sorted(record.physical_offset for record in records(store))
     with StoreView.open(store) as view:
         for place in (-5, 0, 1, starts[7], starts[7] + 1, starts[200] - 1, view.end, 10**9):
@@ -234,7 +234,7 @@ class TestWhatIsOpened:
             if call.operation == "open" and CONSUME_QUEUE in call.path.parts
         )
 
-    def test_by_a_plan_of_everything(self, queues: Path, machine: Machine) -> None:
+    def test_a_plan_of_everything_opens_every_queue(self, queues: Path, machine: Machine) -> None:
         plan_batch(parse_options({"path": str(queues)}))
         opened = self.opened(machine)
         assert len(set(opened)) == self.QUEUES
@@ -244,7 +244,7 @@ class TestWhatIsOpened:
         assert machine.files.count("map", CONSUME_QUEUE) == 0
 
     @pytest.mark.parametrize("options", [{"subscribe": "T4"}, {"subscribePattern": "T[4]"}])
-    def test_by_a_plan_of_one_topic(
+    def test_a_plan_of_one_topic_opens_its_queues_only(
         self, queues: Path, machine: Machine, options: dict[str, str]
     ) -> None:
         plan_batch(parse_options({"path": str(queues)} | options))
@@ -252,7 +252,9 @@ class TestWhatIsOpened:
         assert machine.files.count("read_at", CONSUME_QUEUE) <= 2 * 3 + 3
         assert machine.files.count("map", CONSUME_QUEUE) == 0
 
-    def test_by_micro_batches_of_one_topic(self, queues: Path, machine: Machine) -> None:
+    def test_micro_batches_of_one_topic_open_its_queues_only(
+        self, queues: Path, machine: Machine
+    ) -> None:
         options = {"path": str(queues), "subscribe": "T4", "startingOffsets": "earliest"}
         stream = QueueStreamReader(parse_options(options, stream=True), ("topic",))
         start = stream.initialOffset()

@@ -45,7 +45,7 @@ EXAMPLES = {
 }
 
 
-def test_defaults() -> None:
+def test_only_a_path_is_required() -> None:
     assert parse_options({"path": "/s"}) == ReadOptions("/s")
 
 
@@ -197,7 +197,7 @@ def test_options_that_are_not_for_streams(given: dict[str, str], message: str) -
         parse_options({"path": "s"} | given, stream=True)
 
 
-def test_queues_of_brokers() -> None:
+def test_offsets_may_name_queues_of_brokers() -> None:
     offsets = '{"T": {"a/0": 5, "b/0": 7, "1": 9}}'
     options = parse_options({"namesrv": "h:9876", "startingOffsets": offsets})
     assert (options.place, options.group) == ("namesrv=h:9876", "FIRETRAIL_SPARK")

@@ -71,7 +71,7 @@ def test_rows_are_those_of_the_local_store(
     assert len(plan.splits) >= int(partitions)
 
 
-def test_local_url(store: Path) -> None:
+def test_a_local_url_is_read_as_a_path(store: Path) -> None:
     assert rows_of(f"file://{store}") == rows_of(store)
 
 

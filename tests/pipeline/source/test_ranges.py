@@ -49,7 +49,7 @@ class TestOffsets:
         assert offsets(rows, "rare", 0) == [0, 1, 2]
         assert rows_of(store, PLACE, startingOffsets="latest") == []
 
-    def test_no_such_queue(self, store: Path) -> None:
+    def test_an_unknown_queue_is_refused(self, store: Path) -> None:
         for name in ("startingOffsets", "endingOffsets"):
             with pytest.raises(ConfigError, match=r"usual/7.*the queues are rare/0, rare/1"):
                 rows_with({"path": str(store), name: '{"usual": {"7": 1}}'})
@@ -74,7 +74,7 @@ class TestOffsets:
 
 
 class TestTimes:
-    def test_rows_of_some_seconds(self, store: Path) -> None:
+    def test_only_rows_of_the_times_are_read(self, store: Path) -> None:
         since, until = START_MS + 40 * STEP_MS, START_MS + 60 * STEP_MS
         for view in ("queue", "log"):
             everything = rows_of(store, view=view)
@@ -96,7 +96,7 @@ class TestTimes:
 
 class TestPlaces:
     @pytest.mark.parametrize("view", ["queue", "log"])
-    def test_physical_offsets(self, store: Path, view: str) -> None:
+    def test_only_rows_between_physical_offsets_are_read(self, store: Path, view: str) -> None:
         everything = rows_of(store, PLACE, view=view)
         first, behind = (int(everything[n]["physical_offset"]) for n in (40, 60))
         for low, high, expected in (
@@ -109,7 +109,7 @@ class TestPlaces:
             places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}
             assert rows_with({"path": str(store), "view": view} | places, PLACE) == expected
 
-    def test_queue_ids(self, store: Path) -> None:
+    def test_only_rows_of_the_queue_ids_are_read(self, store: Path) -> None:
         everything = rows_of(store, PLACE)
         rows = [row for row in everything if row["queue_id"] == 1]
         assert 0 < len(rows) < len(everything)
@@ -172,21 +172,21 @@ class TestDamage:
 
 
 class TestTagsAndKeys:
-    def test_tags(self, store: Path) -> None:
+    def test_only_rows_with_the_tags_are_read(self, store: Path) -> None:
         for view in ("queue", "log"):
             rows = rows_of(store, view=view, tags="A || none")
             assert rows == [row for row in rows_of(store, view=view) if row["tags"] == "A"]
 
     @pytest.mark.parametrize("view", ["queue", "log"])
     @pytest.mark.parametrize("key", ["k77", "all", "nobody's"])
-    def test_keys(self, store: Path, view: str, key: str) -> None:
+    def test_only_rows_with_the_key_are_read(self, store: Path, view: str, key: str) -> None:
         rows = rows_of(store, view=view, key=key, subscribe="usual")
         expected = rows_of(store, subscribe="usual")  # rolled back messages are not in the index
         assert by_place(rows) == [row for row in by_place(expected) if key in row["keys"]]
         text = explain(path=str(store), view=view, key=key, subscribe="usual")
         assert "index files" in text
 
-    def test_a_unique_key(self, tmp_path: Path) -> None:
+    def test_a_message_is_found_by_its_unique_key(self, tmp_path: Path) -> None:
         ids = {"UNIQ_KEY": "0A0B0C"}
         fill(tmp_path, [Message("T", b"x", properties=ids), *some_messages(9)])
         assert [row["body"] for row in rows_of(tmp_path, key="0A0B0C", subscribe="T")] == [b"x"]
@@ -203,7 +203,7 @@ class TestTagsAndKeys:
             path.unlink()
         assert by_place(rows_of(store, key="all", subscribe="usual,rare")) == expected
 
-    def test_a_damaged_index(self, store: Path) -> None:
+    def test_a_damaged_index_is_an_error(self, store: Path) -> None:
         newest = sorted((store / INDEX).iterdir())[-1]
         newest.write_bytes(b"\xff" * newest.stat().st_size)
         with pytest.raises(StoreDamagedError, match=newest.name):
@@ -213,21 +213,21 @@ class TestTagsAndKeys:
 
 
 class TestTopics:
-    def test_patterns(self, store: Path) -> None:
+    def test_only_topics_that_match_the_pattern_are_read(self, store: Path) -> None:
         for view in ("queue", "log"):
             rows = rows_of(store, view=view, subscribePattern="ra.*")
             expected = [row for row in rows_of(store, view=view) if row["topic"] == "rare"]
             assert by_place(rows) == expected
             assert rows_of(store, view=view, subscribePattern="nothing") == []
 
-    def test_no_such_topic(self, store: Path) -> None:
+    def test_an_unknown_topic_is_refused(self, store: Path) -> None:
         for view in ("queue", "log"):
             with pytest.raises(
                 ConfigError, match=r"'usal'.*no such topic; its topics are rare, usual"
             ):
                 rows_of(store, view=view, subscribe="usal,rare")
 
-    def test_a_topic_without_messages(self, store: Path) -> None:
+    def test_a_topic_without_messages_has_no_rows(self, store: Path) -> None:
         (store / "config").mkdir(exist_ok=True)
         table = {"topicConfigTable": {"fresh": {"topicName": "fresh"}}}
         (store / "config" / "topics.json").write_text(json.dumps(table))
@@ -236,13 +236,13 @@ class TestTopics:
 
 
 class TestStores:
-    def test_a_folder_without_a_store(self, tmp_path: Path) -> None:
+    def test_a_folder_without_a_store_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(NotAStoreError, match="no such folder"):
             rows_of(tmp_path / "nowhere")
         with pytest.raises(NotAStoreError, match="not a message store"):
             rows_of(tmp_path)
 
-    def test_an_empty_one(self, tmp_path: Path) -> None:
+    def test_an_empty_store_has_no_rows(self, tmp_path: Path) -> None:
         (tmp_path / "commitlog").mkdir()
         assert rows_of(tmp_path) == []
         assert rows_of(tmp_path, view="log") == []

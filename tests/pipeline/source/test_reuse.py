@@ -66,7 +66,7 @@ class TestFrames:
         assert frame.count() == everything
         assert frame.where("topic = 'rare'").count() == rare
 
-    def test_in_one_statement(
+    def test_a_frame_is_read_several_times_in_one_statement(
         self, spark: SparkSession, store: Path, counts: tuple[int, int, int]
     ) -> None:
         everything, rare, late = counts
@@ -123,7 +123,7 @@ class TestSql:
         all_of_them.unpersist()
 
 
-def test_times_before_the_first_year(spark: SparkSession, store: Path) -> None:
+def test_times_before_the_first_year_are_compared(spark: SparkSession, store: Path) -> None:
     """Python does not support such times, so no time of a predicate is converted to one."""
     frame, early = load(spark, store), "timestamp'-0044-03-15 12:00:00'"
     everything = len(consumed(store))

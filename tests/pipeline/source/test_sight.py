@@ -122,7 +122,9 @@ def test_a_file_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("spoil", MISSING)
-def test_the_table_of_damage(store: Path, spoil: Callable[[Path], None]) -> None:
+def test_the_damage_view_refuses_a_store_that_workers_see_differently(
+    store: Path, spoil: Callable[[Path], None]
+) -> None:
     splits = plan_damage(
         parse_options({"path": str(store), "minPartitions": "4", "view": "damage"})
     )

@@ -56,7 +56,7 @@ def test_rows_equal_the_messages_in_the_store(
 
 
 @pytest.mark.parametrize("name", ["v4-crashed", "v5-clean"])
-def test_golden_stores(spark: SparkSession, name: str) -> None:
+def test_rows_of_java_stores_equal_their_messages(spark: SparkSession, name: str) -> None:
     assert rows(load(spark, GOLDEN / name)) == consumed(GOLDEN / name)
 
 
@@ -69,25 +69,25 @@ def test_a_temporary_view_can_be_queried(spark: SparkSession, store: Path) -> No
 
 
 class TestColumns:
-    def test_by_option(self, spark: SparkSession, store: Path) -> None:
+    def test_columns_are_selected_by_an_option(self, spark: SparkSession, store: Path) -> None:
         frame = load(spark, store, columns="size, topic")
         assert frame.dtypes == [("size", "int"), ("topic", "string")]
         assert frame.count() == len(consumed(store))
 
-    def test_by_schema(self, spark: SparkSession, store: Path) -> None:
+    def test_columns_are_selected_by_the_schema(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("queue_offset bigint, keys array<string>")
         assert reader.load(str(store)).first() == (0, ["k0", "all"])
 
-    def test_a_schema_that_forbids_nulls(self, spark: SparkSession, store: Path) -> None:
+    def test_a_schema_that_forbids_nulls_is_refused(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("topic string not null, size int")
         assert "column topic = 'not null'" in error_of(lambda: reader.load(str(store)))
 
-    def test_another_type(self, spark: SparkSession, store: Path) -> None:
+    def test_a_column_of_another_type_is_refused(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("topic string, size bigint")
         text = error_of(lambda: reader.load(str(store)))
         assert "column size = 'bigint': its type in the source is int" in text
 
-    def test_no_such_column(self, spark: SparkSession, store: Path) -> None:
+    def test_an_unknown_column_is_refused(self, spark: SparkSession, store: Path) -> None:
         reader = spark.read.format("rocketmq").schema("topic string, message string")
         assert "no such column; the columns are topic, queue_id" in error_of(
             lambda: reader.load(str(store))
@@ -120,11 +120,11 @@ class TestPruning:
 
 
 class TestErrors:
-    def test_no_store(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_a_folder_without_a_store_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         assert "nowhere: no such folder" in error_of(lambda: load(spark, tmp_path / "nowhere"))
         assert "not a message store" in error_of(lambda: load(spark, tmp_path))
 
-    def test_an_empty_store(self, spark: SparkSession, tmp_path: Path) -> None:
+    def test_an_empty_store_has_no_rows(self, spark: SparkSession, tmp_path: Path) -> None:
         (tmp_path / "commitlog").mkdir()
         assert load(spark, tmp_path).count() == 0
         assert load(spark, tmp_path, view="log").count() == 0
@@ -169,7 +169,7 @@ def test_damage_fails_a_read_unless_permissive(spark: SparkSession, tmp_path: Pa
     assert (found.physical_offset, found.skipped) == (victim.physical_offset, victim.size)
 
 
-def test_a_store_in_an_archive(spark: SparkSession, store: Path, tmp_path: Path) -> None:
+def test_a_store_in_a_zip_file_is_read(spark: SparkSession, store: Path, tmp_path: Path) -> None:
     """A zip file is a remote file system that every worker reaches."""
     with ZipFile(tmp_path / "store.zip", "w") as archive:
         for path in (store / "commitlog").iterdir():
@@ -178,6 +178,6 @@ def test_a_store_in_an_archive(spark: SparkSession, store: Path, tmp_path: Path)
     assert rows(load(spark, url, minPartitions="4")) == consumed(store)
 
 
-def test_registered_by_hand(spark: SparkSession, store: Path) -> None:
+def test_the_source_can_be_registered_by_hand(spark: SparkSession, store: Path) -> None:
     register(spark)
     assert load(spark, store, key="k3", subscribe="usual").count() == 1

@@ -56,11 +56,11 @@ class TestFollow:
         store.close()
         follower.join()
 
-    def test_from_an_offset(self, store: Store) -> None:
+    def test_follow_starts_at_an_offset(self, store: Store) -> None:
         put_all(store, [b"%d" % n for n in range(5)])
         assert [bytes(m.body) for m in store.follow("T", offset=3, timeout=0)] == [b"3", b"4"]
 
-    def test_with_tags(self, store: Store) -> None:
+    def test_follow_selects_by_tags(self, store: Store) -> None:
         put_all(store, [b"a"], tags="A")
         put_all(store, [b"b"], tags="B")
         put_all(store, [b"c"], tags="A")

@@ -50,7 +50,7 @@ class TestWaking:
             store.put(Message("T", b"a"))
             assert store.wait_dispatched(PATIENCE_S)
 
-    def test_and_a_commit_of_the_pool(self, open_store: OpenStore) -> None:
+    def test_a_commit_of_the_pool_wakes_the_dispatcher(self, open_store: OpenStore) -> None:
         store = open_store(write_buffer_pool=True)
         for _ in range(3):
             eventually(lambda: is_waiting(store))
@@ -145,7 +145,7 @@ class TestArrivals:
 
 
 class TestSteps:
-    def test_more_than_one_step_and_one_file(self, open_store: OpenStore) -> None:
+    def test_a_backlog_is_dispatched_in_several_steps(self, open_store: OpenStore) -> None:
         store = open_store(log=1 << 18, units=10_000, entries=50_000, slots=100)
         count = 2 * ROWS_PER_STEP + 10
         for start in range(0, count, 100):
@@ -157,7 +157,9 @@ class TestSteps:
         assert len(found) >= count
         assert [m.queue_offset for m in store.query("T", f"k{ROWS_PER_STEP}")] == [ROWS_PER_STEP]
 
-    def test_a_message_with_very_many_keys(self, open_store: OpenStore) -> None:
+    def test_every_key_of_a_message_with_very_many_keys_is_found(
+        self, open_store: OpenStore
+    ) -> None:
         store = open_store(log=1 << 16, entries=100_000, slots=1000)
         keys = [f"{n:x}" for n in range(6000)]
         put_all(store, [b"x"], keys=keys)
@@ -260,7 +262,9 @@ class TestDiskFull:
         assert bodies(open_store()) == [b"%d" % n for n in range(30)]
 
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
-    def test_no_space_for_a_folder(self, store: Store, machine: Machine, kind: str) -> None:
+    def test_dispatch_waits_for_space_for_a_folder(
+        self, store: Store, machine: Machine, kind: str
+    ) -> None:
         put_all(store, [b"first"])
         machine.files.fail("begin_folder", errno.ENOSPC, kind)
         store.put(Message("U", b"waits", keys=["k"]))

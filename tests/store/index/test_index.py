@@ -71,7 +71,7 @@ def times(offset: int) -> int:
 
 
 class TestFiles:
-    def test_no_file_before_the_first_key(self, bench: Bench) -> None:
+    def test_there_is_no_file_before_the_first_key(self, bench: Bench) -> None:
         assert bench.index.end == (0, 0)
         assert bench.query() == []
         assert not bench.folder.exists()
@@ -124,7 +124,7 @@ class TestFiles:
 
 
 class TestQuery:
-    def test_time_range_over_files(self, bench: Bench) -> None:
+    def test_a_time_range_may_span_files(self, bench: Bench) -> None:
         bench.put(1, 20)
         at = START_MS + 1000 * 7
         assert bench.query(at, at) == [700]
@@ -145,7 +145,7 @@ class TestQuery:
         assert bench.query() == [1200, 1100]
         bench.index.files = files[2:]
 
-    def test_a_missing_key_or_topic(self, bench: Bench) -> None:
+    def test_an_unknown_key_or_topic_finds_nothing(self, bench: Bench) -> None:
         bench.put(1, 5)
         assert bench.index.query(KeyQuestion("T", "other", 0, 1 << 62), 9) == []
         assert bench.index.query(KeyQuestion("U", "k", 0, 1 << 62), 9) == []
@@ -166,7 +166,9 @@ class TestDiskFull:
 
 
 class TestFlush:
-    def test_the_newest_and_those_filled_since(self, bench: Bench, machine: Machine) -> None:
+    def test_a_flush_syncs_the_newest_file_and_those_filled_since(
+        self, bench: Bench, machine: Machine
+    ) -> None:
         bench.put(1, 13)
         machine.files.forget()
         bench.index.flush()
@@ -175,7 +177,7 @@ class TestFlush:
         bench.index.flush()
         assert machine.files.count("sync") == 1
 
-    def test_a_filled_file_that_expired_before_the_flush(self, bench: Bench) -> None:
+    def test_a_file_that_expired_before_the_flush_is_skipped(self, bench: Bench) -> None:
         bench.put(1, 13)
         bench.index.delete_expired(10**9, 0)
         bench.index.flush()

@@ -52,7 +52,7 @@ class TestDamage:
             assert after == before, "nothing was changed"
         return caught.value
 
-    def test_below_the_watermark(
+    def test_damage_below_the_watermark_is_refused(
         self, open_store: OpenStore, durable: tuple[Path, list[int]]
     ) -> None:
         image, offsets = durable
@@ -67,7 +67,7 @@ class TestDamage:
         flip(image / LOG, offsets[12] + 88)  # put back, as the remedy says
         check_whole(open_store(image), numbered(30))
 
-    def test_zeros_below_the_watermark(
+    def test_zeros_below_the_watermark_are_refused(
         self, open_store: OpenStore, durable: tuple[Path, list[int]]
     ) -> None:
         image, offsets = durable
@@ -111,7 +111,9 @@ class TestDamage:
             shutil.rmtree(root / name)
         assert open_store().put(Message("T", b"x")).queue_offset == 0
 
-    def test_a_file_missing_in_the_middle(self, open_store: OpenStore, root: Path) -> None:
+    def test_a_file_missing_in_the_middle_is_refused(
+        self, open_store: OpenStore, root: Path
+    ) -> None:
         store = open_store()
         put_all(store, [b"%d" % n * 1000 for n in range(9)])
         store.close()
@@ -132,7 +134,7 @@ class TestDamage:
         flip(root / LOG, closed[-2] + 88)
         assert self.refused(open_store, root).physical_offset == closed[-2]
 
-    def test_a_unit_that_points_nowhere(
+    def test_a_unit_that_points_nowhere_is_refused(
         self, closed: list[int], open_store: OpenStore, root: Path
     ) -> None:
         java_wrote(root)
@@ -188,7 +190,7 @@ class TestStaleTailOfJava:
         assert store.recovery.bytes_truncated > 0
         assert bodies(store)[2] == b"new and a bit longer"
 
-    def test_of_a_killed_store_too(
+    def test_the_stale_tail_of_a_killed_store_is_cut_off_too(
         self, open_store: OpenStore, machine: Machine, root: Path
     ) -> None:
         *_, end = self.stale(open_store, machine, root)

@@ -205,7 +205,9 @@ class TestTheEnd:
             assert tail.found is not None and tail.found.kind is ProblemKind.BODY_CRC
 
     @pytest.mark.parametrize("name", CLEAN)
-    def test_without_queues_index_and_watermark(self, name: str, tmp_path: Path) -> None:
+    def test_the_end_is_found_without_queues_index_and_watermark(
+        self, name: str, tmp_path: Path
+    ) -> None:
         root = copy_of(name, tmp_path)
         shutil.rmtree(root / "consumequeue")
         shutil.rmtree(root / "index")
@@ -289,7 +291,7 @@ class TestWhatDoesNotFit:
             assert [m.kind for m in view.log.misfits] == [ProblemKind.FILE_SIZE]
             assert max(o for o in offsets if o < base + 1000) >= base
 
-    def test_a_short_queue_file(self, tmp_path: Path) -> None:
+    def test_a_short_queue_file_is_a_fault_of_its_queue(self, tmp_path: Path) -> None:
         root = copy_of("v4-rolled", tmp_path)
         truncate(root / "consumequeue" / "T1" / "0" / ("0" * 20), 1990)
         with StoreView.open(root) as view:
@@ -350,7 +352,7 @@ def test_a_folder_that_is_not_a_store_is_refused(make: str, tmp_path: Path) -> N
         StoreView.open(path)
 
 
-def test_an_empty_store(tmp_path: Path) -> None:
+def test_a_view_of_an_empty_store_has_no_records(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     with StoreView.open(tmp_path) as view:
         assert (view.end, view.last_record) == (0, -1)

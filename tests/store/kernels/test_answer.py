@@ -32,7 +32,7 @@ def cursor(units: list[ConsumeQueueUnit], **limits: int) -> QueueCursor:
 UNITS = [ConsumeQueueUnit(BASE + 10 * i, 10, 0) for i in range(10)]
 
 
-def test_a_range_of_units() -> None:
+def test_a_range_of_units_is_answered() -> None:
     answer = cursor(UNITS).get(FIRST + 2, 3)
     assert answer is not None
     assert answer.status is GetStatus.FOUND
@@ -53,7 +53,7 @@ def test_results_respect_the_limits() -> None:
 @pytest.mark.parametrize(
     "offset", [FIRST - 1, FIRST + 10, 2**63 - 1, -(2**63), 2**62, (2**64 + 20 * FIRST) // 20 + 1]
 )
-def test_offsets_outside_of_the_file(offset: int) -> None:
+def test_offsets_outside_the_file_are_not_answered(offset: int) -> None:
     """This includes offsets that would be inside if multiplied in 64 bits."""
     assert cursor(UNITS).get(offset, 5) is None
 
@@ -77,7 +77,7 @@ def test_a_count_below_one_is_left_to_the_caller(count: int) -> None:
         (0, 2**31 - 1),
     ],
 )
-def test_units_that_point_elsewhere(offset: int, size: int) -> None:
+def test_units_that_point_elsewhere_are_not_answered(offset: int, size: int) -> None:
     units = [*UNITS[:2], ConsumeQueueUnit(offset, size, 0), *UNITS[3:]]
     assert cursor(units).get(FIRST, 10) is None
     answer = cursor(units).get(FIRST, 2)
@@ -130,7 +130,7 @@ class TestFirstBad:
         assert [answer.first_bad() for answer in self.answers(records)] == [-1, -1]
         assert GetResult(GetStatus.NO_MATCHED_MESSAGE, 9, 0, 9).first_bad() == -1
 
-    def test_too_short_for_a_head(self) -> None:
+    def test_a_record_too_short_for_its_head_is_bad(self) -> None:
         short = [memoryview(self.head(self.SIZE)), memoryview(b"1")]
         assert GetResult(GetStatus.FOUND, 9, 0, 9, short, 92).first_bad() == 1
         answer = cursor(UNITS).get(FIRST, 3)

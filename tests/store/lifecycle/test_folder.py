@@ -48,14 +48,14 @@ class TestNotAStore:
         with pytest.raises(StoreError, match="file"):
             Store.open(tmp_path / "file" / "data", system=machine.system)
 
-    def test_a_folder_of_other_things(self, machine: Machine, tmp_path: Path) -> None:
+    def test_a_folder_with_other_files_is_refused(self, machine: Machine, tmp_path: Path) -> None:
         (tmp_path / "letter.txt").write_bytes(b"x")
         (tmp_path / "photos").mkdir()
         with pytest.raises(NotAStoreError, match=r"contains other files.*choose an empty folder"):
             Store.open(tmp_path, system=machine.system)
         assert sorted(os.listdir(tmp_path)) == ["letter.txt", "photos"]
 
-    def test_a_store_with_something_beside_it(self, store: Store, root: Path) -> None:
+    def test_a_store_with_another_file_beside_it_opens(self, store: Store, root: Path) -> None:
         (root / "letter.txt").write_bytes(b"x")
         store.close()
         with Store.open(root, small_config()) as again:
@@ -147,7 +147,7 @@ class TestLock:
         store.close()
         assert bodies(open_store()) == [b"a", b"b"]
 
-    def test_against_other_processes(
+    def test_another_process_cannot_open_the_store(
         self, open_store: OpenStore, root: Path, machine: Machine
     ) -> None:
         store = open_store()

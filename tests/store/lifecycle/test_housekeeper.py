@@ -166,7 +166,9 @@ def test_no_space_for_the_watermark_is_tried_again(
     assert noted(machine, root).durable_offset == store.log_range[1]
 
 
-def test_any_other_failure_as_well(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_puts_are_refused_after_any_other_failure_as_well(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(consume_queue_flush_interval_ms=1)
 
     def broken(least_pages: int = 0, is_over: object = None) -> None:

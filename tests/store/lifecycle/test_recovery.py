@@ -114,7 +114,7 @@ class TestClean:
         check_whole(store, numbered(60))
         assert len(store.query("T", "k", max_count=64)) == 60
 
-    def test_an_empty_store(self, open_store: OpenStore) -> None:
+    def test_an_empty_store_opens_clean(self, open_store: OpenStore) -> None:
         open_store().close()
         store = open_store()
         assert store.recovery.clean
@@ -157,7 +157,7 @@ class TestUnclean:
         check_whole(again, numbered(count + 1))
 
     @pytest.mark.parametrize("mode", list(FlushMode))
-    def test_recovery_after_several_watermarks(
+    def test_everything_is_recovered_after_several_watermarks(
         self, open_store: OpenStore, root: Path, tmp_path: Path, mode: FlushMode
     ) -> None:
         store = open_store(flush=mode)
@@ -172,7 +172,7 @@ class TestUnclean:
         assert again.recovery.messages_scanned == 5
         check_whole(again, numbered(35))
 
-    def test_queues_that_never_reached_the_disk(
+    def test_queues_that_never_reached_the_disk_are_derived_again(
         self, open_store: OpenStore, root: Path, tmp_path: Path
     ) -> None:
         store = open_store()
@@ -196,7 +196,7 @@ class TestUnclean:
         put_all(again, numbered(1, 20), keys=["k"])
         check_whole(again, numbered(21))
 
-    def test_an_index_with_part_of_a_record(
+    def test_an_index_with_part_of_a_record_is_completed(
         self, open_store: OpenStore, root: Path, tmp_path: Path
     ) -> None:
         store = open_store()

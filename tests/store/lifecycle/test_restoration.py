@@ -129,7 +129,7 @@ def test_missing_or_short_index_files_are_rebuilt(tmp_path: Path, number: int) -
 
 
 @pytest.mark.parametrize("name", [FIRST, f"{100:020d}"])
-def test_a_short_queue_file_of_a_closed_store(tmp_path: Path, name: str) -> None:
+def test_a_short_queue_file_of_a_closed_store_is_restored(tmp_path: Path, name: str) -> None:
     root = tmp_path / "store"
     with BrokerStore.open(root, CONFIG) as store:
         put_some(store)
@@ -273,7 +273,7 @@ class TestRemovedTopics:
         with BrokerStore.open(again, CONFIG) as store:
             assert store.topics() == ["t0", "t2"] and store.recovery.restored_queues == 2
 
-    def test_a_topic_of_this_session(self, tmp_path: Path) -> None:
+    def test_a_topic_removed_in_this_session_stays_removed(self, tmp_path: Path) -> None:
         """No list has it, but its records are among those that are looked at."""
         root = tmp_path / "store"
         with BrokerStore.open(root, CONFIG) as store:
@@ -283,7 +283,7 @@ class TestRemovedTopics:
         with BrokerStore.open(copy, CONFIG) as store:
             assert store.topics() == ["t0", "t2"] and not store.recovery.restored_queues
 
-    def test_with_all_queues_missing(self, tmp_path: Path) -> None:
+    def test_a_recreated_topic_is_restored_with_all_queues_missing(self, tmp_path: Path) -> None:
         root = tmp_path / "store"
         with BrokerStore.open(root, CONFIG) as store:
             put_some(store)

@@ -84,7 +84,7 @@ class TestEndOfFile:
 
 
 class TestDiskFull:
-    def test_a_full_disk_at_the_first_file(
+    def test_a_full_disk_at_the_first_file_refuses_puts(
         self, store: Store, machine: Machine, root: Path
     ) -> None:
         machine.files.fill_disk("commitlog")
@@ -97,7 +97,9 @@ class TestDiskFull:
         machine.files.heal()
         assert store.put(Message("T", b"x")).queue_offset == 0
 
-    def test_a_full_disk_at_a_roll(self, store: Store, machine: Machine, root: Path) -> None:
+    def test_a_full_disk_at_a_roll_refuses_puts(
+        self, store: Store, machine: Machine, root: Path
+    ) -> None:
         machine.files.fill_disk(segment_name(4096))
         put_all(store, [b"a" * 3000])
         before = store.log_range, segment_bytes(root)
@@ -288,7 +290,7 @@ class TestPool:
         store.flush()
         assert store.put(Message("T", body)).queue_offset == put
 
-    def test_a_batch_larger_than_a_buffer(self, open_store: OpenStore) -> None:
+    def test_a_batch_larger_than_a_buffer_is_stored(self, open_store: OpenStore) -> None:
         store = open_store(
             write_buffer_pool=True, write_buffer_count=1, log=64 << 20, max_message_size=16 << 20
         )
@@ -316,7 +318,7 @@ class TestPool:
     @pytest.mark.parametrize(
         ("thorough_ms", "expected"), [(0, [True, True]), (3_600_000, [False, False])]
     )
-    def test_least_pages_of_a_commit(
+    def test_a_commit_waits_for_the_least_pages(
         self, open_store: OpenStore, thorough_ms: int, expected: list[bool]
     ) -> None:
         store = open_store(

@@ -115,7 +115,9 @@ class TestTimeout:
         assert store.wait_dispatched()
         assert bodies(store) == [b"a", b"x", b"y", b"z"]
 
-    def test_a_slow_disk_in_an_event_loop(self, open_store: OpenStore, machine: Machine) -> None:
+    def test_a_slow_disk_times_out_in_an_event_loop(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC, sync_flush_timeout_ms=20)
         store.put(Message("T", b"a", wait_for_flush=False))
         store.flush()
@@ -133,7 +135,9 @@ class TestTimeout:
 
 
 class TestEventLoop:
-    async def test_many_producers_at_once(self, open_store: OpenStore, machine: Machine) -> None:
+    async def test_many_producers_share_syncs(
+        self, open_store: OpenStore, machine: Machine
+    ) -> None:
         store = open_store(**SYNC, log=1 << 16, units=1000)
 
         machine.files.forget()
@@ -157,7 +161,7 @@ class TestEventLoop:
             assert not put.done()
         await put
 
-    async def test_without_a_disk_to_wait_for(self, store: Store) -> None:
+    async def test_a_put_without_a_sync_returns_at_once(self, store: Store) -> None:
         result = await store.put_async(Message("T", b"x"))
         assert result.queue_offset == 0
 
@@ -283,7 +287,7 @@ class TestFailedSync:
         assert bodies(again) == [b"a"]
         assert len(again.query("T", "k")) == 1
 
-    async def test_a_failed_sync_in_an_event_loop(
+    async def test_a_failed_sync_raises_in_an_event_loop(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(**SYNC)
@@ -321,7 +325,7 @@ class TestAsync:
         put_all(store, [b"x"])
         eventually(lambda: store.flushed_offset == store.log_range[1])
 
-    def test_least_pages_and_the_thorough_interval(
+    def test_a_flush_waits_for_the_least_pages_or_the_thorough_interval(
         self, open_store: OpenStore, machine: Machine
     ) -> None:
         store = open_store(log=1 << 20, flush_thorough_interval_ms=10_000)
@@ -351,7 +355,7 @@ class TestAsync:
 
 
 class TestAfterTheEnd:
-    def test_flush_of_a_closed_store(self, store: Store) -> None:
+    def test_a_flush_of_a_closed_store_does_nothing(self, store: Store) -> None:
         put_all(store, [b"x"])
         store.close()
         store.flush()  # all of it is on disk
@@ -383,7 +387,7 @@ class TestAfterTheEnd:
         accepted = statuses.count(PutStatus.PUT_OK)
         assert len(bodies(open_store())) == 1 + accepted
 
-    def test_a_waiter_of_a_closed_loop(self) -> None:
+    def test_a_waiter_of_a_closed_loop_is_skipped(self) -> None:
         loop = asyncio.new_event_loop()
         waiter = LoopWaiter(0, loop)
         loop.close()

@@ -28,7 +28,7 @@ def stored(store: Store, message: Message) -> Record:
 
 
 class TestFields:
-    def test_a_plain_message(self, store: Store) -> None:
+    def test_a_plain_message_is_stored_with_its_defaults(self, store: Store) -> None:
         result = store.put(Message("T", b"body"))
         assert (result.status, result.ok) == (PutStatus.PUT_OK, True)
         assert (result.queue_id, result.queue_offset, result.physical_offset) == (0, 0, 0)
@@ -75,11 +75,13 @@ class TestFields:
         assert [m.queue_offset for m in store.query("T", "k")] == [0]
 
     @pytest.mark.parametrize("body", [bytearray(b"abc"), memoryview(b"abc")])
-    def test_bodies_of_other_bytes(self, store: Store, body: Any) -> None:
+    def test_bodies_may_be_any_bytes_like_object(self, store: Store, body: Any) -> None:
         assert bytes(stored(store, Message("T", body)).body) == b"abc"
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_ipv4_and_ipv6_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
+    def test_ipv4_and_ipv6_hosts_are_stored(
+        self, open_store: OpenStore, born: Host, at: Host
+    ) -> None:
         store = open_store(store_host=at)
         result = store.put(Message("T", b"x", born_host=born))
         record = store.at(result.physical_offset)
@@ -264,7 +266,9 @@ class TestBatch:
         ]
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_hosts_of_a_batch(self, open_store: OpenStore, born: Host, at: Host) -> None:
+    def test_the_hosts_of_a_batch_are_stored(
+        self, open_store: OpenStore, born: Host, at: Host
+    ) -> None:
         store = open_store(store_host=at)
         store.put_batch([Message("T", b"a", born_host=born), Message("T", b"b", born_host=born)])
         assert store.wait_dispatched()
@@ -382,7 +386,7 @@ class TestRefused:
         status = plain_delay(sealing, delayed)
         assert status is PutStatus.PROPERTIES_SIZE_EXCEEDED
 
-    def test_the_longest_body(self, open_store: OpenStore) -> None:
+    def test_a_body_longer_than_the_limit_is_refused(self, open_store: OpenStore) -> None:
         store = open_store(max_message_size=1000)
         assert store.put(Message("T", b"x" * 1000)).ok
         assert store.try_put(Message("T", b"x" * 1001)).status is PutStatus.MESSAGE_ILLEGAL

@@ -78,7 +78,7 @@ class TestAppend:
         queue.append(0, units(0, 25))
         assert queue.unit(offset) is None
 
-    def test_an_empty_queue(self, queue: ConsumeQueue) -> None:
+    def test_an_empty_queue_starts_and_ends_at_0(self, queue: ConsumeQueue) -> None:
         assert (queue.max_offset, queue.min_offset(0), queue.last_unit) == (0, 0, None)
 
     def test_full_files_roll_over(self, queue: ConsumeQueue, queues: Queues) -> None:
@@ -105,7 +105,9 @@ class TestAppend:
         assert caught.value.physical_offset == 700
         assert queue.max_offset == 5
 
-    def test_an_append_without_units(self, queue: ConsumeQueue, machine: Machine) -> None:
+    def test_an_append_without_units_changes_nothing(
+        self, queue: ConsumeQueue, machine: Machine
+    ) -> None:
         queue.append(0, units(0, 1))
         assert queue.append(1, memoryview(b"")) == 0
 
@@ -174,7 +176,7 @@ class TestBeginning:
 
 
 class TestDiskFull:
-    def test_a_full_disk_at_a_roll(
+    def test_a_full_disk_at_a_roll_refuses_the_units(
         self, queue: ConsumeQueue, queues: Queues, machine: Machine
     ) -> None:
         queue.append(0, units(0, 8))
@@ -207,7 +209,7 @@ class TestLoad:
         again.append(10, units(10, 1))
         assert again.unit(10) == unit(10)
 
-    def test_a_folder_with_only_an_empty_file(self, queues: Queues) -> None:
+    def test_a_folder_with_only_an_empty_file_is_an_empty_queue(self, queues: Queues) -> None:
         queues.load().files.roll()
         assert queues.load().max_offset == 0
 

@@ -320,7 +320,7 @@ class TestDamage:
 
     @pytest.mark.parametrize("left", [lambda root: None, as_java_leaves_it])
     @pytest.mark.parametrize("destroyed", [1, 5, 8])
-    def test_salvage_after_the_loss_of_the_new_beginning(
+    def test_salvage_finds_the_new_beginning_after_its_loss(
         self, left: Damage, destroyed: int, shop: Shop, tmp_path: Path
     ) -> None:
         """The units still say where it was. With 5, the next one has the last old number."""

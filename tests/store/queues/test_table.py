@@ -60,7 +60,7 @@ def test_looks_at_files_when_a_queue_is_used(
     again.close()
 
 
-def test_a_store_without_queue_folders(table: QueueTable) -> None:
+def test_a_store_without_queue_folders_has_no_queues(table: QueueTable) -> None:
     table.list_folders()
     assert table.pairs() == []
     assert table.find("A", 0) is None

@@ -159,7 +159,9 @@ def test_a_copy_that_fails_is_not_there(operation: str, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-def test_without_help_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_copied_sparsely_without_help_of_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source = tmp_path / "source"
     with source.open("wb") as file:
         file.truncate(40 << 20)
@@ -177,7 +179,9 @@ def test_without_help_of_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(os, "copy_file_range", refused)
 
 
-def test_the_backup_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_backup_command_copies_and_checks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     filled(tmp_path / "store")
     assert main(["backup", str(tmp_path / "store"), str(tmp_path / "copy")]) == 0
     first, second = capsys.readouterr().out.splitlines()
@@ -188,7 +192,7 @@ def test_the_backup_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("tool", ["tar", "cp", "rsync"])
-def test_tools_for_closed_stores(tool: str, tmp_path: Path) -> None:
+def test_other_tools_copy_a_closed_store(tool: str, tmp_path: Path) -> None:
     """Check what the guide says about copies with other tools."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")

@@ -137,7 +137,7 @@ def test_damage_is_refused_and_leaves_nothing(store: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new.building").exists()
 
 
-def test_the_rebuild_command(
+def test_the_rebuild_command_counts_messages(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["rebuild", str(store), "--into", str(tmp_path / "new")]) == 0

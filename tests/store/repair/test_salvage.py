@@ -159,7 +159,9 @@ def test_old_offsets_map_to_new_ones() -> None:
     assert numbering.is_changed("T", 0) and not numbering.is_changed("T", 1)
 
 
-def test_the_salvage_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_salvage_command_says_what_was_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = tmp_path / "store"
     stored = filled(root)
     spoil(root, stored[30], 4)

@@ -257,7 +257,7 @@ class TestKilled:
             archive(spark, root, lake, split_bytes=4096)
         assert Lake(str(lake)).require_manifest().files == ()
 
-    def test_only_one_job_at_a_time(
+    def test_only_one_job_may_write_at_a_time(
         self, spark: SparkSession, root: Path, lake: Path, put: Put
     ) -> None:
         put(1)
@@ -284,7 +284,7 @@ class TestKilled:
             folder.publish(manifest.extended(Range(0, 20, 2), [], ()))
 
 
-def test_a_lake_in_another_file_system(
+def test_a_lake_may_be_in_another_file_system(
     spark: SparkSession, root: Path, put: Put, tmp_path: Path
 ) -> None:
     """A file system of fsspec counts as remote: it has no syncs and no locks."""

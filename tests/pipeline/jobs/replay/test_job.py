@@ -205,7 +205,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
-def test_killed_between_commits(
+def test_a_replay_killed_between_commits_repeats_no_message(
     spark: SparkSession,
     root: Path,
     target: Path,
