@@ -54,9 +54,7 @@ def round_of(store: Store) -> int:
 
 
 class TestByAge:
-    def test_old_files_are_deleted_only_at_the_hour(
-        self, full: Store, machine: Machine, root: Path
-    ) -> None:
+    def test_deletes_only_at_the_hour(self, full: Store, machine: Machine, root: Path) -> None:
         age(full, 80 * HOUR_MS, 80 * HOUR_MS, 10 * HOUR_MS)
         assert round_of(full) == 0
         hour(full, machine)
@@ -65,9 +63,7 @@ class TestByAge:
         assert round_of(full) == 0
 
     @pytest.mark.parametrize(("age_ms", "expired"), [(72 * HOUR_MS, 1), (72 * HOUR_MS - 1000, 0)])
-    def test_files_are_deleted_at_the_configured_age(
-        self, full: Store, age_ms: int, expired: int
-    ) -> None:
+    def test_deletes_at_the_configured_age(self, full: Store, age_ms: int, expired: int) -> None:
         age(full, age_ms, 0)
         assert full.delete_expired() == expired
 
@@ -94,9 +90,7 @@ class TestByAge:
 
 
 class TestByDisk:
-    def test_a_fuller_disk_deletes_expired_files_at_any_hour(
-        self, full: Store, machine: Machine
-    ) -> None:
+    def test_deletes_expired_files_at_any_hour(self, full: Store, machine: Machine) -> None:
         age(full, 80 * HOUR_MS, 0)
         machine.files.used = 0.75
         assert round_of(full) == 0
@@ -312,9 +306,7 @@ class TestWhatFollows:
         assert again.wait_dispatched()
         assert bodies(again, "old") == [b"c"]
 
-    def test_deleted_files_stay_deleted_after_a_restart(
-        self, full: Store, open_store: OpenStore
-    ) -> None:
+    def test_a_restart_brings_nothing_back(self, full: Store, open_store: OpenStore) -> None:
         full.delete_expired(forced=True)
         left = bodies(full)
         full.close()
@@ -325,7 +317,7 @@ class TestWhatFollows:
         assert again.max_offset("T") == 25
 
     @pytest.mark.parametrize("kind", ["watermark", "java"])
-    def test_deleted_files_stay_deleted_after_a_crash(
+    def test_a_crash_brings_nothing_back(
         self, full: Store, open_store: OpenStore, root: Path, kind: str
     ) -> None:
         full.delete_expired(forced=True)
@@ -423,9 +415,7 @@ class TestArchivedOnly:
     def mark(self, machine: Machine, root: Path, lake: str, offset: int) -> None:
         write_mark(machine.system, root, lake, ArchiveMark(f"somewhere/{lake}", offset))
 
-    def test_nothing_is_deleted_before_the_first_archive(
-        self, waiting: Store, machine: Machine
-    ) -> None:
+    def test_deletes_nothing_before_an_archive(self, waiting: Store, machine: Machine) -> None:
         assert waiting.delete_expired() == 0
         machine.files.used = 0.95
         assert round_of(waiting) == 0, "not even from a full disk"

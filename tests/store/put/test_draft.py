@@ -79,7 +79,7 @@ class TestFields:
         assert bytes(stored(store, Message("T", body)).body) == b"abc"
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_ipv4_and_ipv6_hosts_are_stored(
+    def test_ipv4_and_ipv6_hosts_are_kept(
         self, open_store: OpenStore, born: Host, at: Host
     ) -> None:
         store = open_store(store_host=at)
@@ -266,9 +266,7 @@ class TestBatch:
         ]
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_the_hosts_of_a_batch_are_stored(
-        self, open_store: OpenStore, born: Host, at: Host
-    ) -> None:
+    def test_a_batch_keeps_its_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
         store = open_store(store_host=at)
         store.put_batch([Message("T", b"a", born_host=born), Message("T", b"b", born_host=born)])
         assert store.wait_dispatched()
