@@ -147,7 +147,7 @@ def _check_failed_sync(
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["create", "allocate"])
-def test_disk_full(mode: str, kind: str) -> None:
+def test_a_store_continues_after_a_full_disk(mode: str, kind: str) -> None:
     """Let each allocation fail; then there is space again, and the store continues."""
     places = Counter[str]()
     for number in itertools.count(1, EVERY):
@@ -180,7 +180,7 @@ def test_disk_full(mode: str, kind: str) -> None:
     assert len(places) > 1
 
 
-def test_slow_sync() -> None:
+def test_a_slow_sync_leaves_one_put_unconfirmed() -> None:
     """A put says that it does not know, others can be read, and later ones are fine again."""
     with scratch() as folder:
         (folder / "live").mkdir()

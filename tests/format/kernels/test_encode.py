@@ -49,7 +49,9 @@ items = st.lists(
 
 class TestWrite:
     @given(drafts, st.integers(0, 2**62), st.integers(0, 40), st.integers(0, 40))
-    def test_as_packed_by_hand(self, draft: Draft, offset: int, before: int, behind: int) -> None:
+    def test_a_written_record_equals_one_packed_by_hand(
+        self, draft: Draft, offset: int, before: int, behind: int
+    ) -> None:
         expected = draft.pack(offset)
         out = fenced(b"\xaa" * (before + len(expected) + behind))
         assert draft.write(RecordWriter(out), before, offset) == len(expected)
@@ -76,7 +78,7 @@ class TestWrite:
         assert len(record.topic) == topic_size
 
     @pytest.mark.parametrize("at", [-1, 1, 2**62, 2**63 - 1, -(2**63)])
-    def test_outside_of_the_buffer(self, at: int) -> None:
+    def test_a_write_outside_the_buffer_is_refused(self, at: int) -> None:
         draft = Draft()
         out = fenced(bytes(draft.size))
         with pytest.raises(ValueError, match=f"{draft.size} bytes at {at} exceed the buffer of"):
@@ -84,7 +86,7 @@ class TestWrite:
         assert not any(out)
 
     @pytest.mark.parametrize("wrong", [-(2**62), -1, 0, 8, 90, 2**31, 2**62])
-    def test_size_that_is_not_the_records(self, wrong: int) -> None:
+    def test_a_size_other_than_that_of_the_record_is_refused(self, wrong: int) -> None:
         out = fenced(bytes(400))
         with pytest.raises(ValueError, match=f"{wrong} bytes"):
             RecordWriter(out).write(
@@ -107,7 +109,7 @@ class TestWrite:
             ("reconsume_times", 2**40),
         ],
     )
-    def test_what_a_record_cannot_hold(self, field: str, value: Any) -> None:
+    def test_values_that_a_record_cannot_hold_are_refused(self, field: str, value: Any) -> None:
         draft = replace(Draft(), **{field: value})
         size = record_size(
             len(draft.born_host),
@@ -123,7 +125,9 @@ class TestWrite:
 
     @pytest.mark.parametrize("born_host", [V4, V6])
     @pytest.mark.parametrize("store_host", [V4, V6])
-    def test_hosts_that_the_sys_flag_denies(self, born_host: bytes, store_host: bytes) -> None:
+    def test_hosts_that_the_sys_flag_denies_are_refused(
+        self, born_host: bytes, store_host: bytes
+    ) -> None:
         size = record_size(len(born_host), len(store_host), 0, 1, 0)
         right = Draft(born_host=born_host, store_host=store_host).flags
         out = bytearray(size)
@@ -136,7 +140,7 @@ class TestWrite:
                     RecordWriter(out).write(*arguments, b"")
 
     @pytest.mark.parametrize("out", [bytearray(), memoryview(bytearray())])
-    def test_empty_buffer(self, out: bytearray) -> None:
+    def test_a_write_into_an_empty_buffer_is_refused(self, out: bytearray) -> None:
         with pytest.raises(ValueError, match="buffer of 0"):
             Draft().write(RecordWriter(out), 0, 0)
 
@@ -167,7 +171,7 @@ class TestSeal:
         ("at", "size"),
         [(-1, 100), (0, 201), (101, 100), (0, 19), (0, -1), (2**62, 2**62), (-(2**62), 2**62)],
     )
-    def test_outside_of_the_buffer(self, at: int, size: int) -> None:
+    def test_a_seal_outside_the_buffer_is_refused(self, at: int, size: int) -> None:
         out = fenced(bytes(200))
         with pytest.raises(ValueError, match=f"{size} bytes at {at}"):
             RecordWriter(out).seal(at, size)
@@ -182,7 +186,7 @@ class TestBlank:
         assert decode_record(out, 24) == Blank(8)
 
     @pytest.mark.parametrize("at", [-1, 25, 2**62, -(2**63)])
-    def test_outside_of_the_buffer(self, at: int) -> None:
+    def test_a_blank_outside_the_buffer_is_refused(self, at: int) -> None:
         out = fenced(bytes(32))
         with pytest.raises(ValueError, match=f"at {at}"):
             RecordWriter(out).blank(at, 8)
@@ -253,7 +257,7 @@ class TestBatch:
         st.sampled_from([b"T", b"T" * 200]),
         st.integers(0, 30),
     )
-    def test_as_single_messages(
+    def test_a_batch_is_written_as_single_messages_are(
         self,
         batch_items: list[BatchItem],
         shared: bytes,
@@ -334,7 +338,7 @@ class TestBatch:
             measure_batch(data, 16, 5, 0, False)
         assert str(caught.value).startswith(message)
 
-    def test_no_item(self) -> None:
+    def test_an_empty_batch_is_refused(self) -> None:
         with pytest.raises(FormatError, match="batch at offset 0: the batch is empty"):
             measure_batch(b"", 16, 5, 0, False)
 
@@ -354,7 +358,7 @@ class TestBatch:
             )
 
     @pytest.mark.parametrize("at", [-1, 1, 2**62, -(2**63)])
-    def test_outside_of_the_buffer(self, at: int) -> None:
+    def test_a_batch_outside_the_buffer_is_refused(self, at: int) -> None:
         batch = encode_batch([BatchItem(0, b"body", b"")])
         _, total, _ = measure_batch(batch, 16, 5, 0, False)
         out = fenced(bytes(total))
@@ -377,7 +381,7 @@ class TestBatch:
 
 class TestRecordSize:
     @given(drafts)
-    def test_as_packed_by_hand(self, draft: Draft) -> None:
+    def test_the_size_is_that_of_a_record_packed_by_hand(self, draft: Draft) -> None:
         properties = len(draft.properties) + (20 if draft.property_crc else 0)
         assert (
             record_size(
