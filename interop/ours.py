@@ -50,7 +50,7 @@ def write(
 def kill_while_writing(
     store: Path, lines: Sequence[Json], acknowledged: int, *options: str, sizes: Sizes = SMALL
 ) -> list[Json]:
-    """Put the lines again and again; kill the process some time after so many results."""
+    """Put the lines repeatedly; kill the process some time after this number of results."""
     command = _command(store, lines, sizes, *options, "--endless")
     results = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, encoding="utf-8", cwd=_ROOT) as child:
@@ -143,7 +143,7 @@ def answer(result: PutResult) -> Json:
 
 
 def main() -> None:
-    """The child: put, and end as told."""
+    """Run the child: put messages, and end as requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("store", type=Path)
     parser.add_argument("--spec", type=Path, required=True)

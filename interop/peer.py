@@ -160,7 +160,7 @@ class Java:
 
     @contextmanager
     def writing(self, store: Path, lines: list[Json]) -> Iterator[list[Json]]:
-        """Put the lines and keep the store open meanwhile; the results. Killed in the end."""
+        """Put the lines, yield the results with the store open, and kill the process at the end."""
         last = {**lines[-1], "pause_ms": 1000 * TIMEOUT_S}
         with subprocess.Popen(
             self._arguments(store, [[*lines, last]], SMALL),

@@ -68,9 +68,9 @@ def jars(line: str) -> str:
 
 
 def free_port() -> int:
-    """A port that is free, as are the ones beside it that brokers take too.
+    """Return a free port, whose neighbours that brokers use are free, too.
 
-    None of those that the system hands out, which others may get meanwhile.
+    It is outside of the range from which the system assigns ports to other processes.
     """
     while True:
         port = random.randrange(20_000, 30_000)

@@ -85,7 +85,7 @@ _RECIPES = {
 
 
 def client_environment(name: str) -> Path:
-    """The folder of a client's environment; made anew when one of its sources has changed."""
+    """Return the folder of a client's environment; it is built again if a source has changed."""
     recipe = _RECIPES[name]
     folder = CACHE / name
     CACHE.mkdir(exist_ok=True)

@@ -163,7 +163,7 @@ async def new_topic(talk: Talk, topic: str, attributes: str | None = None) -> No
 
 
 async def bodies(talk: Talk, topic: str, count: int) -> Counter[bytes]:
-    """All messages of a topic, as soon as there are so many."""
+    """Return all messages of a topic, as soon as there are this many."""
     while True:
         answer = await talk.pull(topic)
         found = Counter(record.body for record in records(answer.content))

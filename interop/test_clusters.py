@@ -69,7 +69,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def read_all(namesrv: str, topic: str, count: int) -> list[Received]:
-    """All messages of a topic, as soon as there are so many."""
+    """Return all messages of a topic, as soon as there are this many."""
     async with PullConsumer(namesrv, "reading") as consumer:
         queues = await consumer.queues(topic)
         while sum([await consumer.offsets.end(queue) for queue in queues]) < count:

@@ -46,7 +46,7 @@ SCENARIOS = {
 
 @pytest.fixture
 def namesrv(tmp_path: Path) -> Iterator[str]:
-    """The address of a name server, with a broker of Firetrail behind it."""
+    """Return the address of a name server with a broker of Firetrail."""
     with firetrail_up(tmp_path) as address:
         yield address
 

@@ -22,7 +22,7 @@ STORE = StoreConfig().for_files(
 
 
 async def save(root: Path, offset: int) -> None:
-    """A broker's life: messages, two topics, a group that stands at ``offset``."""
+    """Run a broker with messages, two topics, and a group at ``offset``."""
     async with Broker.running(root, store=STORE) as broker:
         async with Admin(broker.namesrv) as admin:
             await admin.create_topic(OTHER, offset)

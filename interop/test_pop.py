@@ -72,7 +72,7 @@ async def popped_by_firetrail(folder: Path) -> None:
 
 
 async def popped_from_java(namesrv: str) -> None:
-    """What Firetrail has left comes again; then the whole life of a message."""
+    """Messages that Firetrail did not acknowledge are redelivered; then a message's whole life."""
     async with asyncio.timeout(WAIT_S):
         async with Admin(namesrv) as admin:
             while not await admin.masters():  # 5.x registers ten seconds after its start
@@ -102,7 +102,7 @@ async def popped_from_java(namesrv: str) -> None:
 
 
 async def left_by_java(folder: Path) -> None:
-    """Firetrail goes on with what Java has popped, and with what was acknowledged there."""
+    """Firetrail takes over the pops and acknowledgements of Java."""
     config = BrokerConfig(name="java-b")
     async with (
         asyncio.timeout(WAIT_S),

@@ -30,7 +30,7 @@ LIMIT_S = 360.0
 
 
 async def offsets(admin: Admin) -> dict[int, int]:
-    """Where the group stands, by queue."""
+    """Return the offsets of the group, by queue."""
     stats = await admin.consume_stats(GROUP, TOPIC)
     return {queue.queue_id: at.consumer_offset for queue, at in stats.offset_table.items()}
 
@@ -54,7 +54,7 @@ async def serving(namesrv: str) -> None:
 
 
 async def heard(namesrv: str, count: int) -> set[str]:
-    """What a member of the group gets, until it has so many messages."""
+    """Return the messages that a member of the group receives, until it has this number."""
     got: set[str] = set()
 
     def listener(message: Received) -> None:

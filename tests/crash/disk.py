@@ -1,4 +1,4 @@
-"""A disk that forgets: what of a folder would still be there after the power went.
+"""A simulated disk: the content of a folder that would survive a power loss.
 
 :class:`SimulatedFiles` works on real files, whose content is the page cache, and tells a
 :class:`Disk` what was synced. Until a sync, a file on the disk has the content (and the length) of

@@ -207,7 +207,7 @@ def _check_end(store: Store, history: History, least: int) -> int:
     if count < least:
         lost = history.messages[count]
         raise Violation(
-            f"I1: {least} messages were promised, the log ends at {end} behind {count}; "
+            f"I1: {least} messages were promised, the log ends at {end} after {count}; "
             f"lost: {lost.topic}/{lost.queue_id} {lost.queue_offset} at {lost.physical_offset}"
         )
     last = history.messages[count - 1].end if count else 0

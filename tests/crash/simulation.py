@@ -155,7 +155,7 @@ class Process:
         folder._held.pop(self.disk.root.resolve(), None)  # the lock went with its descriptor
         for opened in list(engine._engines):
             if opened.root == self.disk.root.absolute():
-                opened._stopped = True  # nobody is left to complain that it was not closed
+                opened._stopped = True  # otherwise it would warn that it was not closed
         self._threading.__exit__(None, None, None)
         for failure in self.world.failures:
             raise Violation("I8: a thread of the store died") from failure
@@ -170,7 +170,7 @@ class Process:
         self.files.hooks.append(keep)
 
     def _visible(self) -> dict[QueueKey, int]:
-        """What consumers see: of each queue, the offset behind its last message."""
+        """Return the end offset of each queue, as consumers see it."""
         store = self._store
         if store is None or self.config.flush is not FlushMode.SYNC:
             return {}

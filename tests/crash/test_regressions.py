@@ -147,7 +147,7 @@ def test_a_record_without_its_topic_ends_the_log(folder: Path) -> None:
 
 
 def test_garbage_that_looks_like_a_unit_is_cut_off(folder: Path) -> None:
-    """Garbage behind the last unit was kept if it pointed into the log."""
+    """Garbage after the last unit was kept if it pointed into the log."""
     process = opened(folder, "async")
     process.put(Message("orders", b"1"))
     process.flush()

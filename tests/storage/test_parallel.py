@@ -1,4 +1,4 @@
-"""Calls for many items, in several threads, and their errors."""
+"""Calls for many items: in order, in several threads, and their errors."""
 
 import threading
 

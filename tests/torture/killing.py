@@ -12,7 +12,7 @@ from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
 
 WAYS = ("moment", "operation", "stopping")
-"""After some time; before the n-th change of a file; after it was told to stop."""
+"""When a broker is killed: after some time, before the n-th change of a file, while it stops."""
 
 
 class Killing:
@@ -26,7 +26,7 @@ class Killing:
         self.kills = Counter[str]()
 
     async def run(self, count: int) -> None:
-        """Kill so many, and check after each; at the end, everything once more."""
+        """Kill this number of brokers, and check after each kill, and everything at the end."""
         while self.kills.total() < count:
             await self._kill()
             await self._restart(count)

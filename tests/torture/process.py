@@ -48,7 +48,7 @@ class Refused(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody has at the moment."""
+    """Return ports that are free at the moment."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:
