@@ -62,6 +62,17 @@ async def test_unacknowledged_messages_are_redelivered(namesrv: str) -> None:
         assert await consumer.receive(wait_s=0.1) == []
 
 
+async def test_acknowledged_messages_are_not_redelivered(namesrv: str) -> None:
+    """The receipt ends with the acknowledgement, so the message cannot become visible again."""
+    await fill(namesrv, "T", 1)
+    async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
+        (message,) = await consumer.receive(invisible_s=60, wait_s=20)
+        await consumer.ack(message)
+        with pytest.raises(RequestError, match="this receipt is no longer valid"):
+            await consumer.change_invisible(message, 0.05)
+        assert await consumer.receive(wait_s=0.1) == []
+
+
 async def test_subscriptions_filter_messages(namesrv: str) -> None:
     assert java_hash("Aa") == java_hash("BB")
     async with Producer(namesrv) as producer:
