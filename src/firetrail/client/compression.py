@@ -1,11 +1,14 @@
 """Decompression of bodies: zlib, and with the extra ``compression`` also LZ4 and zstd.
 
+From Python 3.14 on, zstd is part of the standard library and needs no extra.
+
 The size of the result is limited, because a few compressed bytes can expand to very many.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -14,10 +17,14 @@ from firetrail.errors import FormatError
 INFLATED_MAX = 64 << 20
 """The most bytes that a decompressed body may have."""
 PIECE = 1 << 10
-"""Input per step for zstd, which has no output limit: a step yields at most 32 MiB."""
+"""Input per step for zstandard, which has no output limit: a step yields at most 32 MiB."""
 _KIND = 0x700
 _NAMES = {0x000: "zlib", 0x100: "LZ4", 0x200: "zstd", 0x300: "zlib"}
-_MODULES = {"zlib": "zlib", "LZ4": "lz4.frame", "zstd": "zstandard"}
+_MODULES = {
+    "zlib": ("zlib",),
+    "LZ4": ("lz4.frame",),
+    "zstd": ("compression.zstd", "zstandard"),  # the first is in Python 3.14 and later
+}
 
 
 def inflated(raw: bytes, sys_flag: int) -> bytes:
@@ -25,10 +32,10 @@ def inflated(raw: bytes, sys_flag: int) -> bytes:
     name = _NAMES.get(sys_flag & _KIND)
     if name is None:
         raise _format_error(f"compression method {(sys_flag & _KIND) >> 8} is unknown")
-    try:
-        module = import_module(_MODULES[name])
-    except ImportError:
-        raise _format_error(f"{name} needs: pip install 'firetrail[compression]'") from None
+    module = _import_first(_MODULES[name])
+    if module is None:
+        raise _format_error(f"{name} needs: pip install 'firetrail[compression]'")
+    in_pieces = module.__name__ == "zstandard"
     stream: Any
     failures: tuple[type[Exception], ...]
     if name == "zlib":
@@ -36,14 +43,26 @@ def inflated(raw: bytes, sys_flag: int) -> bytes:
     elif name == "LZ4":
         stream, failures = module.LZ4FrameDecompressor(), (RuntimeError, EOFError)
     else:
-        stream, failures = module.ZstdDecompressor().decompressobj(), (module.ZstdError,)
+        stream, failures = module.ZstdDecompressor(), (module.ZstdError,)
+        if in_pieces:
+            stream = stream.decompressobj()
     try:
-        body = _in_pieces(stream, raw) if name == "zstd" else stream.decompress(raw, INFLATED_MAX)
+        body = _in_pieces(stream, raw) if in_pieces else stream.decompress(raw, INFLATED_MAX)
     except failures as error:
         raise _format_error(str(error)) from None
     if not stream.eof:
         raise _format_error(f"it is cut off, or more than {INFLATED_MAX} bytes long")
     return bytes(body)
+
+
+def _import_first(names: Iterable[str]) -> Any:
+    """Import the first module that is installed; return ``None`` if there is none."""
+    for name in names:
+        try:
+            return import_module(name)
+        except ImportError:
+            continue
+    return None
 
 
 def _in_pieces(stream: Any, raw: bytes) -> bytes:
