@@ -14,7 +14,7 @@ SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-se
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test torture lint bench interop fuzz wheel distributions clean
+.PHONY: help setup demo test torture lint bench interop fuzz wheel distributions pythons clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ distributions:
 	    { tail -n 30 build/wheel/log; exit 1; }
 	@$(TOOLS) -m auditwheel repair --patcher none --wheel-dir $(DIST) build/wheel/*.whl
 	@cp build/wheel/*.tar.gz $(DIST)
+
+pythons: ## Run the tests on the Pythons of Debian trixie and sid (root and debootstrap needed)
+	$(PYTHON) tests/pythons.py -- $(ARGS)
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

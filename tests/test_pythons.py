@@ -1,0 +1,25 @@
+"""What ``make pythons`` reads from other programs, and its summary."""
+
+from tests.pythons import HEADER, Outcome, counts_of, newest_first
+
+
+def test_versions_are_sorted_as_numbers() -> None:
+    packages = ["python3.9-venv - venv", "python3.14-venv - venv", "python3-venv - default"]
+    assert newest_first(packages) == ["3.14", "3.9"]
+
+
+def test_counts_are_read_from_the_last_line() -> None:
+    output = "1 failed, as a test prints\n2 failed, 10 passed, 3 skipped, 1 error in 4.00s\n"
+    assert counts_of(output) == {"failed": 2, "passed": 10, "skipped": 3, "error": 1}
+
+
+def test_a_run_that_ended_early_has_no_counts() -> None:
+    assert counts_of("") == {}
+    assert counts_of("Segmentation fault\n") == {}
+
+
+def test_the_summary_lines_up() -> None:
+    counts = {"passed": 10, "failed": 2, "error": 1, "skipped": 3}
+    line = Outcome("3.15", "compiled", counts, ["lz4", "zstandard"]).line()
+    assert line.split() == ["3.15", "compiled", "10", "3", "3", "lz4,", "zstandard"]
+    assert line.index("lz4") == HEADER.index("no wheel for")
