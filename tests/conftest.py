@@ -12,6 +12,7 @@ from hypothesis import settings
 from tests import time_limits
 from tests.extras import ModuleWithExtras
 from tests.jvm import start_quickly
+from tests.memory_disk import use_memory
 
 from firetrail import kernels
 
@@ -21,6 +22,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("ci")
 start_quickly()
+use_memory()
 
 
 @pytest.hookimpl(tryfirst=True)
