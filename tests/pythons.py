@@ -189,12 +189,16 @@ def main() -> int:
     args = parser.parse_args()
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
         sys.exit("make pythons needs root and debootstrap (apt-get install debootstrap)")
-    outcomes = []
+    outcomes: list[Outcome] = []
     for suite in args.suites:
         chroot = Chroot(suite)
         chroot.unpack()
+        chroot.refresh()  # commands run among the sources, the first one too
+        tested = {outcome.python for outcome in outcomes}
         for version in chroot.versions():
-            chroot.refresh()
+            if version in tested:
+                continue
+            chroot.refresh()  # without the extension modules of the Python before
             print(
                 f"testing Python {version} of {suite}; the log is {CACHE / version}.log", flush=True
             )
