@@ -235,6 +235,7 @@ class TestUseAfterClose:
         assert list(store.follow("missing")) == []
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 class TestKill:
     def test_a_killed_process_loses_nothing_that_was_put(self, root: Path) -> None:
         child = os.fork()
@@ -294,6 +295,7 @@ def test_repeated_opening_leaks_nothing(root: Path) -> None:
     assert in_use() == before
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 class TestFork:
     def in_child(self, action) -> int:  # type: ignore[no-untyped-def]
         """Exit code of a forked process that did this."""
