@@ -39,7 +39,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=not_negative,
         default=10,
         metavar="N",
-        help="print the last N messages of each queue (default: %(default)s)",
+        help="print the last N messages of each queue (default: %(default)s). There is no short "
+        "form as in Unix tail: -n is --namesrv",
     )
     parser.add_argument(
         "-f", "--follow", action="store_true", help="print new messages until Ctrl-C"

@@ -1,7 +1,8 @@
-"""The rules for arguments of public functions, which know no types at run time.
+"""Checks of the arguments of public functions, because types are not enforced at run time.
 
-Each rule returns the argument if it is right. An error names the argument, says what was given and
-what is expected: WrongTypeError for a wrong type, ConfigError for a wrong value.
+Each check returns the argument if it is valid. Otherwise it raises WrongTypeError for a wrong type
+and ConfigError for a wrong value. The error names the argument, the given value and what is
+expected.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from firetrail.errors import ConfigError, WrongTypeError
 from firetrail.format.whole import INT64_MAX, whole
 
 SECONDS_MAX = 1 << 31
-"""The longest time that a program can ask for, 68 years: in milliseconds it fits everywhere."""
+"""The longest time that a program can ask for, 68 years; in milliseconds it fits into int64."""
 MS = 0.001
 
 T = TypeVar("T")
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def number(name: str, value: object, least: int = 0, most: int = INT64_MAX) -> int:
-    """A whole number from ``least`` to ``most``."""
+    """Return ``value`` if it is a whole number from ``least`` to ``most``."""
     found = whole(name, value)
     if not least <= found <= most:
         limits = f"{least} or more" if most == INT64_MAX else f"{least} to {most}"
@@ -33,7 +34,7 @@ def number(name: str, value: object, least: int = 0, most: int = INT64_MAX) -> i
 
 
 def seconds(name: str, value: object, least: float = 0.0) -> float:
-    """A time: a number of seconds, at least ``least``; neither infinite nor NaN."""
+    """Return ``value`` if it is a finite number of seconds, at least ``least``."""
     allowed = f"expected a number of seconds from {least:g} to {SECONDS_MAX}"
     if not isinstance(value, Real) or isinstance(value, bool):
         raise WrongTypeError(name, value, allowed)
@@ -44,7 +45,7 @@ def seconds(name: str, value: object, least: float = 0.0) -> float:
 
 
 def text(name: str, value: object) -> str:
-    """A text that is not empty."""
+    """Return ``value`` if it is a str and not empty."""
     if not isinstance(value, str):
         raise WrongTypeError(name, value, "expected a str")
     if not value:
@@ -53,35 +54,35 @@ def text(name: str, value: object) -> str:
 
 
 def truth(name: str, value: object) -> bool:
-    """True or False, and nothing that merely counts as one of them."""
+    """Return ``value`` if it is True or False; other truthy or falsy values are errors."""
     if not isinstance(value, bool):
         raise WrongTypeError(name, value, "expected True or False")
     return value
 
 
 def function(name: str, value: F, example: str) -> F:
-    """Something to call, such as the ``example``."""
+    """Return ``value`` if it is callable; the error quotes ``example``."""
     if not callable(value):
         raise WrongTypeError(name, value, f"expected a function, such as {example}")
     return value
 
 
 def instance(name: str, value: object, kind: type[T]) -> T:
-    """An object of a class."""
+    """Return ``value`` if it is an instance of ``kind``."""
     if not isinstance(value, kind):
         raise WrongTypeError(name, value, f"expected a {kind.__name__}")
     return value
 
 
 def mapping(name: str, value: Mapping[K, V]) -> Mapping[K, V]:
-    """A dict or the like."""
+    """Return ``value`` if it is a mapping, such as a dict."""
     if not isinstance(value, Mapping):
         raise WrongTypeError(name, value, "expected a dict")
     return value
 
 
 def several(name: str, values: Sequence[T], kind: type[T]) -> Sequence[T]:
-    """A sequence of objects of a class."""
+    """Return ``values`` if it is a sequence of instances of ``kind``."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise WrongTypeError(name, values, f"expected a list of {kind.__name__} objects")
     for position, value in enumerate(values):

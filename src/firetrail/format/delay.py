@@ -10,7 +10,7 @@ from firetrail.errors import ConfigError
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNKNOWN_LEVEL_MS = 1000
-"""Wait of a level that the table does not hold."""
+"""The wait of level 0 and of negative levels, which the table does not have."""
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]+)([smhd])")
@@ -24,7 +24,10 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"1s 5s 10s"``: one wait per level, units ``s m h d``, separated by spaces."""
+        """Return the levels of a text such as ``"1s 5s 10s"``.
+
+        The text has one wait per level, separated by spaces; the units are ``s m h d``.
+        """
         waits = []
         for word in text.split():
             match = _LEVEL.fullmatch(word)
@@ -42,14 +45,17 @@ class DelayLevels:
         return len(self.waits_ms)
 
     def clamp(self, level: int) -> int:
-        """The level a message asking for ``level`` gets: at most the highest one."""
+        """Return the level that a message gets if it asks for ``level``: at most the highest."""
         return min(level, self.max_level)
 
     def wait_ms(self, level: int) -> int:
-        """Wait of ``level`` in ms; a level above the table waits as long as the highest one."""
+        """Return the wait of ``level`` in ms. Levels above the highest wait as long as it does."""
         level = self.clamp(level)
         return self.waits_ms[level - 1] if level > 0 else UNKNOWN_LEVEL_MS
 
     def deliver_time(self, level: int, store_time: int) -> int:
-        """When (ms) a message stored at ``store_time`` is due: its tags code while it waits."""
+        """Return when (ms) a message stored at ``store_time`` is due.
+
+        While the message waits, its unit has this time in place of the tags code.
+        """
         return store_time + self.wait_ms(level)

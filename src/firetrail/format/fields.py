@@ -1,4 +1,4 @@
-"""Reads and writes a :class:`~firetrail.format.layout.Layout`; errors name the field."""
+"""Packing and unpacking of a :class:`~firetrail.format.layout.Layout`; errors name the field."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
 
 
 def unpack_fields(layout: Layout, what: str, buffer: ReadableBuffer, at: int) -> tuple[Any, ...]:
-    """The values of ``layout`` at ``at``; ``what`` names the structure if it is cut off."""
+    """Return the values of ``layout`` at ``at``.
+
+    If the structure is cut off, the error calls it ``what``.
+    """
     require(layout.size, what, buffer, at)
     return layout.struct.unpack_from(buffer, at)
 
 
 def pack_fields(layout: Layout, what: str, values: Sequence[int]) -> bytes:
-    """The bytes of ``layout``, for layouts of signed integers only."""
+    """Return ``values`` as the bytes of ``layout``, which must have only signed integers."""
     try:
         return layout.struct.pack(*values)
     except StructError:
@@ -35,12 +38,15 @@ def pack_fields(layout: Layout, what: str, values: Sequence[int]) -> bytes:
 
 
 def size_of(buffer: ReadableBuffer) -> int:
-    """Bytes in ``buffer``. Keeps no view, so a mapping can be closed while an error is handled."""
+    """Return the number of bytes in ``buffer``.
+
+    The function keeps no view, so that a mapping can be closed while an error is handled.
+    """
     return memoryview(buffer).nbytes
 
 
 def require(size: int, what: str, buffer: ReadableBuffer, at: int) -> None:
-    """Raise unless ``buffer`` has ``size`` bytes from ``at`` on."""
+    """Raise FormatError unless ``buffer`` has ``size`` bytes from ``at`` on."""
     left = size_of(buffer) - at
     if at < 0 or left < size:
         raise FormatError(what, at, f"needs {size} bytes, {max(left, 0)} are left")
@@ -49,7 +55,7 @@ def require(size: int, what: str, buffer: ReadableBuffer, at: int) -> None:
 def not_negative(
     layout: Layout, what: str, at: int, values: Sequence[int], fields: Sequence[str]
 ) -> None:
-    """Raise if one of ``fields`` has a negative value: no writer stores one there."""
+    """Raise FormatError if one of ``fields`` is negative, which no writer stores there."""
     for (field, offset), value in zip(layout.offsets.items(), values, strict=True):
         if value < 0 and field in fields:
             raise FormatError(_name(what, field), at + offset, f"{value} is negative")

@@ -52,21 +52,24 @@ class Host(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def encode_host(host: Host) -> bytes:
-    """8 bytes for an IPv4 host, 20 for an IPv6 host. Few hosts send many messages."""
+    """Return the 8 bytes of an IPv4 host or the 20 bytes of an IPv6 host.
+
+    The results are cached, because most messages come from few hosts.
+    """
     layout = HOST_V6 if host.is_v6 else HOST_V4
     port = _checked_port(host.port, layout.offsets["port"])
     return layout.struct.pack(pack_ip(host.ip), port)
 
 
 def decode_host(buffer: ReadableBuffer, at: int, is_v6: bool) -> Host:
-    """The host whose bytes start at ``at``."""
+    """Return the host whose bytes start at ``at``."""
     layout = HOST_V6 if is_v6 else HOST_V4
     address, port = unpack_fields(layout, "host", buffer, at)
     return Host(unpack_ip(address), _checked_port(port, at + layout.offsets["port"]))
 
 
 def parse_host(text: str) -> Host:
-    """``1.2.3.4:10911`` or ``[::1]:10911``."""
+    """Return the host that a text such as ``1.2.3.4:10911`` or ``[::1]:10911`` names."""
     ip, colon, port = text.rpartition(":")
     bracketed = ip.startswith("[") and ip.endswith("]")
     if not colon or bracketed != (":" in ip):
@@ -79,12 +82,12 @@ def parse_host(text: str) -> Host:
 
 
 def format_host(host: Host) -> str:
-    """The text that :func:`parse_host` reads."""
+    """Return the text of a host in the form that :func:`parse_host` reads."""
     return f"[{host.ip}]:{host.port}" if host.is_v6 else f"{host.ip}:{host.port}"
 
 
 def pack_ip(ip: str) -> bytes:
-    """Text of an address to its 4 or 16 bytes."""
+    """Return the 4 or 16 bytes of an address that is given as text."""
     try:
         if "%" in ip:  # a scope is not part of the bytes
             raise AddressValueError
@@ -94,7 +97,7 @@ def pack_ip(ip: str) -> bytes:
 
 
 def unpack_ip(address: bytes) -> str:
-    """4 or 16 bytes to the text of the address."""
+    """Return the text of an address that is given as 4 or 16 bytes."""
     if len(address) == 4:
         return _dotted(address)
     if address.startswith(_MAPPED_V4):  # Python versions differ in how they write these

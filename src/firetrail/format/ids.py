@@ -1,11 +1,11 @@
-"""Message ids: the offset id a store gives, and the unique id a client gives.
+"""Message ids: the offset id that a store assigns, and the unique id that a client assigns.
 
 ::
 
     offset id   store host 8 or 20   physical offset 8                        32 or 56 hex digits
     unique id   ip 4 or 16   pid 2   loader hash 4   ms in month 4   counter 2       the same
 
-Both are upper-case hex and look alike; only where an id was found says which one it is.
+Both are upper-case hex and look alike: only the place where an id was found tells which one it is.
 Page: ``docs/format/message-ids.md``.
 """
 
@@ -34,7 +34,7 @@ UNIQUE_TAIL = Layout(
     counter="H",
 )
 ID_LENGTHS = tuple(2 * (host.size + PHYSICAL_OFFSET.size) for host in (HOST_V4, HOST_V6))
-"""Hex digits of an id: IPv4, IPv6."""
+"""Numbers of hex digits of an id: with an IPv4 address, with an IPv6 address."""
 
 _HEX = re.compile(r"[0-9a-fA-F]+")
 
@@ -42,14 +42,14 @@ assert UNIQUE_TAIL.size == PHYSICAL_OFFSET.size + 4  # both ids have the same tw
 
 
 class MessageId(NamedTuple):
-    """Which store has the message, and where in its log."""
+    """The parts of an offset id: the store that has the message, and its place in the log."""
 
     host: Host
     physical_offset: int
 
 
 class UniqueId(NamedTuple):
-    """What a client knows about itself and the moment; not where the message went."""
+    """The parts of a unique id: they identify client and time, not where the message is stored."""
 
     ip: str
     pid: int
@@ -59,7 +59,7 @@ class UniqueId(NamedTuple):
 
 
 def encode_message_id(store_host: Host, physical_offset: int) -> str:
-    """The offset id of the message at ``physical_offset`` of the store at ``store_host``."""
+    """Return the offset id of the message at ``physical_offset`` of the store at ``store_host``."""
     if not 0 <= physical_offset < 1 << 63:
         at = 2 * (HOST_V6 if store_host.is_v6 else HOST_V4).size
         raise FormatError("message id physical offset", at, f"{physical_offset} is not in int64")
@@ -68,7 +68,7 @@ def encode_message_id(store_host: Host, physical_offset: int) -> str:
 
 
 def decode_message_id(text: str) -> MessageId:
-    """The host and the offset in an offset id."""
+    """Return the host and the offset that an offset id contains."""
     raw = _unhex("message id", text)
     at = len(raw) - PHYSICAL_OFFSET.size
     (physical_offset,) = PHYSICAL_OFFSET.struct.unpack_from(raw, at)
@@ -80,7 +80,7 @@ def decode_message_id(text: str) -> MessageId:
 def encode_unique_id(
     ip: str, pid: int, loader_hash: int, ms_since_month_start: int, counter: int
 ) -> str:
-    """The unique id. Like Java, keeps the low bits of what is wider than its field."""
+    """Return a unique id. As in Java, values wider than their field lose their high bits."""
     tail = UNIQUE_TAIL.struct.pack(
         pid & 0xFFFF,
         loader_hash & 0xFFFFFFFF,
@@ -91,7 +91,7 @@ def encode_unique_id(
 
 
 def decode_unique_id(text: str) -> UniqueId:
-    """The parts of a unique id, all of them unsigned."""
+    """Return the parts of a unique id; all numbers are unsigned."""
     raw = _unhex("unique id", text)
     at = len(raw) - UNIQUE_TAIL.size
     return UniqueId(unpack_ip(raw[:at]), *UNIQUE_TAIL.struct.unpack_from(raw, at))

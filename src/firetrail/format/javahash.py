@@ -1,6 +1,6 @@
-"""Java's ``String.hashCode``, what RocketMQ makes of it, and Java's reading of UTF-8.
+"""Java's ``String.hashCode``, RocketMQ's index hash, and Java's way to decode UTF-8.
 
-``s[0]*31^(n-1) + s[1]*31^(n-2) + … + s[n-1]`` over the UTF-16 code units of the string, in 32-bit
+The hash is ``s[0]*31^(n-1) + s[1]*31^(n-2) + … + s[n-1]`` over the UTF-16 code units, in 32-bit
 two's complement. A character beyond the basic plane is two units, so hashing code points would be
 wrong for it.
 """
@@ -16,7 +16,7 @@ _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
 def java_hash(text: str) -> int:
-    """``text.hashCode()``, a signed 32-bit number. Lone surrogates hash as Java hashes them."""
+    """Return ``text.hashCode()``, a signed 32-bit number; lone surrogates count as in Java."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in unpack(f">{len(units) // 2}H", units):
@@ -25,10 +25,10 @@ def java_hash(text: str) -> int:
 
 
 def java_text(raw: bytes) -> str:
-    """``new String(raw, UTF_8)``: bytes that are not UTF-8 become U+FFFD, as many as in Java.
+    """Return ``new String(raw, UTF_8)``: invalid bytes become U+FFFD, as many as in Java.
 
-    Java and Python replace alike, but for a surrogate encoded on its own: Java makes that one
-    U+FFFD, Python one for each byte.
+    Java and Python replace alike, except for an encoded surrogate: Java replaces it with one
+    U+FFFD, and Python with one per byte.
     """
     try:
         return raw.decode()
@@ -37,10 +37,10 @@ def java_text(raw: bytes) -> str:
 
 
 def index_key_hash(topic: str, key: str) -> int:
-    """Hash under which the index files keep ``key`` of ``topic``: never negative.
+    """Return the hash of ``key`` of ``topic`` in index files; it is never negative.
 
-    The absolute value of the hash of ``topic#key``; the one hash whose absolute value Java cannot
-    represent counts as 0.
+    It is the absolute value of the hash of ``topic#key``. The one hash whose absolute value Java
+    cannot represent counts as 0.
     """
     value = java_hash(f"{topic}#{key}")
     return 0 if value == INT32_MIN else abs(value)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 LIGHT_PREFIX = "%LMQ%"
 LIGHT_QUEUE_ID = 0
-"""A light queue is the only one of its name."""
+"""The queue id of every light queue: each has a name of its own."""
 LIGHT_QUEUES_MAX = 20_000
-"""No more are made by puts; RocketMQ's ``maxLmqConsumeQueueNum``."""
+"""Puts create no more light queues than this (RocketMQ's ``maxLmqConsumeQueueNum``)."""
 SEPARATOR = ","
 SYSTEM_PREFIX = "rmq_sys_"
 _MARK = re.compile(re.escape(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"))
@@ -39,31 +39,35 @@ _NUMBER = re.compile(r"\+?[0-9]{1,18}")
 
 
 def is_light(topic: str) -> bool:
-    """Whether a queue of this name is a light one."""
+    """Return whether a queue of this name is a light queue."""
     return topic.startswith(LIGHT_PREFIX)
 
 
 def may_name_light_queues(topic: str) -> bool:
-    """Whether messages of a topic can be in light queues.
+    """Return whether messages of a topic can be in light queues.
 
-    Retries and delayed messages carry the properties of the message that they are copies of.
+    Retries and delayed messages cannot, although they carry the properties of the message that
+    they are copies of.
     """
     return topic != SCHEDULE_TOPIC and not topic.startswith((RETRY_PREFIX, SYSTEM_PREFIX))
 
 
 def listed_queues(names: str) -> list[str]:
-    """The light queues in a value of INNER_MULTI_DISPATCH that can be a folder, each once."""
+    """Return the light queues that a value of INNER_MULTI_DISPATCH lists, each once.
+
+    Names that cannot be the name of a folder are left out.
+    """
     found = dict.fromkeys(names.split(SEPARATOR))
     return [name for name in found if is_light(name) and is_folder_name(name)]
 
 
 def numbered_queues(properties: ReadableBuffer) -> list[tuple[str, int]]:
-    """The light queues that a record is in, and its number in each."""
+    """Return the light queues that a record is in, and its number in each."""
     names = get_property(properties, INNER_MULTI_DISPATCH)
     numbers = get_property(properties, INNER_MULTI_QUEUE_OFFSET)
     if names is None or numbers is None:
         return []
-    # Java's split leaves out what is empty at the end.
+    # Java's split drops empty strings at the end.
     every_name = names.rstrip(SEPARATOR).split(SEPARATOR)
     every_number = numbers.rstrip(SEPARATOR).split(SEPARATOR)
     if len(every_name) != len(every_number):
@@ -79,9 +83,10 @@ def numbered_queues(properties: ReadableBuffer) -> list[tuple[str, int]]:
 def light_units(
     view: memoryview, columns: Columns, rows: int
 ) -> Iterator[tuple[str, int, bytearray]]:
-    """Units of light queues that follow from the first ``rows`` records of a scan of ``view``.
+    """Yield the units of light queues that the first ``rows`` records of a scan of ``view`` imply.
 
-    As (queue, number of the first unit, units); those of one queue come in the order of the log.
+    Each item is (queue, number of the first unit, units). Items of one queue are in the order of
+    the log.
     """
     runs: dict[str, tuple[int, bytearray]] = {}
     for row, name, number in _rows_in_light_queues(view, columns, rows):

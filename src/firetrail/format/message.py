@@ -1,7 +1,7 @@
 """The signature of :class:`~firetrail.format.kernels.draft.Message`.
 
-Compiled, a class does not tell it; ``help()``, notebooks and IDEs ask for it. A test compares this
-one with the source of the class.
+A compiled class has no signature, but ``help()``, notebooks and IDEs ask for one. A test compares
+this signature with the source of the class.
 """
 
 from __future__ import annotations

@@ -11,9 +11,11 @@ INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 def whole(name: str, value: object) -> int:
-    """The number in an argument; WrongTypeError if it is not a whole one, or a bool.
+    """Return the argument ``name`` as an int, without rounding or truncating it.
 
-    Nothing is rounded or cut. ConfigError if it has more than the 64 bits that there are for it.
+    Raises:
+        WrongTypeError: The value is a bool or not a whole number.
+        ConfigError: The value does not fit into 64 bits.
     """
     if type(value) is int and INT64_MIN <= value <= INT64_MAX:
         return value
