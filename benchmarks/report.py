@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import subprocess
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -85,7 +86,6 @@ def _target(line: Line) -> str:
 
 def machine() -> str:
     """What the figures depend on and the commands do not say."""
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True).stderr
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     kernels = "compiled" if COMPILED else "not compiled"
     return ", ".join(
@@ -94,9 +94,17 @@ def machine() -> str:
             f"{memory:.0f} GiB of memory",
             f"{platform.system()} {platform.release().split('-')[0]}",
             f"Python {platform.python_version()} (kernels {kernels})",
-            java.splitlines()[0] if java else "no Java",
+            _java(),
         )
     )
+
+
+def _java() -> str:
+    java = shutil.which("java")
+    if java is None:
+        return "no Java"
+    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+    return told.stderr.splitlines()[0]
 
 
 def _processor() -> str:

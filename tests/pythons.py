@@ -30,8 +30,11 @@ WHEELS = (
 """Packages of the extras that are installed only if there is a wheel."""
 SDIST_ONLY = ("pyspark",)
 """Packages of the extras that are written in Python and published as a source archive."""
-HOST_FILES = ("etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
-"""The machine's settings for the network, which the chroots need as well."""
+HOST_FILES = ("etc/hosts", "etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
+"""The machine's settings for the network, which the chroots need as well.
+
+Spark looks up the address of the machine's own name, which is often in ``/etc/hosts`` only.
+"""
 SOURCES = "firetrail"
 COUNT = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
 

@@ -205,6 +205,12 @@ class TestReport:
         assert "old" not in text
         assert report.page_table(LINES) in text
 
+    def test_a_machine_without_java_says_so(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PATH", str(tmp_path))
+        assert report.machine().endswith(", no Java")
+
     def test_a_page_without_the_marks_is_left_alone(self, tmp_path: Path) -> None:
         page = tmp_path / "page.md"
         page.write_text("mine\n", encoding="utf-8")
