@@ -57,15 +57,15 @@ class Administering(Use):
         possible.add(queues)
 
     def figures(self) -> dict[str, int]:
-        """What was answered."""
+        """Return the number of changes that the broker has acknowledged."""
         return {"changes of topics and groups": self.answered}
 
     def missing(self) -> Sequence[object]:
-        """Nothing has to come."""
+        """Return nothing: these clients wait for no messages."""
         return ()
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """What was answered is in the files."""
+        """Check that the files contain every acknowledged change."""
         found = {
             kind: config_of(store, file).get(table, {}) for kind, (file, table, _) in FILES.items()
         }

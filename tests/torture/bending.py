@@ -19,7 +19,7 @@ JUMPS_S = (1, -1, HOUR_S, -HOUR_S, 10 * YEAR_S, -10 * YEAR_S)
 
 
 async def clock_jumps(folder: Path, seed: int, mode: str, jumps: int = 4) -> Counter[str]:
-    """Somebody sets the clock, while the broker runs and while it does not."""
+    """Set the clock, both while the broker runs and while it does not."""
     # Twenty-two years: no file expires, whatever the clock says.
     async with scene(folder, seed, {"flushDiskType": mode, "fileReservedTime": 200_000}) as stage:
         stage.load.times_hold = False
@@ -123,12 +123,12 @@ async def _ended_well(stage: Scene) -> None:
 
 
 def _limit(stage: Scene, kind: int, value: int) -> tuple[int, int]:
-    """Limit the broker that runs; what it was allowed before."""
+    """Limit the running broker and return its previous limits."""
     return resource.prlimit(stage.broker.pid, kind, (value, resource.prlimit(0, kind)[1]))
 
 
 async def _crowd(stage: Scene, count: int) -> None:
-    """Many clients that connect and go away again."""
+    """Let many clients connect and disconnect again."""
     host, _, port = stage.broker.namesrv.partition(":")
     opening = (asyncio.open_connection(host, int(port)) for _ in range(count))
     opened = await asyncio.gather(*opening, return_exceptions=True)

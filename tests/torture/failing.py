@@ -16,14 +16,15 @@ from tests.torture.scene import Scene, scene
 from tests.torture.syncing import MODES, REFUSALS
 
 GROWING = {"commitlog": 4, "consumequeue": 30, "index": 2, "config": 30, "": 60}
-"""Parts of paths (empty: any) where space is needed while a broker runs, all else has what it needs
-from the beginning; and from how many of those operations on, each in its turn, there is none."""
+"""Parts of paths (empty: any) that need more space while a broker runs; everything else is
+allocated at the start. For a value of n there is a round that runs out of space after 0 such
+operations, one after 1, and so on up to n - 1."""
 FULL_WALK = [
     (mode, place, n) for mode in MODES for place, count in GROWING.items() for n in range(count)
 ]
-"""Consecutive seeds walk through all of them."""
+"""All combinations of these; consecutive seeds try one after the other."""
 START_WALK = [(code, n) for n in range(0, 60, 6) for code in (errno.ENOSPC, errno.EIO)]
-"""The same for operations of a start, six in a round."""
+"""The same for operations of a start, six per round."""
 
 
 async def disk_is_full(folder: Path, seed: int, mode: str, place: str, skip: int) -> Counter[str]:
@@ -48,7 +49,7 @@ async def _goes_on(stage: Scene) -> None:
     """Reads are served while the disk is full, and messages are taken when it no longer is."""
     if not stage.broker.is_running:
         raise Violation("a full disk ended the broker")
-    if not await stage.check_reads(behind=True):
+    if not await stage.check_reads(may_lag=True):
         raise Violation("nothing can be read while the disk is full")
     for code in stage.load.errors:
         if code not in (*REFUSALS, "code 17"):
@@ -59,9 +60,10 @@ async def _goes_on(stage: Scene) -> None:
 async def start_fails(
     folder: Path, seed: int, code: int, first: int, starts: int = 6
 ) -> Counter[str]:
-    """A change of a file fails while a killed store is opened: the first, then the next one.
+    """Let a change of a file fail while a killed store is opened: the first, then the next one.
 
-    The broker serves or refuses in a sentence that says what failed; in the end all is there.
+    The broker either serves, or refuses with a message that names the failure. In the end no
+    message is missing.
     """
     refused = reached = 0
     async with scene(folder, seed) as stage:
@@ -102,7 +104,7 @@ async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Count
             refused = stage.load.errors
             await stage.until(lambda: any(refused[code] for code in REFUSALS), "the disk is full")
             await asyncio.sleep(0.5)
-            await stage.check_reads(behind=True)
+            await stage.check_reads(may_lag=True)
             if not stage.broker.is_running:
                 raise Violation("a full disk ended the broker")
             if stage.source.random() < 0.5:

@@ -1,8 +1,8 @@
 /* Faults between a process and its file system, and a wall clock that can be set.
  *
- * Preloaded (LD_PRELOAD) into a process; FIRETRAIL_FAULTS names a file that is mapped here and in
- * the process that torments this one (faults.py has the same layout). Only files below the root
- * that it names are concerned: sockets and libraries never are.
+ * This library is preloaded (LD_PRELOAD) into a process. FIRETRAIL_FAULTS names a control file that
+ * is mapped here and in the process that controls the faults (faults.py has the same layout). Only
+ * files below the root that the control file names are affected, never sockets or libraries.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -54,7 +54,7 @@ static void pass(int milliseconds) {
     __atomic_sub_fetch(&control->waiting, 1, __ATOMIC_SEQ_CST);
 }
 
-/* When and where a rule took effect first. */
+/* Note when and where a rule took effect first. */
 static void note(struct rule *rule, const char *path) {
     struct timespec now;
     syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
@@ -62,7 +62,7 @@ static void note(struct rule *rule, const char *path) {
     rule->hit_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-/* The errno that this operation fails with, 0 if it does not. */
+/* Return the errno that this operation fails with, or 0 if it does not fail. */
 static int judged(int operation, const char *path) {
     if (!control || !path || !strstr(path, control->root)) return 0;
     __atomic_add_fetch(&control->operations, 1, __ATOMIC_SEQ_CST);
@@ -99,7 +99,7 @@ static int judged_file(int operation, int descriptor) {
     return judged(operation, path);
 }
 
-/* A path that is meant relative to an open folder. */
+/* Judge an operation on a path that is relative to an open folder. */
 static int judged_at(int operation, int folder, const char *name) {
     char link[64], path[PATH_MAX];
     if (!control || !name) return 0;

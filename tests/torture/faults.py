@@ -30,7 +30,7 @@ HOLD = -2
 
 
 class Operation(IntFlag):
-    """What can fail. ALLOCATE changes a length too; NAME renames and links."""
+    """Operations that can fail. ALLOCATE includes changes of a length; NAME renames and links."""
 
     SYNC = 1
     ALLOCATE = 2
@@ -42,7 +42,7 @@ class Operation(IntFlag):
 
 CHANGES = Operation(63)
 SPACE = Operation.ALLOCATE | Operation.WRITE | Operation.CREATE
-"""What needs space on the disk."""
+"""The operations that need space on the disk."""
 
 
 def compiler() -> str | None:

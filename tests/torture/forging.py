@@ -87,11 +87,14 @@ class Forge:
 
     @property
     def failure(self) -> str:
-        """Why the last one that has failed did so."""
-        return self._failed.read_text() if self._failed.exists() else "nobody knows why"
+        """Why the last failed job has failed."""
+        return self._failed.read_text() if self._failed.exists() else "the reason is unknown"
 
     def run(self, job: str, number: int = EVER, operations: Operation = CHANGES) -> str:
-        """Run a job, killed after so many operations: before which, empty if it has ended."""
+        """Run a job that is killed after ``number`` operations.
+
+        Return the path of the operation that it was killed before, or "" if the job has ended.
+        """
         self.faults.heal()
         self.faults.add(operations, KILL, skip=number, times=1)
         self.start(job)

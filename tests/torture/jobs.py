@@ -1,7 +1,8 @@
-"""Jobs of the pipeline that are killed: what each begins with, and what must come of it.
+"""Jobs of the pipeline that are killed: the input of each, and the outcome that it must have.
 
-A job works in a folder of its own: ``source``, made by :meth:`Job.prepare`, and what it writes
-beside it. Its outcome is read by code that shares nothing with the job: source equals sink by id.
+A job works in a folder of its own. There it reads ``source``, which :meth:`Job.prepare` creates,
+and writes its output beside it. The outcome is checked by code that shares nothing with the job:
+source equals sink by id.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Alone:
 
 
 def _find(self: Any, start: int, end: int) -> Iterator[Any]:
-    """What the predicate of :class:`Replay` chooses."""
+    """Yield the messages that the predicate of :class:`Replay` chooses."""
     for raw in read_log(self._view.root / "commitlog")[0]:
         if raw.topic == "orders" and start <= raw.offset < end:
             yield replay._SelectedMessage(raw.offset, raw.size)
@@ -122,7 +123,7 @@ class Archive(Job):
         known = files | {file["path"] for file in manifest["retired"]}
         there = {path.relative_to(lake).as_posix() for path in lake.rglob("day=*/*.parquet")}
         if there - known:
-            raise Violation(f"I2: {self.name}: files that nobody knows: {there - known}")
+            raise Violation(f"I2: {self.name}: files that are not in the manifest: {there - known}")
         if (lake / "_firetrail" / "pending.json").exists():
             raise Violation(f"I2: {self.name}: still pending")
         (mark,) = (folder / "source").glob("firetrail.archived.*")

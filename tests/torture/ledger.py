@@ -54,17 +54,17 @@ class Ledger:
     seen: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By group: the messages that its consumers got."""
     reached: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
-    """By queue: what the committing group has consumed all before."""
+    """By queue: the offset before which the committing group has consumed everything."""
     first: int = 0
-    """Older messages may be gone: retention is at work."""
+    """Messages with lower numbers may be gone, because retention is at work."""
     lenient: bool = False
     wrong: dict[str, set[object]] = field(default_factory=lambda: defaultdict(set))
-    """By kind: what was found wrong, if that is not raised."""
+    """By kind: the violations that were counted instead of raised."""
     given_up: set[int] = field(default_factory=set)
     """Messages that were not in the log after a kill, and whose answer no client waits for."""
 
     def violated(self, kind: str, what: object, text: str) -> None:
-        """Something is not as it must be."""
+        """Raise a violation, or count it if the ledger is lenient."""
         if not self.lenient:
             raise Violation(text)
         self.wrong[kind].add(what)
@@ -98,7 +98,7 @@ class Ledger:
         self.seen[group].add(serial_of(body))
 
     def check_body(self, where: str, body: bytes) -> None:
-        """Somebody has sent this."""
+        """Check that a client has sent a message with this body."""
         serial = serial_of(body)
         if serial >= len(self.sent) or body != self.body(serial):
             text = f"I2: {where} has a message that no client sent: {body[:40]!r}"
@@ -106,11 +106,11 @@ class Ledger:
 
     @property
     def acknowledged(self) -> list[int]:
-        """The messages that must be there."""
+        """The numbers of the messages that must not be missing."""
         return [number for number, sent in enumerate(self.sent) if sent.acknowledged]
 
     def unseen(self, group: str, topics: Collection[str]) -> list[int]:
-        """What was acknowledged in these topics, and the group did not get."""
+        """Return the acknowledged messages of these topics that the group did not receive."""
         seen = self.seen[group]
         return [
             serial
@@ -118,7 +118,7 @@ class Ledger:
             if sent.acknowledged and sent.topic in topics and serial not in seen
         ]
 
-    # -- what is there ------------------------------------------------------------------------
+    # -- comparison with the broker -----------------------------------------------------------
 
     def check_log(self, store: Path) -> list[Raw]:
         """The log has what was acknowledged, once, and nothing else; its records.
@@ -157,7 +157,7 @@ class Ledger:
             text = f"I1: message {serial} was acknowledged and is gone: {message}"
             return self.violated("lost", serial, text)
         if len(stored) > 1:
-            text = f"I2: message {serial} was sent once and is there {len(stored)} times"
+            text = f"I2: message {serial} was sent once and is stored {len(stored)} times"
             self.violated("twice", serial, text)
         if message.place and (stored[0].queue_id, stored[0].queue_offset) != message.place:
             text = f"I3: message {serial} is at {stored[0]}, was put at {message.place}"
@@ -182,10 +182,10 @@ class Ledger:
                     text = f"I4: message {serial} is not found by its key {sent.key}"
                     self.violated("keys lost", serial, text)
 
-    async def check_queues(self, namesrv: str, topics: set[str], *, behind: bool = False) -> int:
-        """Clients find every acknowledged message at its place; how many they read.
+    async def check_queues(self, namesrv: str, topics: set[str], *, may_lag: bool = False) -> int:
+        """Check that clients find every acknowledged message at its place; return their number.
 
-        With ``behind`` the queues may lack their newest ones: there is no space for them to grow.
+        With ``may_lag`` the queues may lack their newest messages: they have no space to grow.
         """
         due = [serial for serial in self.acknowledged if serial >= self.first]
         found: dict[tuple[str, int, int], bytes] = {}
@@ -197,7 +197,7 @@ class Ledger:
         for serial in due:
             sent = self.sent[serial]
             body = found.get((sent.topic, *sent.place)) if sent.place else None
-            if sent.place and body != self.body(serial) and not (behind and body is None):
+            if sent.place and body != self.body(serial) and not (may_lag and body is None):
                 text = f"I4: message {serial}, {sent}, reads {body and body[:40]!r}"
                 self.violated("not read", serial, text)
         return len(found)

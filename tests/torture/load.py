@@ -40,11 +40,12 @@ from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
 
 TOPICS = {"T-single", "T-batch", "T-delayed"}
-"""What the two groups here consume."""
+"""The topics that the two groups of this module consume."""
 COMMITTING, PUSHED = "committing", "pushed"
 USES: tuple[type[Use], ...] = (Transacting, Popping, Retrying, Ordering, Administering)
 IMPATIENT = ((process_queue, "PULL_RETRY_S"), (group_requests, "SEND_BACK_RETRY_S"))
-"""What push consumers wait after a failure; they would sleep through most lives of a broker."""
+"""The pauses of push consumers after a failure. They are shortened, because consumers would sleep
+through most lives of a broker."""
 DRAIN_S = 90.0
 """Patience with consumers that have everything left to read; it takes seconds."""
 
@@ -65,7 +66,8 @@ class Load:
         self.serving = asyncio.Event()
         self.sending = asyncio.Event()
         self.lives = 0
-        """Counts the broker's; who sees another number begins anew."""
+        """The number of times that the broker was started. Clients that see another number than
+        before start over."""
         self.times_hold = True
         """Whether the clock of the broker goes as that of its clients does."""
         self.nothing_expires = True
@@ -142,7 +144,7 @@ class Load:
                 self.ledger.violated("never consumed", (who, each), text)
 
     def _missing(self) -> dict[str, Sequence[object]]:
-        """What is still to come, and for whom."""
+        """Return the messages that are still to be consumed, by consumer."""
         found: dict[str, Sequence[object]] = {
             group: self.ledger.unseen(group, TOPICS) for group in (COMMITTING, PUSHED)
         }
@@ -150,14 +152,14 @@ class Load:
         return {name: missing for name, missing in found.items() if missing}
 
     def figures(self) -> Counter[str]:
-        """How much of what has happened."""
+        """Return how often each thing has happened."""
         figures = Counter({"acknowledged": len(self.ledger.acknowledged)})
         for use in self.uses:
             figures += Counter(use.figures())
         return figures
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Compare what a broker that has ended has left with what clients were told."""
+        """Compare the files of a broker that has ended with the answers that clients received."""
         for use in self.uses:
             use.look(store, records)
 
@@ -175,8 +177,8 @@ class Load:
         """Something is wrong, to be raised by the next :meth:`check`."""
         self._failure = self._failure or error
 
-    def told(self, kind: str, begun: float) -> None:
-        """A request that needs the disk got an OK."""
+    def note_ok(self, kind: str, begun: float) -> None:
+        """Note that a request that needs the disk got an OK."""
         self.oks[kind] = max(self.oks.get(kind, begun), begun)
 
     def note(self, error: Exception) -> None:
@@ -231,7 +233,7 @@ class Load:
         if result.status is not SendStatus.OK:
             self.errors[result.status] += 1
             return
-        self.told("send", begun)
+        self.note_ok("send", begun)
         for number, serial in enumerate(serials):
             self.ledger.acknowledge(serial, result.queue.queue_id, result.queue_offset + number)
 

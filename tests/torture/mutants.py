@@ -104,7 +104,7 @@ def offsets_ahead() -> None:
 
 
 def retries_answered_early() -> None:
-    """What a consumer gives back is taken before its copy is stored."""
+    """Acknowledge a message that a consumer sends back before its copy is stored."""
     send_back = SendBackProcessor._send_back
 
     def later(self: Any, connection: Any, request: Any) -> Any:
@@ -193,7 +193,7 @@ class Mutant(BrokerProcess):
 
 
 async def caught(folder: Path, seed: int, bug: str) -> Counter[str]:
-    """Torment a broker with a bug; a Violation if nobody finds one."""
+    """Torment a broker with a bug; raise a Violation if the bug is not found."""
     try:
         with mock.patch.object(load, "DRAIN_S", 20.0), mock.patch.object(scene, "PATIENCE_S", 15.0):
             async with scene_of(Mutant(folder, bug), Ledger(seed), bug, USES) as stage:

@@ -54,7 +54,8 @@ class Ordering(Use):
             self._ledger.check_body(GROUP, message.body)
             overtaken = message.queue_offset > due and not self._load.nothing_expires
             if message.queue_offset != due and not overtaken:
-                raise Violation(f"I3: {message.queue} goes on at {message.queue_offset}, not {due}")
+                text = f"I3: {message.queue} continues at {message.queue_offset}, not {due}"
+                raise Violation(text)
         except Violation as violation:
             self._load.fail(violation)
         if serial % STUBBORN == 0 and message.reconsume_times == 0:
@@ -63,9 +64,9 @@ class Ordering(Use):
         self._ledger.seen[GROUP].add(serial)
 
     def figures(self) -> dict[str, int]:
-        """What was consumed."""
+        """Return the number of messages that were consumed."""
         return {"in order": len(self._ledger.seen[GROUP])}
 
     def missing(self) -> Sequence[object]:
-        """Acknowledged, and not consumed."""
+        """Return the messages that were acknowledged and not consumed."""
         return self._ledger.unseen(GROUP, (TOPIC,))

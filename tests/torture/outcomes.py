@@ -1,4 +1,4 @@
-"""What came of a job, read by code that shares nothing with it: source equals sink by id."""
+"""The outcome of a job, read by code that shares nothing with it: source equals sink by id."""
 
 from __future__ import annotations
 
@@ -91,4 +91,4 @@ def same_files(wanted: Path, made: Path) -> None:
 def nothing_left(folder: Path, names: set[str]) -> None:
     """Raise a Violation if there is anything else in a folder."""
     if more := {path.name for path in folder.iterdir()} - names:
-        raise Violation(f"I2: left behind: {more}")
+        raise Violation(f"I2: unexpected files are left: {more}")

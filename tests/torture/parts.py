@@ -1,4 +1,4 @@
-"""The torments, by name: what each run of ``make torture`` draws from."""
+"""The torments, by name; each run of ``make torture`` draws from them."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ class Warm(Forge):
         return place
 
     def _kill_all(self, driver: int) -> None:
-        """The driver and all workers; Spark must not repeat their tasks, nor go on with them."""
+        """Kill the driver and all workers; Spark must neither repeat nor continue their tasks."""
         context = self.spark.sparkContext
         executors = context._jsc.sc().statusTracker()
         kill_if_there(driver)
@@ -111,7 +111,7 @@ def kill_if_there(process: int) -> None:
 
 
 def _workers() -> list[int]:
-    """The workers of this process's Spark: what its Python daemon has forked."""
+    """Return the workers of this process's Spark, which its Python daemon has forked."""
     parents = {int(path.name): _stat(int(path.name))[1] for path in Path("/proc").glob("[0-9]*")}
     found = []
     for process, parent in parents.items():
@@ -246,7 +246,7 @@ def kill_once(job: str, below: Path, number: int, who: str, spark: Any) -> str:
 
 @functools.cache
 def boundaries(job: str) -> int:
-    """How many of them a job has that nobody kills."""
+    """Return how many boundaries a job has that is not killed."""
     spark = warm()
     spark.prepare(job)
     spark.begin()
@@ -265,7 +265,7 @@ def is_cold(job: str, who: str) -> bool:
 
 
 def kill_a_job(seed: int) -> Counter[str]:
-    """One kill; seeds that follow each other go through all jobs, who is killed, and where."""
+    """Kill a job once. Consecutive seeds try all jobs, all processes to kill, and all places."""
     rest, job = divmod(seed, len(JOBS))
     name = list(JOBS)[job]
     turn, kind = divmod(rest, len(WHO))

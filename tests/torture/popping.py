@@ -33,12 +33,12 @@ AGAIN = f"%RETRY%{GROUP}_{TOPIC}"
 
 @dataclass
 class Delivery:
-    """The last time that a message came."""
+    """The last delivery of a message."""
 
     until: float
-    """Nobody may get it before, by the monotonic clock."""
+    """The message must not be redelivered before this time of the monotonic clock."""
     done: int | None = None
-    """In which life of the broker it was acknowledged, in time."""
+    """The life of the broker in which it was acknowledged in time."""
     is_final: bool = False
     """It was acknowledged, and a broker that was killed since knows that."""
 
@@ -52,7 +52,7 @@ class Popping(Use):
         """Begin."""
         self.last: dict[int, Delivery] = {}
         self._tried: set[int] = set()
-        """What somebody wanted to acknowledge."""
+        """Messages that a consumer tried to acknowledge."""
         self.uncertain: set[int] = set()
         """In the log at a kill and not final: they may come more than once from then on."""
         self._consumers = [
@@ -81,7 +81,7 @@ class Popping(Use):
         messages = await consumer.receive(8, invisible_s=invisible_s, wait_s=0.3)
         for message in messages:
             self._came(message, life, asked + invisible_s)
-            self._load.told("pop", asked)
+            self._load.note_ok("pop", asked)
         ways = ("ack", "ack", "ack", "together", "leave", "change")
         together = []
         for message in messages:
@@ -107,7 +107,7 @@ class Popping(Use):
         finally:
             delivery.until = min(delivery.until, asked + invisible_s)
         delivery.until = asked + invisible_s
-        self._load.told("change of a pop", asked)
+        self._load.note_ok("change of a pop", asked)
         if self._source.random() < 0.5:
             await self._ack(consumer, [changed], life)
 
@@ -118,9 +118,11 @@ class Popping(Use):
         is_certain = last is not None and serial not in self.uncertain and self._load.times_hold
         if last is not None and is_certain:
             if last.is_final or (last.done is not None and last.done == life == self._load.lives):
-                raise Violation(f"I6: message {serial} came again after its ack: {last}, {message}")
+                text = f"I6: message {serial} was redelivered after its ack: {last}, {message}"
+                raise Violation(text)
             if last.done is None and time.monotonic() < last.until:
-                raise Violation(f"message {serial} came again before its time: {last}, {message}")
+                text = f"message {serial} was redelivered before its time: {last}, {message}"
+                raise Violation(text)
         if life != self._load.lives:
             self.uncertain.add(serial)
         self.last[serial] = Delivery(until)
@@ -134,21 +136,24 @@ class Popping(Use):
             delivery = self.last[serial]
             if time.monotonic() < delivery.until and life == self._load.lives:
                 delivery.done = life
-                self._load.told("acknowledgement of a pop", begun)
+                self._load.note_ok("acknowledgement of a pop", begun)
             self._ledger.seen[GROUP].add(serial)
 
     def missing(self) -> Sequence[object]:
-        """Sent, and never acknowledged, which may have happened without an answer."""
+        """Return the messages that were sent and that no consumer tried to acknowledge.
+
+        An attempt counts even without an answer, because it may have succeeded.
+        """
         unseen = self._ledger.unseen(GROUP, (TOPIC,))
         return [serial for serial in unseen if serial not in self._tried]
 
     def figures(self) -> dict[str, int]:
-        """What was acknowledged, and what cannot come again since."""
+        """Return how many messages were acknowledged, and how many of them for good."""
         final = sum(last.is_final for last in self.last.values())
         return {"pops acknowledged": len(self._ledger.seen[GROUP]), "of them final": final}
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Which acknowledgements a kill has made final; of all else nobody can tell."""
+        """Note the acknowledgements that a kill has made final; all others are uncertain."""
         saved = _saved_places(store)
         not_saved: set[int] = set()
         there: set[int] = set()

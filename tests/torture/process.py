@@ -82,7 +82,7 @@ class BrokerProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     def with_faults(self) -> Faults:
-        """Let the processes to come suffer faults; none until they are told to."""
+        """Let processes that start later suffer faults, once a test adds some."""
         self.faults = Faults(self.folder / "faults", self.store)
         return self.faults
 
@@ -144,7 +144,7 @@ class BrokerProcess:
 
     @property
     def said(self) -> str:
-        """What the last process has written to standard error."""
+        """The text that the last process has written to standard error."""
         return self._log.read_bytes()[self._said_before :].decode(errors="replace")
 
     async def ended(self) -> int:

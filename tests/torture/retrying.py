@@ -30,7 +30,7 @@ RETRIES = 2
 
 
 class Unwilling(Exception):
-    """What the consumer fails with."""
+    """The error that the consumer fails with."""
 
 
 def failures(serial: int) -> int:
@@ -109,11 +109,11 @@ class Retrying(Use):
         ]
 
     def figures(self) -> dict[str, int]:
-        """What was consumed or buried."""
+        """Return how many messages were consumed or became dead letters."""
         return {"retried": len(self._ledger.seen[GROUP]), "buried": len(self.buried)}
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Only what failed for ever is buried."""
+        """Check that only messages that failed every time became dead letters."""
         for record in records:
             if record.topic == BURIED:
                 self._ledger.check_body(BURIED, record.body)

@@ -1,4 +1,4 @@
-"""A broker under load in a folder of its own: what every torment begins and ends with."""
+"""A broker under load in a folder of its own: every torment begins and ends with it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.torture.process import SLOTS, BrokerProcess
 from tests.torture.use import Use
 
 PATIENCE_S = 60.0
-"""For what takes a second or two."""
+"""The time limit of things that take a second or two."""
 
 
 @dataclass
 class Scene:
-    """The broker, who torments it, who uses it, and who knows what must be there."""
+    """The broker, its faults, its clients, and the ledger of what must not be missing."""
 
     broker: BrokerProcess
     faults: Faults
@@ -51,9 +51,10 @@ class Scene:
             f"the broker takes messages; {self.load.remarks.most_common(3)}",
         )
 
-    async def check_reads(self, *, behind: bool = False) -> int:
-        """Everything acknowledged can be read from the broker that runs."""
-        return await self.ledger.check_queues(self.broker.namesrv, self.load.topics, behind=behind)
+    async def check_reads(self, *, may_lag: bool = False) -> int:
+        """Check that the running broker serves everything that it has acknowledged."""
+        namesrv, topics = self.broker.namesrv, self.load.topics
+        return await self.ledger.check_queues(namesrv, topics, may_lag=may_lag)
 
     async def kill(self) -> None:
         """Kill the broker, and look at what it has left."""
@@ -101,7 +102,7 @@ async def scene(
 async def scene_of(
     broker: BrokerProcess, ledger: Ledger, what: object, uses: Sequence[type[Use]] = ()
 ) -> AsyncIterator[Scene]:
-    """A broker that has begun to take messages; what goes wrong is told with its last words."""
+    """Run a broker that has begun to take messages; errors quote its last lines of output."""
     source = random.Random(ledger.seed)
     faults = broker.with_faults()
     try:

@@ -29,11 +29,11 @@ CONF = {
 }
 """A file of the log is deleted as soon as the next one is begun."""
 RSS_ROOM_MB = 24
-"""What allocators and caches may take their time to give back."""
+"""Memory that allocators and caches may return late."""
 
 
 class Sample(NamedTuple):
-    """What a process has at a moment; resident memory without that of files."""
+    """The resources of a process at a moment; the resident memory does not include files."""
 
     rss_mb: float
     descriptors: int

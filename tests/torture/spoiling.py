@@ -31,7 +31,7 @@ STORE = STORE.replace(max_message_size=8192)
 
 @dataclass
 class Kept:
-    """What a broker has left in its folder."""
+    """The folder that a broker has left, and its messages."""
 
     root: Path
     bodies: dict[tuple[int, int], bytes]
@@ -129,7 +129,7 @@ def _check_tables(broker: Broker, kept: Kept) -> None:
 
 
 def _read(broker: Broker, kept: Kept) -> bool:
-    """Whether every message is there; one that is not as it was sent is a violation."""
+    """Return whether every message can be read; an altered message is a violation."""
     whole = True
     for queue_id, offset in kept.bodies:
         try:

@@ -36,7 +36,10 @@ REFUSALS = ("code 1", "code 14")
 
 
 async def sync_fails(folder: Path, seed: int, mode: str, site: str, skip: int) -> Counter[str]:
-    """One sync fails. Then nothing is acknowledged any more, reads go on, a restart has all."""
+    """Let one sync fail.
+
+    After that nothing is acknowledged any more, but reads continue. A restart finds everything.
+    """
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
         figures = await check_failed_sync(stage, mode, site, skip)
         await stage.kill()
@@ -48,7 +51,7 @@ async def sync_fails(folder: Path, seed: int, mode: str, site: str, skip: int) -
 
 
 async def check_failed_sync(stage: Scene, mode: str, site: str, skip: int) -> Counter[str]:
-    """What comes of it while the broker runs; figures."""
+    """Check the effects of a failed sync while the broker runs; return figures."""
     failed = stage.faults.add(Operation.SYNC, errno.EIO, match=site, skip=skip, times=1)
     await stage.until(failed, f"sync {skip} of {site or 'anything'} failed")
     where = _site_of(failed.path, stage.broker.store)
@@ -56,7 +59,7 @@ async def check_failed_sync(stage: Scene, mode: str, site: str, skip: int) -> Co
     if where in STORED:
         await _refuses(stage)
         figures += _after(stage, failed, mode, where)
-        if not stage.broker.is_running or not await stage.check_reads(behind=True):
+        if not stage.broker.is_running or not await stage.check_reads(may_lag=True):
             raise Violation("nothing can be read after a failed sync")
     elif where.endswith(".json"):
         await _saves_again(stage, where)
@@ -66,7 +69,7 @@ async def check_failed_sync(stage: Scene, mode: str, site: str, skip: int) -> Co
 
 
 def _site_of(path: str, store: Path) -> str:
-    """What was synced: one of the store's parts, a file of the configuration, or a folder."""
+    """Return what was synced: a part of the store, a file of the configuration, or a folder."""
     inside = Path(path).relative_to(store)
     name = inside.name.removesuffix(".tmp").removesuffix(".bak")
     if inside.parts[:1] == ("config",):
@@ -75,10 +78,10 @@ def _site_of(path: str, store: Path) -> str:
 
 
 async def _refuses(stage: Scene) -> None:
-    """The broker says OK to nothing that needs the disk, and says why."""
+    """Check that the broker refuses everything that needs the disk, and gives the reason."""
     errors = stage.load.errors
     await stage.until(lambda: any(errors[code] for code in REFUSALS), "the broker refuses messages")
-    await asyncio.sleep(0.1)  # what was under way before
+    await asyncio.sleep(0.1)  # requests that were under way may still succeed
     since = time.monotonic()
     await asyncio.sleep(0.3)
     late = [kind for kind, begun in stage.load.oks.items() if begun > since]

@@ -1,4 +1,4 @@
-"""The ledger of the torments sees what it is there for: raised, or counted by kind."""
+"""The ledger of the torments detects every kind of violation, and raises or counts it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_is_wrong_shows(tmp_path: Path, kind: str, lenient: bool) -> None:
     CHANGES[kind](tmp_path, ledger, given_up)
     if lenient:
         ledger.check_log(tmp_path)
-        ledger.check_log(tmp_path)  # what was found is not counted again
+        ledger.check_log(tmp_path)  # a violation is not counted again
         assert len(ledger.wrong[kind]) == (3 if kind == "lost" else 1)
     else:
         with pytest.raises(Violation):

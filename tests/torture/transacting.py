@@ -52,17 +52,17 @@ class Deciding(Producer):
 
 @dataclass
 class Transaction:
-    """What is known of one."""
+    """The known state of a transaction."""
 
     outcome: Outcome
     is_open: bool
-    """Its producer leaves it to the question of the broker."""
+    """Its producer does not end it, but answers the broker's check."""
     begun: bool = False
     """The half message was acknowledged."""
     commits: int = 0
-    """How often COMMIT was said."""
-    told: int | None = None
-    """In which life of the broker its end was answered."""
+    """How often a producer sent COMMIT."""
+    ended_in: int | None = None
+    """The life of the broker in which its end was acknowledged."""
     asked: int = 0
 
 
@@ -91,7 +91,11 @@ class Transacting(Use):
             await self._producer.close()
 
     async def _keep_producer(self) -> None:
-        """Brokers ask who has told them of its group; a producer does so when it begins."""
+        """Open a producer per life of the broker.
+
+        Brokers send checks to producers that have registered their group, which a producer does
+        when it is opened.
+        """
         if self._life != self._load.lives:
             life = self._load.lives
             await self._close()
@@ -119,13 +123,13 @@ class Transacting(Use):
         if known.is_open:
             return
         if draw() < 0.1:
-            await asyncio.sleep(0.7)  # meanwhile the broker asks
+            await asyncio.sleep(0.7)  # the broker checks the transaction during this time
         known.commits += outcome is Outcome.COMMIT
         said = time.monotonic()
         await producer.end(begun, outcome)
-        known.told = self._load.lives
+        known.ended_in = self._load.lives
         if not known.asked:  # or it had ended before, and nothing needed the disk
-            self._load.told("end of a transaction", said)
+            self._load.note_ok("end of a transaction", said)
 
     def _asked(self, message: Received) -> Outcome:
         """The broker asks what became of a transaction."""
@@ -140,7 +144,7 @@ class Transacting(Use):
         serial = serial_of(body)
         known = self.known[serial]
         known.asked += 1
-        if known.told is not None and known.told < self._load.lives:
+        if known.ended_in is not None and known.ended_in < self._load.lives:
             raise Violation(f"I6: asked for transaction {serial} after its end: {known}")
         if known.asked == 1 and serial % 2:
             return Outcome.UNKNOWN
@@ -174,12 +178,12 @@ class Transacting(Use):
 
     def figures(self) -> dict[str, int]:
         """Ends that were answered, and questions."""
-        told = sum(known.told is not None for known in self.known.values())
+        ended = sum(known.ended_in is not None for known in self.known.values())
         asked = sum(known.asked for known in self.known.values())
-        return {"transactions ended": told, "asked for": asked}
+        return {"transactions ended": ended, "asked for": asked}
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """What is there was committed as often as it is there; all ends answered are noted."""
+        """Check the log: every copy of a message was committed, and every end is noted."""
         copies = Counter[int]()
         halves: dict[int, list[int]] = defaultdict(list)
         ended: set[int] = set()
@@ -199,7 +203,8 @@ class Transacting(Use):
                 continue
             if known.begun and not halves[serial]:
                 raise Violation(f"I1: half message {serial} is gone: {known}")
-            if known.told is not None and not ended.issuperset(halves[serial]):
+            if known.ended_in is not None and not ended.issuperset(halves[serial]):
                 raise Violation(f"I1: the end of {serial} is not noted: {known}, {halves[serial]}")
-            if known.told is not None and known.outcome is Outcome.COMMIT and not copies[serial]:
+            is_committed = known.ended_in is not None and known.outcome is Outcome.COMMIT
+            if is_committed and not copies[serial]:
                 raise Violation(f"I1: transaction {serial} was committed and is gone: {known}")

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Use:
-    """Clients that go on whatever the broker does; what is wrong they raise as a Violation."""
+    """Clients that continue whatever the broker does, and raise a Violation on wrong results."""
 
     topics: Collection[str] = ()
-    """With plain messages of the ledger's: each is there once, at the place that was told."""
+    """Topics with plain messages of the ledger: each is stored once, at its acknowledged place."""
 
     def __init__(self, load: Load) -> None:
         self._load = load
@@ -31,11 +31,11 @@ class Use:
         raise NotImplementedError
 
     def missing(self) -> Sequence[object]:
-        """What was promised and did not come yet, when nothing more is sent."""
+        """Return what is promised and was not delivered yet, once nothing more is sent."""
         raise NotImplementedError
 
     def figures(self) -> dict[str, int]:
-        """How much of what has happened."""
+        """Return how often each thing has happened."""
         raise NotImplementedError
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
