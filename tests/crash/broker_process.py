@@ -30,7 +30,7 @@ BROKER = BrokerConfig(
 
 
 def broker_config(mode: str, **changes: Any) -> StoreConfig:
-    """Settings of the store behind a broker, with small files."""
+    """Return the settings of a broker's store, with small files."""
     settings: dict[str, Any] = {
         "commit_log_file_size": 16_384,
         "consume_queue_file_size": 400,
@@ -51,7 +51,7 @@ class _NoServer:
 
 
 class _Peer:
-    """The connection of a client; whoever waits for the answer to a request gets it."""
+    """The connection of a client; it passes each answer to the task that waits for it."""
 
     peer = "127.0.0.1:50000"
     local = "127.0.0.1:10911"

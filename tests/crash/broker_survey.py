@@ -55,7 +55,7 @@ class Users:
         self._sending = 0
 
     async def work(self, steps: int) -> None:
-        """Do so many things, some of them at the same time."""
+        """Do ``steps`` random things, some of them at the same time."""
         ways = (
             (30, self._send),
             (10, self._send_delayed),
@@ -304,7 +304,11 @@ class BrokerChecker:
         source: random.Random | None = None,
         now: float = LATER_S,
     ) -> None:
-        """Start and compare; with a source go on, and crash again in both, else let all come."""
+        """Start a broker on an image and compare it with the ledger.
+
+        With a source, the broker continues to work, and crashes again both during the start and
+        during the work. Without one, everything that is due is delivered.
+        """
         self.images += 1
         root = self._below / f"image-{self.images}"
         write_image(image, root)

@@ -1,10 +1,10 @@
-"""The power goes during bulk appends (``store/bulk.py``): what sink and replay write with.
+"""Power losses during bulk appends (``store/bulk.py``), with which sink and replay write.
 
 A life is a few numbered appends to one store, with puts between them. Before each operation on a
-file the disk is kept; each image of it is opened: everything that was promised is there (I1 to I6),
-and of each append all messages are, or none. Then all numbers are appended again, as a job that is
-run again does: those that were committed are not taken, the others are, and in the end every
-message is there once.
+file a snapshot of the disk is kept, and each image of it is opened. Everything that was promised
+must have survived (I1 to I6), and of each append all messages or none. Then all numbers are
+appended again, as a job does that is run again. Appends that were committed are refused, the others
+are accepted, and in the end every message is stored once.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class BulkProcess(Process):
         self._producer = Producer(random.Random(0))
 
     def append(self, number: int, append: Append) -> bool:
-        """Append what has a number, and note it; False if that number was there before."""
+        """Make a numbered append and note it; return False if that number was appended before."""
         with self.new_append(number) as bulk:
             if bulk.done:
                 return False
@@ -90,7 +90,7 @@ class BulkProcess(Process):
         self.history.promise(power_loss=len(self.history.messages))
 
     def new_append(self, number: int) -> BulkAppend:
-        """What a sink's commit begins with."""
+        """Return a new append, as the commit of a sink begins one."""
         ticket = Ticket(WRITER, number)
         return BulkAppend(self.disk.root, self.config, ticket, self.files.system())
 
@@ -115,7 +115,7 @@ class BulkProcess(Process):
         given = [(g.topic, g.queue_id, body, g.keys) for g in append for body in g.bodies]
         found = [(m.topic, m.queue_id, m.body, m.properties["KEYS"]) for m in new]
         if found != given:
-            raise Violation(f"I2: {given} was appended, {found} is there")
+            raise Violation(f"I2: {given} was appended, {found} was found")
         self.history.add(new)
         self.history.promise(power_loss=len(self.history.messages))
 
@@ -145,9 +145,9 @@ class BulkChecker(Checker):
             if source.random() < 0.4:
                 self.check(image, history, least)
             history.survive_power_loss = least
-            go_on = source.random() < chain_share
-            process = self._run_again(image, history, least, record=go_on)
-            moments = process.moments if go_on else []  # none if all was there already
+            crash_again = source.random() < chain_share
+            process = self._run_again(image, history, least, record=crash_again)
+            moments = process.moments if crash_again else []  # none if nothing was appended again
             for again in source.sample(moments, min(2, len(moments))):
                 self.check_moment(again, process.history, source, chain_share=0)
         except AssertionError as error:
@@ -175,7 +175,7 @@ class BulkChecker(Checker):
             process.kill()
         found = sorted(m.body for m in process.history.messages if is_appended(m.body))
         if found != sorted(body for bodies in self._bodies for body in bodies):
-            raise Violation("I2: after appending again, not every message is there once")
+            raise Violation("I2: after appending again, not every message is stored once")
         last = self._process_class(Disk(root), self.config, process.history, self.images)
         last.open()
         try:
@@ -187,21 +187,21 @@ class BulkChecker(Checker):
         return process
 
     def _settle(self, process: BulkProcess, least: int) -> None:
-        """Let an append decide about those before it; compare its word with the log."""
+        """Let an append settle the earlier appends; compare the result with the log."""
         with process.new_append(len(self._appends)) as bulk:
             last = bulk.last_number(WRITER)
         raws = readable(process.disk.root / "commitlog")
         if len(raws) < least:
-            raise Violation(f"I1: {least} messages were promised, {len(raws)} are there")
+            raise Violation(f"I1: {least} messages were promised, {len(raws)} were found")
         process.history.cut(len(raws), durable=True)
         there = {raw.body for raw in raws}
         for number, bodies in enumerate(self._bodies):
             if bodies & there and not bodies <= there:
-                raise Violation(f"I1: of append {number} only a part is there")
+                raise Violation(f"I1: only a part of append {number} was found")
             if bodies <= there and number > last:
-                raise Violation(f"I2: append {number} is there, and would be made again")
+                raise Violation(f"I2: append {number} is complete, and would be repeated")
             if number <= last and not bodies <= there:
-                raise Violation(f"I1: append {number} counts as made, and is not there")
+                raise Violation(f"I1: append {number} counts as committed, and is missing")
 
 
 def is_appended(body: bytes) -> bool:

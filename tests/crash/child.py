@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """What a child does, and how it ends."""
+    """The work of a child process, and how the process ends."""
 
     store: str
     mode: str
@@ -50,7 +50,7 @@ class Life:
 
 @dataclass(slots=True)
 class Ended:
-    """How it ended, and what it had reported."""
+    """How a child process ended, and what it had reported."""
 
     killed: bool
     error: str
@@ -59,7 +59,7 @@ class Ended:
     acknowledged: dict[int, list[int]]
     """Queue offset, physical offset, size and store time by serial number."""
     flushed: int
-    """So many of the acknowledged messages were flushed."""
+    """How many of the acknowledged messages were flushed."""
     expired: bool
     """Whether old messages may have been deleted."""
 
@@ -167,7 +167,7 @@ def _work(store: Store, life: Life, number: int, report: int) -> None:
         result = store.put_batch([message]) if chance < 0.1 else store.put(message)
         os.write(report, acknowledgement(serial, result))
         if chance > 0.95 and number == 0:
-            os.write(report, b"G\n")  # what others put from here on may miss the flush
+            os.write(report, b"G\n")  # puts of other threads from here on may miss the flush
             store.flush()
             os.write(report, f"F {serial}\n".encode())
         elif chance > 0.92 and life.threads == 1:

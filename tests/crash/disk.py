@@ -28,7 +28,7 @@ from firetrail.system import Files, System
 SECTOR = 512
 PAGE = 4096
 NEW = " (new)"
-"""Behind the name that a file without one is going to have."""
+"""Suffix of the label of a file that has no name yet; it follows the name that the file gets."""
 
 Image = dict[str, bytes | None]
 """Content of every file by its path below the root; None for a folder."""
@@ -56,16 +56,16 @@ class Version:
 
 @dataclass(slots=True)
 class Snapshot:
-    """Everything about a folder at one moment; None stands for a folder, or for no file."""
+    """The state of a folder at one moment; None means a folder, or that there is no file."""
 
     label: str
     before: dict[str, Version | None] = field(default_factory=dict)
-    """What the durable names stand for."""
+    """The files of the durable names."""
     after: dict[str, Version | None] = field(default_factory=dict)
-    """What the names stand for now."""
+    """The files of the current names."""
 
     def pending(self, block: int) -> list[Pending]:
-        """All that was not synced yet."""
+        """Return every change that was not synced yet."""
         found = []
         for path in sorted(self.before.keys() | self.after.keys()):
             if (path in self.before) != (path in self.after):
@@ -90,7 +90,7 @@ class Snapshot:
     def image(
         self, block: int, kept: Collection[Pending], garbled: Mapping[Pending, bytes] | None = None
     ) -> Image:
-        """What is on the disk if of all that was pending ``kept`` has reached it."""
+        """Return the content of the disk if only ``kept`` of the pending changes reached it."""
         kept = set(kept)
         garbled = garbled or {}
         image: Image = {}
@@ -138,7 +138,7 @@ def _mix(
 
 
 class Disk:
-    """What of the folder ``root`` is durable. Everything is when a disk is made."""
+    """The durable state of the folder ``root``. Everything in it is durable at first."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -188,16 +188,16 @@ class Disk:
         self._folders[folder] = path.stat().st_ino
 
     def folder_sync_failed(self, path: Path) -> None:
-        """The names that are new in the folder count as written now, and are not."""
+        """Note that new names in the folder count as written now, although they are not."""
         self._dropped_names[self.name_of(path)] = _entries(path)
 
     def forget_name(self, path: Path) -> None:
-        """The name is about to stand for nothing or something else."""
+        """Note that the name is about to be removed or to become the name of another file."""
         if path.exists():
             self._gone[path.stat().st_ino] = path.read_bytes()
 
     def snapshot(self, label: str = "") -> Snapshot:
-        """Both sides now."""
+        """Return the durable and the current state as of now."""
         snapshot = Snapshot(label)
         versions: dict[int, Version] = {}
         root = str(self.root)
@@ -313,7 +313,7 @@ class SimulatedFiles(Files):
         super().write_zeros(descriptor, offset, end)
 
     def sync(self, descriptor: int) -> None:
-        content = read_all(descriptor)  # what is written while it runs may be durable or not
+        content = read_all(descriptor)  # writes during the sync may be durable or not
         try:
             self._announce("sync", descriptor)
         except OSError:
@@ -417,7 +417,7 @@ def every_image(snapshot: Snapshot, block: int) -> Iterator[tuple[str, Image]]:
 
 
 def read_all(descriptor: int) -> bytes:
-    """The whole file behind a descriptor."""
+    """Return the content of the whole file of a descriptor."""
     return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
 
 

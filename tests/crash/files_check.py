@@ -75,7 +75,10 @@ def read_log(folder: Path) -> tuple[list[Raw], int]:
 
 
 def readable(folder: Path) -> list[Raw]:
-    """The records of a log up to the first bytes that are none: of one in use, or not recovered."""
+    """Return the records of a log up to the first bytes that are not a record.
+
+    The log may be in use, or may not have been recovered yet.
+    """
     records: list[Raw] = []
     for path in sorted(folder.iterdir()):
         content = path.read_bytes()

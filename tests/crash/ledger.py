@@ -40,7 +40,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the answer to a send said."""
+    """The place of a message, from the answer to its send."""
 
     queue_offset: int
     physical_offset: int
@@ -54,24 +54,24 @@ class Ledger:
     sent: dict[bytes, Sent] = field(default_factory=dict)
     acked: dict[bytes, Place] = field(default_factory=dict)
     durable: set[bytes] = field(default_factory=set)
-    """Of those acknowledged, the ones that a power loss must not take."""
+    """The acknowledged messages that a power loss must not destroy."""
     commit_asked: set[bytes] = field(default_factory=set)
     committed: set[bytes] = field(default_factory=set)
     """Transactions whose commit was acknowledged."""
     ack_asked: set[bytes] = field(default_factory=set)
     """Popped messages that a consumer is done with, whether the broker knows it or not."""
     offsets: dict[Key, list[int]] = field(default_factory=dict)
-    """What the group has committed, in order."""
+    """The offsets that the group has committed, in order."""
     saved: dict[Key, int] = field(default_factory=dict)
-    """How many of these are followed by a save that has ended."""
+    """How many of these offsets a completed save followed."""
     topics: dict[str, bool | None] = field(default_factory=dict)
-    """Whether a topic was made or deleted; None while it is being done."""
+    """Whether a topic was created (True) or deleted (False); None while that is under way."""
     groups: set[str] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
-    """What a crash took: it must never come back."""
+    """The messages that a crash destroyed: they must never come back."""
 
     def copy(self) -> Ledger:
-        """The same as of now."""
+        """Return a copy of the current state."""
         same = Ledger(*(copy.copy(getattr(self, name)) for name in self.__dataclass_fields__))
         same.offsets = {key: values.copy() for key, values in self.offsets.items()}
         return same
@@ -87,7 +87,7 @@ class Ledger:
 
 
 def look(broker: Broker, ledger: Ledger, must: Collection[bytes]) -> set[bytes]:
-    """Compare without changing anything; the acknowledged messages that are there."""
+    """Compare without changing anything; return the acknowledged messages that were found."""
     store = broker.store
     low = store.log_range[0]
     there = _check_log(broker, ledger, must, low)
@@ -104,12 +104,12 @@ def _check_log(broker: Broker, ledger: Ledger, must: Collection[bytes], low: int
         if place.physical_offset < low:
             continue
         record = broker.store.at(place.physical_offset)
-        if record is None or record.body != body:  # another may have been put there since
+        if record is None or record.body != body:  # another may have been put at this offset
             missing = body
             if body in must:
                 raise Violation(f"I1: {body!r} was acknowledged and is lost, {place}")
         elif missing is not None:
-            raise Violation(f"I1: {body!r} is there, {missing!r} before it is not")
+            raise Violation(f"I1: {body!r} was found, {missing!r} before it was not")
         else:
             there.add(body)
     return there
@@ -144,7 +144,7 @@ def _check_queues(broker: Broker, ledger: Ledger, there: set[bytes], low: int) -
         if sent.level or sent.half or ledger.topics.get(sent.topic, True) is not True:
             continue
         if broker.topics.get(sent.topic) is None:
-            raise Violation(f"I1: {body!r} is there, its topic {sent.topic} is not")
+            raise Violation(f"I1: {body!r} was found, its topic {sent.topic} was not")
         if place.queue_offset not in [record.queue_offset for record in found.get(body, ())]:
             raise Violation(f"I4: {body!r} is not in its queue, {sent} {place}: {found.get(body)}")
 
@@ -175,11 +175,14 @@ def _check_tables(broker: Broker, ledger: Ledger) -> None:
             raise Violation(f"I6: topic {topic} was deleted, and has queues")
     for group in ledger.groups:
         if broker.groups.get(group) is None:
-            raise Violation(f"I1: group {group} was made, and is not there")
+            raise Violation(f"I1: group {group} was created and is missing")
 
 
 async def drain(talk: Talk, ledger: Ledger, there: set[bytes]) -> None:
-    """Let all come that has to: what was delayed, committed, or popped and not acknowledged."""
+    """Wait for messages that were delayed, committed, or popped and not acknowledged.
+
+    All of them must be delivered.
+    """
     broker = talk.broker
     received: set[bytes] = set()
     for _ in range(PATIENCE_S):
@@ -203,4 +206,4 @@ async def drain(talk: Talk, ledger: Ledger, there: set[bytes]) -> None:
         if sent.half and body in ledger.committed and body not in seen:
             raise Violation(f"I1: {body!r} was committed and is not seen, {ledger.acked[body]}")
         if sent.topic == POPPED and body in seen and body not in ledger.ack_asked | received:
-            raise Violation(f"I1: {body!r} was popped, never acknowledged, and never came again")
+            raise Violation(f"I1: {body!r} was popped, not acknowledged, and never redelivered")

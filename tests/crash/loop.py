@@ -66,7 +66,7 @@ class WorldLoop(asyncio.SelectorEventLoop):
         return future
 
     def leave(self) -> None:
-        """Drop all that was going on, as a kill does."""
+        """Drop all tasks that were under way, as a kill does."""
         self.set_exception_handler(lambda loop, context: None)
         for task in asyncio.all_tasks(self):
             task.cancel()

@@ -26,8 +26,8 @@ class Violation(AssertionError):
 class TornProperties(Violation):
     """A record whose body is whole and whose properties are not.
 
-    Only the body has a checksum, unless the store was told to seal its records: where a torn block
-    took properties alone, nothing in the record says so.
+    Only the body has a checksum, unless the store is configured to seal its records. If a torn
+    block destroyed only properties, nothing in the record shows it.
     """
 
     def __init__(self, place: int, detail: str) -> None:
@@ -64,7 +64,7 @@ class Stored:
 
     @property
     def keys(self) -> set[str]:
-        """What the index finds the message by."""
+        """The keys by which the index finds the message."""
         if self.sys_flag & TRANSACTION_MASK == ROLLBACK:
             return set()
         return {key for key in self.properties.get("KEYS", "").split(" ") if key}
@@ -143,27 +143,27 @@ class History:
 
     messages: list[Stored] = field(default_factory=list)
     survive_kill: int = 0
-    """So many, from the first on, must be there after the process was killed."""
+    """How many messages, from the first on, must survive a kill of the process."""
     survive_power_loss: int = 0
-    """So many must be there after the power went."""
+    """How many messages, from the first on, must survive a power loss."""
     log_min: int = 0
-    """Below it all files were deleted."""
+    """All files below this offset were deleted."""
 
     def copy(self) -> History:
-        """The same as of now, to be changed on its own."""
+        """Return an independent copy of the current state."""
         return replace(self, messages=self.messages.copy())
 
     def add(self, new: Iterable[Stored]) -> None:
-        """Messages that the store has taken, in any order."""
+        """Add messages that the store has accepted, in any order."""
         self.messages += new
         self.messages.sort(key=lambda message: message.physical_offset)
 
     def position_of(self, end: int) -> int:
-        """How many messages end at or before a physical offset."""
+        """Return how many messages end at or before a physical offset."""
         return sum(1 for message in self.messages if message.end <= end)
 
     def promise(self, kill: int = 0, power_loss: int = 0) -> None:
-        """So many messages must survive from now on."""
+        """Note how many messages must survive from now on."""
         self.survive_power_loss = max(self.survive_power_loss, power_loss)
         self.survive_kill = max(self.survive_kill, kill, self.survive_power_loss)
 
@@ -182,12 +182,12 @@ class History:
 
 
 def check_store(store: Store, history: History, least: int) -> int:
-    """Compare all that the store holds with the history; how many messages it has.
+    """Compare the whole store with the history; return the number of its messages.
 
-    ``least`` of them must be there. The store must be idle: nothing in flight.
+    At least ``least`` messages must have survived. The store must be idle.
     """
     if not store.wait_dispatched():
-        raise Violation(f"I4: dispatch is {store.dispatch_behind} bytes behind: {store.refusal}")
+        raise Violation(f"I4: dispatch lags by {store.dispatch_behind} bytes: {store.refusal}")
     count = _check_end(store, history, least)
     low = store.log_range[0]
     there = [m for m in history.messages[:count] if m.physical_offset >= low]
@@ -223,7 +223,7 @@ def _check_log(store: Store, there: list[Stored], deleted: int) -> None:
     for place, message in enumerate(there, deleted):
         record = store.at(message.physical_offset)
         if record is None:
-            raise Violation(f"I1: no message at {message.physical_offset}, {message} was there")
+            raise Violation(f"I1: no message at {message.physical_offset}, expected {message}")
         if record.body == message.body and (record.topic, _properties(record)) != (
             message.topic,
             message.properties,

@@ -123,7 +123,7 @@ class Process:
         self._threading = self.world.replaces_threading()
 
     def open(self) -> Store:
-        """Open the store; what recovery raises is raised."""
+        """Open the store; errors of recovery are raised."""
         self._threading.__enter__()
         try:
             self._store = Store.open(self.disk.root, self.config, system=self.files.system())
@@ -230,7 +230,7 @@ class Moment:
         return history
 
     def least(self, final: History) -> int:
-        """How many messages must survive a power loss: what was acknowledged, what was seen."""
+        """Return how many messages must survive a power loss: those acknowledged or seen."""
         seen = [
             number
             for number, message in enumerate(final.messages, 1)
@@ -332,10 +332,10 @@ class Checker:
         exactly: int | None = None,
         then: Callable[[Process], None] | None = None,
     ) -> int:
-        """Recover an image, compare it, close it and compare its files; messages there are.
+        """Recover an image, compare it, close it and compare its files.
 
-        At least ``least`` messages must be there. ``then`` is called with the open store, of which
-        every operation was recorded.
+        Return the number of messages, which must be at least ``least``. ``then`` is called with
+        the open store, of which every operation was recorded.
         """
         self.images += 1
         root = self._folder / f"image-{self.images}"
@@ -381,8 +381,8 @@ class Checker:
     ) -> None:
         """Crash once more during the recovery of an image, and after messages that were put then.
 
-        An interrupted recovery must end as one that was not (I5); what it has dropped never comes
-        back (I6).
+        An interrupted recovery must end in the same state as an uninterrupted one (I5), and
+        messages that it has dropped must never come back (I6).
         """
         recovering: list[Moment] = []
         later: list[Moment] = []

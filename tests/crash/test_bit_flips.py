@@ -76,7 +76,7 @@ def test_a_flipped_bit_is_noticed_or_harmless(kind: str, sealed: bool) -> None:
 
 
 def try_store(folder: Path, image: Image, messages: list[Stored], path: str, sealed: bool) -> str:
-    """Open, read everything, close; what came of it."""
+    """Open the store, read everything and close it; return the outcome."""
     root = folder / f"{random.getrandbits(64):x}"
     write_image(image, root)
     config = tiny_config("sync", property_crc=sealed, **SIZES)
@@ -121,10 +121,10 @@ def read_all(store: Store, messages: list[Stored]) -> int:
 
 
 def _reads(store: Store, message: Stored, messages: list[Stored]) -> bool:
-    """Whether a get at the message's queue offset gives it.
+    """Return whether a get at the message's queue offset returns the message.
 
-    If it cannot be found it is passed over, as one that was deleted: then a later one comes. What
-    must not come is a message of another queue, or another body than was put.
+    A message that cannot be found is skipped, as if it were deleted, and the get returns a later
+    one. It must never return a message of another queue, or a body that was not put.
     """
     later = [
         other.body

@@ -1,4 +1,4 @@
-"""What the surveys of the broker have found, each in the fewest steps that show it."""
+"""Bugs that the surveys of the broker have found, each in the fewest steps that show it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def after_power_loss(process: BrokerProcess, folder: Path) -> BrokerProcess:
 
 
 def test_delayed_messages_do_not_count_as_delivered_before_that_is_on_disk(folder: Path) -> None:
-    """``delayOffset.json`` was behind the message on the disk, its delivered copy was not there."""
+    """``delayOffset.json`` on disk was past the message, but the delivered copy was not synced."""
     process = opened(folder / "live")
 
     async def send() -> None:
@@ -106,7 +106,7 @@ def test_what_was_popped_by_a_group_that_was_not_saved_comes_again(folder: Path)
 
 @pytest.mark.parametrize("properties", ["DELAY\x011\x02", "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"])
 def test_the_topic_of_a_message_that_waits_is_not_lost(folder: Path, properties: str) -> None:
-    """Delivered to a topic that nobody could read: it had no queue, and was not saved."""
+    """The message was delivered to a topic without queues, because the topic was not saved."""
     process = opened(folder / "live")
 
     async def send() -> None:
@@ -122,7 +122,7 @@ def test_the_topic_of_a_message_that_waits_is_not_lost(folder: Path, properties:
 
 
 def test_offsets_in_a_topic_that_was_deleted_do_not_come_back(folder: Path) -> None:
-    """They were saved some seconds later, and then stood behind the messages of the next topic."""
+    """They were saved some seconds later, and were then past the messages of the next topic."""
     process = opened(folder / "live")
 
     async def delete() -> int:

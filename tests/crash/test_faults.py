@@ -82,7 +82,7 @@ def faulty_run(
 
 
 def with_fault(call: Callable[[], object]) -> bool:
-    """Whether the call got through; what it may raise is an error of Firetrail's own."""
+    """Return whether the call succeeded; only Firetrail's own errors are allowed."""
     try:
         call()
     except FiretrailError:
@@ -91,7 +91,7 @@ def with_fault(call: Callable[[], object]) -> bool:
 
 
 def check_reads(process: Process) -> None:
-    """All that is dispatched can be read; nothing that was not put is there."""
+    """Check that everything dispatched can be read, and that all of it was put."""
     bodies = {(m.queue, m.queue_offset): m.body for m in process.history.messages if m.is_in_queue}
     for topic in process.store.topics():
         for queue_id in process.store.queues(topic):

@@ -1,4 +1,4 @@
-"""Real processes, really killed: what they had acknowledged is there when the store is opened.
+"""Kills of real processes: the messages that they acknowledged are found by the next open.
 
 One test kills at random moments, again and again over the same store, also during its recovery.
 The other kills before the first, the second, ... operation on the file system of a short run,
@@ -35,7 +35,7 @@ def server() -> Iterator[Server]:
 
 
 class Oracle:
-    """What the children have sent and what they were told, over all their lives."""
+    """The messages of all children over all their lives, and their acknowledgements."""
 
     def __init__(self, root: Path, mode: str, seed: int) -> None:
         self.root = root
@@ -46,14 +46,14 @@ class Oracle:
         self._since: list[Ended] = []
 
     def life(self, **more: Any) -> Life:
-        """The next life of the store."""
+        """Return the next life of the store."""
         settings = {"delete_interval_ms": 0, "destroy_forcibly_after_ms": 0}
         return Life(
             str(self.root), self.mode, self.seed, self.next_serial, settings=settings, **more
         )
 
     def note(self, ended: Ended) -> None:
-        """What a child reported."""
+        """Note the report of a child."""
         if ended.error:
             raise Violation(f"I8: {ended.error}")
         self.next_serial = max([self.next_serial, *(serial + 1 for serial in ended.sent)])
@@ -85,21 +85,24 @@ class Oracle:
             if record.physical_offset not in known
         }
         sent = {serial for ended in self._since for serial in ended.sent}
-        told = {n: place for ended in self._since for n, place in ended.acknowledged.items()}
+        acked = {n: place for ended in self._since for n, place in ended.acknowledged.items()}
         for serial in found.keys() - sent:
             raise Violation(f"I6: message {serial} was not sent since the last look")
         for serial in self._promised() - found.keys():
-            if told[serial][1] >= log_min:
+            if acked[serial][1] >= log_min:
                 raise Violation(f"I1: message {serial} was acknowledged and is gone")
-            self.history.add([self._stored(serial, told[serial])])
+            self.history.add([self._stored(serial, acked[serial])])
         for serial, record in found.items():
             place = [record.queue_offset, record.physical_offset, record.size, record.store_time]
-            if told.get(serial, place) != place:
-                raise Violation(f"I2: message {serial} was put at {told[serial]}, is at {place}")
+            if acked.get(serial, place) != place:
+                raise Violation(f"I2: message {serial} was put at {acked[serial]}, is at {place}")
             self.history.add([self._stored(serial, place)])
 
     def _promised(self) -> set[int]:
-        """What must have survived; with the write-buffer pool, only what was flushed."""
+        """Return the messages that must have survived.
+
+        With the write-buffer pool, these are only the flushed messages.
+        """
         promised: set[int] = set()
         for ended in self._since:
             count = ended.flushed if self.mode == "pool" else len(ended.acknowledged)

@@ -1,9 +1,9 @@
-"""The power goes at every operation of a run: what is left recovers to what was promised.
+"""A power loss at every operation of a run: recovery finds every promised message.
 
 A workload runs in a simulated world while a snapshot of the disk is kept before each operation on
-the file system. From each come images of what hardware could leave, and each is opened: with
-SYNC_FLUSH no acknowledged message may be missing, with ASYNC_FLUSH nothing that was flushed, and
-what is there must be the exact beginning of what was put. Some images crash again while they are
+the file system. Each snapshot gives images of what hardware could leave, and each is opened: with
+SYNC_FLUSH no acknowledged message may be missing, with ASYNC_FLUSH no flushed message, and the
+messages found must be exactly the first ones that were put. Some images crash again while they are
 recovered, and after new messages.
 """
 

@@ -1,4 +1,4 @@
-"""What the surveys have found, each in the fewest steps that show it."""
+"""Bugs that the surveys have found, each in the fewest steps that show it."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_names_made_just_before_a_kill_are_synced(folder: Path) -> None:
     assert Checker(folder, process.config).check(image, process.history, 1) == 1
 
 
-def test_recovery_makes_no_second_file_behind_a_name_that_can_vanish(folder: Path) -> None:
-    """Who was killed had made the first file of a queue; the next process went on with it."""
+def test_recovery_creates_no_second_file_after_a_name_that_can_vanish(folder: Path) -> None:
+    """A killed process had created the first file of a queue; the next process continued it."""
     process = opened(folder, "async")
     process.put(Message("orders", b"first"))
     process.world.settle()
@@ -123,7 +123,7 @@ def test_store_times_go_on_after_a_kill(folder: Path) -> None:
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_record_without_its_last_bytes(folder: Path, sealed: bool) -> None:
-    """Without its end it has no checksum either: what is sealed must have one."""
+    """Without its end the record has no checksum either, but a sealed record must have one."""
     process = opened(folder, "async", property_crc=sealed)
     process.put(Message("orders", b"1"))
     process.put(Message("orders", b"2", properties={"a": "x" * 600}))
@@ -181,7 +181,7 @@ def test_geometry_of_a_file_that_begins_with_the_log(folder: Path) -> None:
 
 
 def test_an_end_mark_written_during_a_sync_is_not_taken_for_synced(folder: Path) -> None:
-    """The file behind it was: a power loss then cut acknowledged messages off."""
+    """The file after it was synced: a power loss then cut off acknowledged messages."""
     process = opened(folder, "async")
     process.put(Message("orders", b"1"))
     log = process.store._engine.log
@@ -256,7 +256,7 @@ def test_deleting_all_but_what_is_not_durable(folder: Path) -> None:
 
 
 def test_garbage_that_looks_like_the_unit_of_a_deleted_record(folder: Path) -> None:
-    """It was kept, and the message whose unit should have stood there was not seen."""
+    """It was kept, and the message whose unit belonged there was not seen."""
     process = opened(folder, "async")
     process.put(Message("orders", b"1"))
     for number in range(12):

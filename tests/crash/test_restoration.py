@@ -134,7 +134,7 @@ def test_lists_of_what_is_not_on_disk_are_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def not_noted(patch: pytest.MonkeyPatch) -> None:
-    """What is being derived anew is not noted before."""
+    """Let the mutant rebuild without noting it first."""
     patch.setattr(inventory, "write_inventory", lambda *args: None)
 
 

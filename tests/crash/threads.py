@@ -57,12 +57,12 @@ class World:
         self.tasks = [self.main]
         self.abandoned = False
         self.failures: list[BaseException] = []
-        """What escaped from threads; a store's own threads let nothing escape."""
+        """Exceptions that escaped from threads; a store's own threads let none escape."""
 
     # -- threads ------------------------------------------------------------------------------
 
     def spawn(self, target: Callable[[], object], name: str) -> Task:
-        """A new thread, which runs when it is chosen."""
+        """Start a new thread, which runs when it is chosen."""
         task = Task(name)
         task.thread = threading.Thread(target=self._body, args=(task, target), daemon=True)
         self.tasks.append(task)
@@ -76,7 +76,7 @@ class World:
                 target()
         except Abandoned:
             pass
-        except BaseException as error:  # told to whoever asks, as an excepthook would
+        except BaseException as error:  # kept for the test, as an excepthook would
             self.failures.append(error)
         task.done = True
         if not self.abandoned:
@@ -140,16 +140,16 @@ class World:
         return task.deadline is not None and task.deadline <= self.now
 
     def settle(self) -> None:
-        """Let the others run until all of them wait; time stands still."""
+        """Let the other threads run until all of them wait; the clock does not advance."""
         others = [task for task in self.tasks if task is not self.current]
         self.block(lambda: not any(self._is_runnable(task) for task in others))
 
     def pause(self, seconds: float) -> None:
-        """Let time pass for the caller, and others run meanwhile."""
+        """Let time pass for the caller while other threads run."""
         self.block(lambda: False, seconds)
 
     def abandon(self) -> None:
-        """End every thread where it stands. Nothing of this world runs afterwards."""
+        """End every thread at its current point. Nothing of this world runs afterwards."""
         self.abandoned = True
         for task in self.tasks:
             if task.thread is not None:
@@ -193,7 +193,7 @@ class WorldClock(Clock):
         self._world.pause(max(pause_ms / 1000, 1e-6))  # time passes even for who waits for none
 
 
-# -- what stands in for the classes of threading --------------------------------------------------
+# -- replacements of the classes of threading -----------------------------------------------------
 
 
 class _Threading:
@@ -323,7 +323,7 @@ class _Queue:
 
 
 class _Executors:
-    """Looks like the class ``ThreadPoolExecutor``; what it is given runs in the caller's thread."""
+    """A replacement of ``ThreadPoolExecutor`` that runs everything in the caller's thread."""
 
     def __call__(self, *_: object) -> _Executors:
         return self
@@ -339,7 +339,7 @@ class _Executors:
 
 
 def _uses() -> list[tuple[ModuleType, str, type]]:
-    """Where in the store's modules something stands that has a stand-in; looked up once."""
+    """Return the names in the store's modules that have replacements; they are looked up once."""
     if not _USES:
         for name, module in list(sys.modules.items()):
             if name.startswith("firetrail."):
