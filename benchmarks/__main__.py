@@ -23,10 +23,10 @@ from benchmarks.report import machine, table, write_page
 from benchmarks.serving import SERVING
 
 PARTS: dict[str, Mapping[str, object]] = {"store": MEASUREMENTS | PIPELINES, "brokers": SERVING}
-"""The parts of the page, and what belongs to them."""
+"""The parts of the page, and the measurements of each."""
 ALL = MEASUREMENTS | PIPELINES | SERVING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
-"""What the largest step has on the disk at a time, and some to spare."""
+"""The disk space that the largest step needs at a time, and some to spare."""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -1,4 +1,4 @@
-"""What the measurements share: how much to do, who takes part, and turns in fresh folders."""
+"""Common parts of the measurements: their scale, their participants, and runs in fresh folders."""
 
 from __future__ import annotations
 
@@ -106,17 +106,17 @@ class Bench:
                 shutil.rmtree(left, ignore_errors=True)
 
     def take_turns(self, runs: Mapping[str, Callable[[], Json]]) -> dict[str, list[Json]]:
-        """The answers of each run; all of them run in turn, ``repeat`` times."""
+        """Run all of them in turn, ``repeat`` times; return the answers of each."""
         answers: dict[str, list[Json]] = {name: [] for name in runs}
         for turn in range(self.repeat):
             for name, run in runs.items():
-                os.sync()  # what others have written is not for this one to wait for
+                os.sync()  # so that this run does not wait for the writes of others
                 self.say(f"  {name}, {turn + 1} of {self.repeat}")
                 answers[name].append(run())
         return answers
 
     def in_new_folder(self, run: Callable[[Path], Json]) -> Callable[[], Json]:
-        """``run`` with a store that is not there yet."""
+        """Return a function that calls ``run`` with a store that does not exist yet."""
 
         def once() -> Json:
             with self.folder("store") as store:
@@ -126,10 +126,10 @@ class Bench:
 
 
 class Snapshot:
-    """A store that can be brought back to what it was, the bytes of its log excepted.
+    """A store that can be restored to its earlier state, except for the bytes of its log.
 
-    Opening a store changes neither a good record nor what stands behind the last one, so the log
-    need not be copied; files that were added to it are removed again.
+    Opening a store changes neither a good record nor the bytes after the last one. So the log need
+    not be copied; files that were added to it are removed again.
     """
 
     def __init__(self, store: Path) -> None:
@@ -142,7 +142,7 @@ class Snapshot:
                 _copy(path, self._saved)
 
     def restore(self, *, without: Sequence[str] = ()) -> None:
-        """As it was, except that the files and folders named in ``without`` are missing."""
+        """Restore the store without the files and folders that ``without`` names."""
         for path in self._store.iterdir():
             if path.name != COMMIT_LOG:
                 _remove(path)

@@ -1,11 +1,12 @@
-"""What a dictionary for message bodies does to the files of an archive: size, writing, reading.
+"""Effects of a dictionary for message bodies on the files of an archive: size, writing, reading.
 
 ::
 
     .venv/bin/python -m benchmarks.bodies [--mib 128]
 
 Stores with bodies of several kinds are archived by one task, without Spark, with and without a
-dictionary for the column ``body``; the table goes to standard output. Read is the column ``body``.
+dictionary for the column ``body``; the table goes to standard output. The measured reads are of
+the column ``body``.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PULLS_UNREAD = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Who takes part."""
+    """The number and kinds of the clients, and their work."""
 
     connections: int = 1000
     producers: int = 50
@@ -51,11 +51,11 @@ class Run:
         self._over = False
 
     async def run(self) -> dict[str, object]:
-        """Let everybody do its part for the time given; the figures."""
+        """Let all clients work for the given time; return the figures."""
         crowd = self._crowd
-        async with asyncio.TaskGroup() as everybody:
+        async with asyncio.TaskGroup() as clients:
             for part in self._parts():
-                everybody.create_task(part)
+                clients.create_task(part)
             await asyncio.sleep(crowd.seconds)
             self._over = True
         times = sorted(self._heartbeats) or [0.0]

@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 class Unit(Enum):
-    """What is counted, and which way is better."""
+    """The unit of a figure; it determines whether more or less is better."""
 
     MESSAGES = "messages/s"
     BYTES = "bytes/s"
@@ -57,7 +57,7 @@ class Samples:
 
     @property
     def best(self) -> float:
-        """The best one: what the machine gave when others disturbed it least."""
+        """The best value: that of the run which other processes disturbed least."""
         return max(self.values) if self.unit.more_is_better else min(self.values)
 
     @property

@@ -16,7 +16,7 @@ BATCH = 32
 PULL = 32
 """Messages that one get asks for."""
 PRODUCERS = 16
-"""Who put at the same time where a put waits for the disk."""
+"""How many threads put at the same time where a put waits for the disk."""
 
 
 def message(number: int) -> Message:

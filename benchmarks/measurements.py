@@ -14,7 +14,7 @@ from firetrail.format.names import CHECKPOINT, CONSUME_QUEUE, INDEX, WATERMARK
 
 OURS = "Firetrail"
 DERIVED = (CHECKPOINT, WATERMARK, CONSUME_QUEUE, INDEX)
-"""What a store can be opened without after an unclean stop: all of it follows from the log."""
+"""Files that a store can be opened without after an unclean stop: they are derived from the log."""
 DISPATCH_LAG_S = 0.005
 
 
@@ -201,7 +201,7 @@ def clean_open(bench: Bench) -> Iterator[Line]:
 
 
 def _write_and_die(bench: Bench, store: Path, size: int) -> str:
-    """Who has written ``size`` bytes and was killed."""
+    """Let a store be killed after it has written ``size`` bytes; return the name of the writer."""
     if not bench.javas:
         fill(bench, store, size, kill=True)
         return OURS

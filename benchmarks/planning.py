@@ -1,4 +1,4 @@
-"""What planning among many queues costs, in the process that plans. Figures are seconds."""
+"""The cost of planning with many queues, in the process that plans. Figures are seconds."""
 
 from __future__ import annotations
 

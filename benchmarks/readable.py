@@ -29,7 +29,7 @@ WARM = 2
 
 
 class Reader:
-    """Sends messages to queue 0 of a topic and reads each of them at once."""
+    """A client that sends messages to queue 0 of a topic and reads each of them at once."""
 
     def __init__(self, address: str) -> None:
         self._address = address

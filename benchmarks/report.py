@@ -85,7 +85,7 @@ def _target(line: Line) -> str:
 
 
 def machine() -> str:
-    """What the figures depend on and the commands do not say."""
+    """Describe the machine and the versions, which the figures depend on."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     kernels = "compiled" if COMPILED else "not compiled"
     return ", ".join(

@@ -65,7 +65,7 @@ def firetrail_broker(folder: Path) -> Iterator[Served]:
 
 @contextmanager
 def java_broker(folder: Path) -> Iterator[Served]:
-    """Java's name server and its broker; what the broker needs is counted."""
+    """Run Java's name server and broker; only the resources of the broker are measured."""
     servers = Servers(LINE, folder, HEAP, SETTINGS)
     with servers.name_server() as namesrv:
         began = time.perf_counter()
@@ -109,7 +109,7 @@ def readable(bench: Bench) -> Iterator[Line]:
 def _beside_java(
     bench: Bench, run: Callable[[Bench, Start], Json], figures: Sequence[Figure]
 ) -> Iterator[Line]:
-    """The figures that runs with Firetrail's broker, and with Java's if it is there, give."""
+    """Yield the figures of runs with Firetrail's broker and, if installed, with Java's."""
     runs: dict[str, Callable[[], Json]] = {OURS: partial(run, bench, firetrail_broker)}
     if bench.javas:
         runs[JAVA] = partial(run, bench, java_broker)

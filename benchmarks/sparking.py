@@ -37,8 +37,8 @@ MEMORY = {"spark.driver.memory": "4g"}
 
 
 class Prebuilt(DataSource):
-    """The limit of Spark's Python sources: batches that are there already, handed over again and
-    again, as many rows in as many partitions as the store has."""
+    """The upper limit of Spark's Python sources: it returns the same prepared batches again and
+    again, with as many rows in as many partitions as the store has."""
 
     @classmethod
     def name(cls) -> str:

@@ -193,7 +193,7 @@ def crash_and_recover(path: Path) -> None:
         print(f"    log ends at {found.end:,}, {found.bytes_truncated} bytes of a torn tail zeroed")
         there = store.max_offset("ledger")
         last = store.query("ledger", f"e-{acknowledged - 1}")[0].body.decode()
-    print(f"  {there:,} messages are there, and the last one acknowledged is {last!r}")
+    print(f"  {there:,} messages were found, and the last one acknowledged is {last!r}")
     if there < acknowledged:
         sys.exit("an acknowledged message is lost: this is a bug, please report it")
 

@@ -64,7 +64,7 @@ HEADERS = all_of(Header, headers, admin_headers, pop_headers)
 
 
 def stream(data: bytes) -> None:
-    """Bytes of a connection in pieces; what comes whole is written and read again."""
+    """Feed the bytes of a connection in pieces; write complete commands and read them again."""
     reader = FrameReader()
     size = 1 + (data[0] if data else 0)
     for at in range(1, len(data), size):
@@ -101,9 +101,9 @@ def plain_json_header(data: bytes) -> None:
 
 
 def quick_json_header(data: bytes) -> None:
-    """The kernel that reads headers: what it understands, it understands as the others do."""
+    """Check that the kernel that reads headers agrees with the other readers."""
     quick = read_json_header(data, b"", json_header._LANGUAGES, Serialize.JSON)
-    careful = json_header.decode_carefully(data, b"")  # raises for what is none
+    careful = json_header.decode_carefully(data, b"")  # raises if it is not a header
     if quick is not None:
         assert RemotingCommand(*quick) == careful, f"{quick} and {careful}"
     written = WRITER.frame(
@@ -218,7 +218,7 @@ def one(data: bytes) -> None:
 
 
 def main() -> None:
-    """Begin with the examples in a folder that libFuzzer goes on with."""
+    """Fuzz, starting with the examples, which are written into libFuzzer's folder."""
     for argument in sys.argv[1:]:
         folder = Path(argument)
         if folder.is_dir():

@@ -14,7 +14,7 @@ from firetrail.cli.main import main
 
 
 class Output(NamedTuple):
-    """What a command printed, line by line, and its exit code."""
+    """The output of a command, line by line, and its exit code."""
 
     code: int
     lines: list[Json]

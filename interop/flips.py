@@ -1,8 +1,8 @@
-"""A store with one bit flipped: every field of every file, and what each side makes of it.
+"""Stores with one bit flipped, in every field of every file, and how each side handles them.
 
-30 messages of one queue, each with a key and a tag; the bit is one that the tenth depends on. What
-is served is compared with what the same side served before: message by message, and each by its
-key and by its tag.
+A store has 30 messages in one queue, each with a key and a tag; the flipped bit is one that the
+tenth message depends on. The messages that a side serves are compared with those that it served
+before the flip: one by one, by key and by tag.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def _index(root: Path, path: str, place: int) -> Iterator[tuple[str, list[Flip]]
 
 @dataclass
 class Served:
-    """What a side gave of a store: messages in any form that can be compared."""
+    """The messages of a store that a side serves, in any form that can be compared."""
 
     messages: list[object] = field(default_factory=list)
     tagged: list[object] = field(default_factory=list)

@@ -43,16 +43,16 @@ class History:
         self.repeats = repeats
         """Whether Java has recovered the store from an unclean stop."""
         self.emptied: dict[QueueName, int] = {}
-        """Queues whose messages have all expired, and where they go on."""
+        """Queues whose messages have all expired, and the offsets at which they continue."""
 
     def copy(self) -> History:
-        """A history to go on with apart from this one."""
+        """Return an independent copy."""
         copy = History(self.records, repeats=self.repeats)
         copy.emptied = dict(self.emptied)
         return copy
 
     def since(self, first: int) -> History:
-        """What is left when the log begins at ``first``."""
+        """Return the history that is left when the log begins at ``first``."""
         left = (record for record in self.records if record["physical_offset"] >= first)
         history = History(left, repeats=self.repeats)
         kept = history.queues()
@@ -78,7 +78,7 @@ class History:
         return dict(queues)
 
     def by_key(self) -> dict[Key, list[Json]]:
-        """The messages that each key of a topic stands for, oldest first."""
+        """Return the messages of each key of a topic, oldest first."""
         found: dict[Key, list[Json]] = defaultdict(list)
         for record in self.records:
             if record["sys_flag"] & TRANSACTION != ROLLBACK:
@@ -106,7 +106,7 @@ class History:
     # -- held against Firetrail ---------------------------------------------------------------
 
     def check_firetrail(self, store: Store, *, keys: bool = True) -> None:
-        """Everything is there, by log, queue, id, key and time; nothing else is."""
+        """Check that the store has exactly these messages, by log, queue, id, key and time."""
         store.wait_dispatched()
         assert without_crc(log_of(store)) == self.records
         seen = queues_of(store)
@@ -230,7 +230,7 @@ class History:
 
 
 def keys_of(record: Json) -> list[str]:
-    """What the record is indexed by, in order."""
+    """Return the keys by which the record is indexed, in order."""
     properties = record["properties"]
     unique = [properties["UNIQ_KEY"]] if "UNIQ_KEY" in properties else []
     return unique + [key for key in properties.get("KEYS", "").split(" ") if key]

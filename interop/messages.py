@@ -29,7 +29,7 @@ BORN_V4, BORN_V6_HOST = "10.1.2.3:50001", "[2001:db8::7]:50001"
 
 
 def encoded(body: bytes) -> str:
-    """A body as it stands in JSON."""
+    """Return a body in the form that it has in JSON."""
     return base64.b64encode(body).decode()
 
 
@@ -171,7 +171,7 @@ def _properties(line: Json) -> dict[str, str]:
 
 
 def _delay(line: Json) -> int:
-    """The delay level that takes effect; what is not visible yet is not delayed either."""
+    """Return the effective delay level; a message that is not visible yet is not delayed."""
     if line.get("sys_flag", 0) & TRANSACTION in (PREPARED, ROLLBACK):
         return 0
     return min(int(line.get("properties", {}).get("DELAY", 0)), MAX_DELAY_LEVEL)

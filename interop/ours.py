@@ -130,7 +130,7 @@ def put(store: Store, line: Json) -> PutResult:
 
 
 def answer(result: PutResult) -> Json:
-    """What the Java peer would say."""
+    """Return a result in the form in which the Java peer prints it."""
     return {
         "status": result.status.value,
         "msg_id": result.message_id,

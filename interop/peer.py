@@ -29,10 +29,10 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """File sizes of a store, which the Java store must be told.
+    """File sizes of a store, which are passed to the Java store.
 
-    An index file must not fill up within a millisecond: Java names it by the time, to the
-    millisecond, and would take the file before for the new one.
+    An index file must not fill up within a millisecond: Java names index files by the time in
+    milliseconds, and would take the full file for the new one.
     """
 
     log: int = 4096
@@ -67,14 +67,14 @@ FEW = Sizes(log=16_384, queue=200, slots=50, entries=200)
 
 
 def missing_tool() -> str:
-    """What the peer needs and the machine does not have, or nothing."""
+    """Return the name of a tool that the peer needs and the machine lacks, or ""."""
     java = shutil.which("java") or os.environ.get("JAVA_HOME")
     return "java" if not java else "mvn" if not shutil.which("mvn") else ""
 
 
 @dataclass
 class Surveyed:
-    """What was said about one store: the answer of each command, and why there are no more."""
+    """The results for one store: the answers of each command, and why the last one failed."""
 
     answers: list[list[Json]] = field(default_factory=lambda: [[]])
     failure: str = ""

@@ -27,7 +27,7 @@ ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 PROXY_LINE = "proxy"
 STARTED = {PROXY: "startup successfully"}
-"""What servers print when they serve, if it is not ``boot success``."""
+"""The text that servers print when they are ready, if it is not ``boot success``."""
 
 BROKER_CONF = """\
 brokerClusterName=DefaultCluster
@@ -85,8 +85,8 @@ def free_port() -> int:
 class Servers:
     """The Java side of one release line, with its files in a folder.
 
-    ``flags`` are those of the JVM, ``settings`` what every broker.conf begins with. As they are,
-    servers are there soon and small.
+    ``flags`` are those of the JVM, and ``settings`` are the first lines of every broker.conf. With
+    the defaults, servers start fast and need little memory.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class Servers:
         return port, conf
 
     def mqadmin(self, *arguments: str) -> str:
-        """What a command of ``mqadmin`` prints."""
+        """Run a command of ``mqadmin`` and return its output."""
         done = subprocess.run(
             self.command(ADMIN, *arguments),
             cwd=self.folder,  # it writes files where it runs

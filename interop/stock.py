@@ -61,7 +61,7 @@ def needs(tool: str) -> None:
 
 
 class _Recipe(NamedTuple):
-    """What an environment is made of: files that are copied, and commands that run beside them."""
+    """The files that are copied into an environment, and the commands that build it there."""
 
     sources: Sequence[Path]
     commands: Sequence[Sequence[str]]
@@ -107,7 +107,7 @@ def client_environment(name: str) -> Path:
 
 
 def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
-    """What a client program prints that ends with a status; it writes its logs into the folder."""
+    """Run a client program, which logs into the folder; check its status, return its output."""
     done = subprocess.run(
         command,
         cwd=folder,
@@ -121,18 +121,18 @@ def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
 
 
 def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
-    """What a client program says."""
+    """Run a client program and return the events that it prints."""
     lines = output(command, folder, status).splitlines()
     return [json.loads(line) for line in lines if line.startswith('{"')]
 
 
 def of(events: Iterable[Event], kind: str, who: str) -> list[Event]:
-    """What was ``sent`` or ``got`` in one way, in the order in which it was said."""
+    """Return the ``sent`` or ``got`` events (``kind``) of ``who``, in the order of the output."""
     return [event for event in events if event.get(kind) == who]
 
 
 def bodies(events: Iterable[Event], kind: str, who: str) -> list[str]:
-    """The bodies of these."""
+    """Return the bodies of these events."""
     return [event["body"] for event in of(events, kind, who)]
 
 
@@ -198,7 +198,7 @@ async def create_topics(namesrv: str, *names: str) -> None:
 
 
 async def lag(namesrv: str, group: str, topic: str) -> int:
-    """How many messages of a topic a group has not confirmed."""
+    """Return how many messages of a topic a group has not confirmed."""
     async with Admin(namesrv) as admin:
         stats = await admin.consume_stats(group, topic)
         return sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())

@@ -61,7 +61,7 @@ async def test_timers_compaction_and_pops_survive_a_handover(
         said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
         assert any("3 messages in RocketMQ's timer (rmq_sys_wheel_timer)" in each for each in said)
         assert any("cleanup.policy=COMPACTION (Newest)" in each for each in said)
-        with java.broker(namesrv, NAME, signal.SIGKILL) as address:  # nobody takes it over
+        with java.broker(namesrv, NAME, signal.SIGKILL) as address:  # none takes over
             async with talking_to(address) as talk:
                 await back_in_java(talk, killed)
 
@@ -102,10 +102,10 @@ async def left_by_java(talk: Talk, check: Path) -> None:
 
 
 async def in_between(talk: Talk, killed: bool) -> None:
-    """Firetrail says what waits, refuses what it cannot do, and goes on with the pops.
+    """Firetrail reports waiting timers, refuses unsupported features, and continues the pops.
 
-    A Java broker that is killed takes with it what it knew of pops in the last seconds, so that
-    acknowledged messages come again.
+    A killed Java broker loses its state of pops of the last seconds, so that acknowledged messages
+    are redelivered.
     """
     assert await waiting_timers(talk) == "3"
     refused = await talk.send("Newest", b"n3", i="KEYS\x01k3\x02")
@@ -124,9 +124,9 @@ async def in_between(talk: Talk, killed: bool) -> None:
 
 
 async def back_in_java(talk: Talk, killed: bool) -> None:
-    """Java's timer still has what waits, and nothing that was acknowledged comes again.
+    """Java's timer still has the waiting messages, and no acknowledged message is redelivered.
 
-    After a kill it may: Java takes offsets from the file alone, which is up to a second old.
+    After a kill it may be: Java takes offsets only from the file, which is up to a second old.
     """
     while await waiting_timers(talk) != "3":
         await asyncio.sleep(0.1)
@@ -173,7 +173,7 @@ async def bodies(talk: Talk, topic: str, count: int) -> Counter[bytes]:
 
 
 async def pop_until(talk: Talk, *wanted: bytes, **changes: Field) -> dict[bytes, Popped]:
-    """What is popped until all that is wanted was."""
+    """Pop until all wanted messages were popped; return all popped messages by their bodies."""
     found: dict[bytes, Popped] = {}
     while not found.keys() >= set(wanted):
         answer = await ask_pop(

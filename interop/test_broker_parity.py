@@ -85,7 +85,7 @@ async def refused(talk: Talk) -> list[int]:
 
 
 class Steps:
-    """What each owner of the store is asked, and what Java has answered."""
+    """The requests to each owner of the store, and the answers of Java."""
 
     async def left_by_java(self, talk: Talk) -> None:
         await new_topic(talk, "Plain")

@@ -1,9 +1,10 @@
 """The C++ client 1.x, in the Python package ``rocketmq`` 0.4.4, at work with Firetrail's broker.
 
 It sends code 10 throughout, batches included, which it marks with ``batch=1``: Java's broker takes
-that for false and stores one message; Firetrail stores all of them. What is odd in the client: it
-has no id for a batch, a broadcast begins with what is sent after it, a pull does not wait for
-messages, and a listener that fails is heard again only because the wrapper's callback raises.
+that for false and stores one message; Firetrail stores all of them. Quirks of the client itself: it
+has no id for a batch, a broadcast begins with messages sent after it, a pull does not wait for
+messages, and a message is retried after its listener fails only because the wrapper's callback
+raises.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The same bits flipped in the stores of all sides: what each of them serves afterwards.
+"""The same bits flipped in the stores of all sides, and the messages that each serves afterwards.
 
 ``docs/durability/beside-rocketmq.md`` lists the outcomes of all sides and is compared with what
 these tests see, so that a release of RocketMQ that does better is noticed.
@@ -56,7 +56,7 @@ def test_a_checksum_of_the_whole_record_does_not_help_java(tmp_path: Path) -> No
 
 
 def put(side: str, root: Path, *bodies: bytes) -> None:
-    """Put messages; the process is killed behind the last one."""
+    """Put messages; the process is killed after the last one."""
     lines = [message("T", body) for body in bodies]
     if side == "firetrail":
         ours.write(root, lines, sizes=FEW, kill=True)

@@ -108,10 +108,11 @@ def sizes_in_firetrail(root: Path) -> dict[int, int]:
 
 @pytest.mark.parametrize(("line", "killed"), OWNERS[1:])
 def test_missing_queue_files(line: str, killed: bool, tmp_path: Path) -> None:
-    """Firetrail derives a queue again whose files are missing. Java does so only after a kill.
+    """Firetrail rebuilds a queue whose files are missing. Java does so only after a kill.
 
-    If it was closed, Java begins with number 0 again, and the messages before are in the log alone,
-    as if the queue had been deleted. Whoever gets the store then cannot tell the difference.
+    If the store was closed, Java begins with number 0 again, and the earlier messages are only in
+    the log, as if the queue had been deleted. The next owner of the store cannot tell the
+    difference.
     """
     root, java = tmp_path / "store", Java(line)
     java.session(root, [plain(number) for number in range(20)], sizes=FEW, kill=killed)

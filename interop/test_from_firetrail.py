@@ -115,8 +115,9 @@ def test_no_key_is_lost_when_java_recovers_from_firetrails_crash(
     java: Java, tmp_path: Path
 ) -> None:
     """Java deletes index files that end after its checkpoint's time, here the newest one, and only
-    indexes again what it dispatches again: by its own checkpoint, the last few seconds. What is an
-    hour old is found again because Firetrail's checkpoint ends where that file begins."""
+    indexes messages again that it dispatches again: by its own checkpoint, the last few seconds.
+    Messages that are an hour old are found because Firetrail's checkpoint ends where that file
+    begins."""
     root = tmp_path / "store"
     sizes = Sizes(log=4096, queue=400, slots=20, entries=150)
     history = History()

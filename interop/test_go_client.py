@@ -1,8 +1,8 @@
 """The Go client v2.1.2 at work with Firetrail's broker.
 
-It pulls with an empty subscription, so that the broker filters by what the heartbeat said. What is
-odd in the client itself: the messages of a batch get no id of their own, and ``CreateReplyMessage``
-forgets the body of the reply.
+It pulls with an empty subscription, so that the broker filters by the subscription of the
+heartbeat. Quirks of the client itself: the messages of a batch get no id of their own, and
+``CreateReplyMessage`` drops the body of the reply.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A released gRPC client at RocketMQ's own proxy 5.3.3, in front of Firetrail's broker.
 
 The proxy runs in cluster mode: every call of the client becomes requests of the remoting protocol
-to Firetrail's name server and broker. What the proxy adds to a receipt, its commit log offset, is
-part of every acknowledgement.
+to Firetrail's name server and broker. The proxy adds the commit log offset to each receipt, and
+every acknowledgement contains it.
 """
 
 from __future__ import annotations

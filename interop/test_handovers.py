@@ -20,7 +20,7 @@ STEPS = 8
 
 
 class Step(NamedTuple):
-    """Who has the store, and how it stops."""
+    """The side that owns the store, and how it stops."""
 
     side: str
     options: tuple[str, ...]
@@ -91,7 +91,7 @@ class Relay:
         self.last = step
 
     def check_copy(self, name: str) -> None:
-        """Firetrail finds everything, in a copy: what is handed on stays as it was left."""
+        """Check that Firetrail finds everything in a copy; the store itself stays unchanged."""
         if self.keys:  # where Java has lost some, fsck misses them
             commands.check_clean(self.root, len(self.history.records))
         copy = shutil.copytree(self.root, self.folder / name)

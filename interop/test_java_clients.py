@@ -41,7 +41,7 @@ SCENARIOS = {
         "transaction UNKNOW JavaTransaction",
     ],
 }
-"""What the clients print of what they got, in any order."""
+"""The lines that the clients print about received messages, in any order."""
 
 
 @pytest.fixture

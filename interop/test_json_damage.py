@@ -1,4 +1,4 @@
-"""A bit flipped in the JSON files of a broker: what brokers of both sides make of it."""
+"""A bit flipped in the JSON files of a broker, and how brokers of both sides handle it."""
 
 from __future__ import annotations
 

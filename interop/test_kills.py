@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="faults.c needs a C c
 SEED = 1
 KILLS = 2
 KNOWN = {"keys lost", "files disagree", "starts refused"}
-"""What kills do to RocketMQ, seen in longer runs."""
+"""Violations that kills cause in RocketMQ, as seen in longer runs."""
 
 
 @pytest.fixture(autouse=True)

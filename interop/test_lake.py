@@ -61,7 +61,7 @@ class Killed(BaseException):
 def test_java_opens_what_a_killed_append_has_left(
     line: str, committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the commit Java finds everything and derives its queues; before it, nothing."""
+    """After the commit Java finds everything and derives its queues; before it, nothing."""
     root, left = tmp_path / "store", tmp_path / "left"
     lines = mixed(1, 40, specials())
     Java(line).session(root, lines)

@@ -35,7 +35,7 @@ NEEDS_JAVA = False
 def events(
     program: str, folder: Path, topics: Sequence[str], groups: dict[str, str], status: int = 0
 ) -> list[Event]:
-    """What a program says; these groups have confirmed all of their topic at its end."""
+    """Run a program and return its events; check that ``groups`` have confirmed their topics."""
     needs("npm")
     made = client_environment("node")
     with firetrail_up(folder) as namesrv:

@@ -246,7 +246,7 @@ def test_queries_of_a_rolled_store(rolled: Scene) -> None:
 
 
 def test_times_and_ids_of_a_rolled_store(rolled: Scene) -> None:
-    """What Java answered was checked against the same history."""
+    """The answers of Java were checked against the same history."""
     with Store.open(rolled.root) as store:
         rolled.history.check_firetrail(store)
 

@@ -1,4 +1,4 @@
-"""The jobs on Spark, on stores that Java has written: what they derive is what Java derived."""
+"""The jobs on Spark, on stores that Java has written: they derive what Java derived."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ async def left_by_java(folder: Path) -> None:
 
 
 async def received(consumer: SimpleConsumer, count: int) -> dict[bytes, Popped]:
-    """So many messages, by their bodies."""
+    """Receive until there are ``count`` messages; return them by their bodies."""
     found: dict[bytes, Popped] = {}
     while len(found) < count:
         for message in await consumer.receive(invisible_s=5, wait_s=2):

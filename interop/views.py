@@ -1,4 +1,4 @@
-"""What each side sees in a store, and what is in its files, in forms that can be compared."""
+"""The contents of a store as each side sees them, and its files, in comparable forms."""
 
 from __future__ import annotations
 

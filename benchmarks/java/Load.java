@@ -17,13 +17,13 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Load for a broker, by RocketMQ's own Java client, as RocketMQ's benchmark makes it: so many threads that each send and
- * wait, messages of 128 bytes, one push consumer. Prints one line of JSON.
+ * Load for a broker, by RocketMQ's own Java client, as in RocketMQ's benchmark: THREADS threads that each send and wait,
+ * messages of 128 bytes, one push consumer. The program prints one line of JSON.
  *
  * <pre>
- * send NAMESRV TOPIC THREADS SIZE MESSAGES BATCH    send so many messages, in batches of so many
- * consume NAMESRV TOPIC MESSAGES                    receive so many messages that are there already
- * relay NAMESRV TOPIC RATE MESSAGES                 send so many a second and receive them meanwhile
+ * send NAMESRV TOPIC THREADS SIZE MESSAGES BATCH    send MESSAGES messages, in batches of BATCH
+ * consume NAMESRV TOPIC MESSAGES                    receive MESSAGES messages that are already stored
+ * relay NAMESRV TOPIC RATE MESSAGES                 send RATE messages per second while receiving them
  * </pre>
  */
 public class Load {
@@ -121,7 +121,7 @@ public class Load {
         AtomicLong received = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
         DefaultMQProducer producer = producer();
-        // The topic is there now, as it has to be when the consumer asks for it.
+        // The topic exists now, as it must when the consumer asks for it.
         DefaultMQPushConsumer consumer = consumer();
         consumer.registerMessageListener((MessageListenerConcurrently) (list, context) -> {
             long now = System.nanoTime();

@@ -115,7 +115,7 @@ def sends(producer: Producer) -> None:
 
 
 def receives(configuration: ClientConfiguration) -> None:
-    """Everything once: acknowledged, or put off and acknowledged when it comes again."""
+    """Receive and acknowledge all messages; one is postponed first, and then redelivered."""
     topics = {"GrpcNormal": FilterExpression("TagA")}
     consumer = SimpleConsumer(configuration, "GrpcSimple", topics, 5)
     consumer.startup()
@@ -131,7 +131,7 @@ def receives(configuration: ClientConfiguration) -> None:
                 consumer.change_invisible_duration(received, 0)
             else:
                 consumer.ack(received)
-    assert not consumer.receive(16, 15), "something came again after its acknowledgement"
+    assert not consumer.receive(16, 15), "a message was redelivered after its acknowledgement"
     consumer.shutdown()
 
 
@@ -154,7 +154,7 @@ def main(endpoints: str) -> None:
     receives(configuration)
     for who, (_, _, count) in push.items():
         wait_for(who, count)
-    time.sleep(2)  # acknowledgements are sent behind the listener
+    time.sleep(2)  # acknowledgements are sent after the listener has returned
     sys.stdout.flush()
     os._exit(0)  # a shutdown waits for every long poll
 

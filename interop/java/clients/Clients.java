@@ -37,7 +37,7 @@ public class Clients {
             play(arguments[1]);
         } catch (Throwable error) {
             error.printStackTrace();
-            System.exit(1); // the clients' threads would go on
+            System.exit(1); // the clients' threads would keep running
         }
         System.out.flush();
         System.exit(0);

@@ -10,10 +10,10 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Two push consumers of RocketMQ 5.x that leave the sharing of queues to the broker; it was told to let
- * their group pop. Sends messages and prints a line for each that comes, {@code pop TAB body TAB details}:
- * how often it came before, and whether it was popped. One of them is not consumed at the first try;
- * it comes again ten seconds later.
+ * Two push consumers of RocketMQ 5.x that leave the rebalancing to the broker, which is configured to let
+ * their group pop. The program sends messages and prints a line for each that is delivered,
+ * {@code pop TAB body TAB details}: how often it was delivered before, and whether it was popped. One of
+ * the messages is not consumed at the first try; it is redelivered ten seconds later.
  * Arguments: name server, topic, group, number of messages.
  */
 public class PopClient {

@@ -171,7 +171,7 @@ final class StoreCommands {
             GetMessageResult result;
             try {
                 result = store.getMessage(GROUP, topic, queue, offset, PULL, filter);
-            } catch (RuntimeException e) {   // damage; a reader goes on behind it
+            } catch (RuntimeException e) {   // damage; a reader continues after it
                 error(e);
                 offset++;
                 continue;
