@@ -136,3 +136,10 @@ def type_names(module: ast.Module) -> Iterator[str]:
 def test_classes_and_aliases_are_names_of_types() -> None:
     module = ast.parse("class A:\n class _B: ...\nAlias = int\nLIMIT = 3\nT = TypeVar('T')")
     assert list(type_names(module)) == ["A", "B", "Alias"]
+
+
+def test_the_logger_of_a_module_has_one_name() -> None:
+    own = re.compile(r"^(\w+) = logging\.getLogger\(__name__\)$", re.M)
+    found = {name: own.findall(text) for name, text in modules().items() if name.startswith("src/")}
+    assert sum(names == ["_log"] for names in found.values()) > 30
+    assert not {name: names for name, names in found.items() if names not in ([], ["_log"])}

@@ -20,7 +20,7 @@ from firetrail.store.log.commit_log import Busy, CommitLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import NO_DESCRIPTOR
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
 """The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
 HELP_S = 0.002
@@ -119,7 +119,7 @@ class Dispatcher:
         except OutOfTime:
             pass  # the dispatcher continues with the next queue
         except Exception as error:
-            _LOGGER.warning(
+            _log.warning(
                 "a put could not dispatch its message; the dispatcher will retry: %s", error
             )
             self.wake()
@@ -200,7 +200,7 @@ class Dispatcher:
                     self._wake.wait(DISK_FULL_PAUSE_S)
                     self._wake.clear()
         except OutOfTime:
-            _LOGGER.info(
+            _log.info(
                 "stopped with %d bytes of the log left to dispatch; the next start dispatches them",
                 self.behind,
             )
@@ -260,5 +260,5 @@ class Dispatcher:
             try:
                 listener(arrivals)
             except Exception:
-                _LOGGER.exception("a listener for arriving messages failed: %r", listener)
+                _log.exception("a listener for arriving messages failed: %r", listener)
         self._announcing = 0

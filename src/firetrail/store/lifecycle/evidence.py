@@ -40,7 +40,7 @@ SAMPLED_ROWS = 16
 SAMPLED_BYTES = 1 << 20
 """Bytes that are sampled at the beginning and at the end of the log, at most."""
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Evidence:
@@ -140,7 +140,7 @@ def positions(system: System, root: Path) -> dict[QueueKey, int]:
         for level, offset in delays.items():
             found[SCHEDULE_TOPIC, int(level) - 1] = int(offset)
     except (ValueError, TypeError, AttributeError):
-        _LOGGER.debug("ignoring delay positions that cannot be parsed", exc_info=True)
+        _log.debug("ignoring delay positions that cannot be parsed", exc_info=True)
     return found
 
 
@@ -154,7 +154,7 @@ def group_positions(system: System, root: Path) -> list[tuple[QueueKey, str, int
                 for queue_id, offset in queues.items():
                     found.append(((topic, int(queue_id)), group, int(offset)))
     except (ValueError, TypeError, AttributeError):
-        _LOGGER.debug("ignoring consumer positions that cannot be parsed", exc_info=True)
+        _log.debug("ignoring consumer positions that cannot be parsed", exc_info=True)
     return found
 
 

@@ -59,7 +59,7 @@ CONFIG_FILES = {
 """The broker's files that are missed, and the effect of starting a broker without them."""
 _VERSION = 2
 _NEVER = -1
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class IndexExtent(NamedTuple):
@@ -145,7 +145,7 @@ def read_inventory(system: System, root: Path) -> Inventory:
     except FileNotFoundError:
         return Inventory()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        _LOGGER.warning(
+        _log.warning(
             "%s cannot be read (%s) and is ignored; missing files are noticed only as far "
             "as the log shows them, but 'firetrail fsck' finds them all",
             path,
@@ -225,7 +225,7 @@ class InventoryFile:
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
-            _LOGGER.warning("no space for %s, which is removed: %s", self._root / INVENTORY, error)
+            _log.warning("no space for %s, which is removed: %s", self._root / INVENTORY, error)
             self._give_up()
 
     def _amend(self, inventory: Inventory) -> None:

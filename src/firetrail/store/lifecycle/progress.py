@@ -7,7 +7,7 @@ import logging
 from firetrail.system import Clock
 from firetrail.text import human_size
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 INTERVAL_S = 5.0
 """How long work takes before the first line, and the time between two lines."""
 
@@ -28,4 +28,4 @@ class ProgressLog:
         if now - self._last >= INTERVAL_S:
             self._last = now
             done, total = position - self._start, self._end - self._start
-            _LOGGER.info("%s: %s of %s done", self._task, human_size(done), human_size(total))
+            _log.info("%s: %s of %s done", self._task, human_size(done), human_size(total))

@@ -45,7 +45,7 @@ from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
 from firetrail.text import human_size
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 EVERYTHING = 1 << 62
 SCAN_THREADS = 4
 """Segments that are scanned at the same time; more would only compete for the disk."""
@@ -249,7 +249,7 @@ class Recovery:
         deriver.queues_from = start
         if not clean:
             queues = list(self._queues.all())
-            _LOGGER.info(
+            _log.info(
                 "%s was not closed: recovering %s of the log for %d existing queues",
                 self._log.folder.parent,
                 human_size(end - start),
@@ -378,7 +378,7 @@ class Recovery:
             return
         folder = set_aside(system, root, dropped)
         segment = self._log.find(end) or self._log.segments[-1]
-        _LOGGER.warning(
+        _log.warning(
             "%s at offset %d (record %d): no good record here (%s), so the log ends here after the "
             "unclean stop; %s came after it and are no longer in the store. Their bytes are in "
             "%s: print them with 'firetrail dump', copy them to a store with 'firetrail salvage'",

@@ -35,7 +35,7 @@ from firetrail.store.queues.table import Extent, QueueKey, QueueTable
 from firetrail.system import System
 from firetrail.text import some_of
 
-_LOGGER = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
@@ -86,7 +86,7 @@ class RecoveredRuns:
         for key in lives.former(self._catalog):
             queues.remove_queue(*key)
         if self._deleted:
-            _LOGGER.warning(
+            _log.warning(
                 "%s: %d messages at the end of the log were not derived again, because %s does not "
                 "list their topics, which were deleted: %s",
                 root,
@@ -176,11 +176,11 @@ class Restoration:
         queues = self._gaps | evidence.incomplete()
         begin = self._log.min_offset
         if not self._had_queues and report.scanned_from > begin:
-            _LOGGER.warning("%s: there are no queues; searching the log for some", self._root)
+            _log.warning("%s: there are no queues; searching the log for some", self._root)
             queues |= evidence.confirmed(None)
         suspects = {key for key in self._overrun() - queues if self._catalog.may_have(key[0])}
         if suspects:
-            _LOGGER.warning(
+            _log.warning(
                 "%s: a group or delay level is beyond the end of %s; searching the log for the "
                 "messages",
                 self._root,
@@ -214,7 +214,7 @@ class Restoration:
                 self._system, self._root, self._known, begin, min_offset, clean=clean
             )
             if found is not None:
-                _LOGGER.warning("%s: %s", self._root, found)
+                _log.warning("%s: %s", self._root, found)
 
     # -- deriving ------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Restoration:
         self._queues.flush()
         if index is not None and index.files:
             index.flush()
-        _LOGGER.warning("%s: the missing files were rebuilt from the log", self._root)
+        _log.warning("%s: the missing files were rebuilt from the log", self._root)
 
     def _keep_numbers(self, keys: frozenset[QueueKey]) -> None:
         """Let queues without any message left in the log continue with the number they had."""
@@ -290,14 +290,14 @@ class Restoration:
 
     def _announce(self, lost: Lost) -> None:
         if lost.queues:
-            _LOGGER.warning(
+            _log.warning(
                 "%s: %s missing files or units and will be rebuilt from the log: %s",
                 self._root,
                 "1 queue is" if len(lost.queues) == 1 else f"{len(lost.queues)} queues are",
                 _named(lost.queues),
             )
         if lost.whole_index:
-            _LOGGER.warning(
+            _log.warning(
                 "%s: index files are missing or too short; rebuilding the index from the log",
                 self._root,
             )

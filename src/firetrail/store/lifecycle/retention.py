@@ -28,7 +28,7 @@ from firetrail.text import human_size
 HOUR_MS = 3_600_000
 
 
-_logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
 class Retention:
@@ -121,7 +121,7 @@ class Retention:
         expired = self._is_expired(segment)
         changed_ms = self._system.files.modified_ms(segment.path)
         age_ms = max(self._system.clock.now_ms() - changed_ms, 0)
-        _logger.log(
+        _log.log(
             logging.INFO if expired else logging.WARNING,
             "retention removes %s: %s of messages (log offsets %d to %d), last changed %.1f h ago, "
             "because %s",
