@@ -39,6 +39,14 @@ LAYERS["__main__"] = {"cli"}
 # The package itself offers the embedded store: `from firetrail import Store`.
 LAYERS[""] = {"format", "system", "store"}
 
+# The rooms of the store and its modules beside them, from the top down: each one may import those
+# below it. Drafts are below the engine, which makes them, and the calls that append are above it.
+STORE_ROOMS = (
+    *("repair", "bulk", "broker_store", "store", "put.writer", "status", "engine", "put.draft"),
+    *("inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log", "queues"),
+    *("live_config", "config", "config_rules", "stats", "results", "problems", "kernels"),
+)
+
 # `format` is bytes and nothing else.
 IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}
 IO_AND_CLOCK |= {"socket", "subprocess", "tempfile", "threading", "time"}
@@ -144,3 +152,36 @@ def test_the_pipeline_reads_and_writes_places_behind_one_interface() -> None:
         return name[:2] != ["firetrail", "pipeline"] or not unknown.intersection(name[2:3])
 
     assert not violations(rooms, is_below)
+
+
+def parts_in_store(path: Path) -> list[str]:
+    return list(path.relative_to(PACKAGE / "store").with_suffix("").parts)
+
+
+def store_room(names: list[str]) -> str:
+    """Return the room of a module, whose dotted name within the store is given in parts."""
+    return ".".join(names[:2]) if names[0] == "put" else names[0]
+
+
+def is_lower_room(path: Path, name: list[str]) -> bool:
+    """Return whether a module of the store imports its own room, a lower one, or another layer."""
+    if name[:2] != ["firetrail", "store"]:
+        return True
+    own = store_room(parts_in_store(path))
+    return STORE_ROOMS.index(own) <= STORE_ROOMS.index(store_room(name[2:]))
+
+
+def test_the_rooms_of_the_store_have_an_order() -> None:
+    rooms = [path for path in modules("store") if path.name != "__init__.py"]
+    found = {store_room(parts_in_store(path)) for path in rooms}
+    assert found == set(STORE_ROOMS), "give each room its place in STORE_ROOMS of this test"
+    assert not violations(rooms, is_lower_room)
+
+
+def test_an_import_of_a_higher_room_is_found() -> None:
+    walk = PACKAGE / "store" / "log" / "walk.py"
+    assert not is_lower_room(walk, ["firetrail", "store", "inspect", "view", "StoreView"])
+    assert is_lower_room(walk, ["firetrail", "store", "queues", "table", "QueueTable"])
+    engine = PACKAGE / "store" / "engine.py"
+    assert not is_lower_room(engine, ["firetrail", "store", "put", "writer", "Writer"])
+    assert is_lower_room(engine, ["firetrail", "store", "put", "draft", "Drafter"])

@@ -28,8 +28,8 @@ from firetrail.format.checkpoint import CHECKPOINT
 from firetrail.format.index import entry_at, slot_at
 from firetrail.format.layout import INDEX_ENTRY
 from firetrail.format.record import Record
-from firetrail.store.inspect.problems import WARNINGS, ProblemKind
 from firetrail.store.lifecycle.watermark import SLOT_SIZE
+from firetrail.store.problems import WARNINGS, ProblemKind
 
 SLOTS = 20
 CONFIG = StoreConfig().for_files(

@@ -17,8 +17,8 @@ from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import INVENTORY, WATERMARK
 from firetrail.store.inspect.gaps import key_gaps, queue_gaps
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.problems import ProblemKind
 
 PAGE = 4096
 KEYS = 50

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from firetrail.store.inspect.problems import WARNINGS, ProblemKind
+from firetrail.store.problems import WARNINGS, ProblemKind
 from firetrail.store.repair.repair import Repair
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guide"

@@ -26,7 +26,7 @@ from firetrail import Message, Store
 from firetrail.format.delay import DelayLevels
 from firetrail.format.layout import RECORD_HEAD, UNIT
 from firetrail.store.inspect.fsck.report import FINDINGS_MAX, DamagedRanges, Findings
-from firetrail.store.inspect.problems import WARNINGS, ProblemKind
+from firetrail.store.problems import WARNINGS, ProblemKind
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
 from firetrail.store.index.index import Index
 from firetrail.store.inspect.fsck.check import check_store
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.problems import ProblemKind
 from firetrail.system import System
 
 GEOMETRY = IndexGeometry(slots=5, entries=6)  # five keys fill a file

@@ -13,8 +13,8 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.errors import StoreDamagedError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.store import damage
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.inspect import damage
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.walk import RecordBatch

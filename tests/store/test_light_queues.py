@@ -19,8 +19,8 @@ from firetrail.format.layout import UNIT
 from firetrail.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.problems import ProblemKind
 from firetrail.store.put import draft as putting
 from firetrail.store.repair.rebuild import rebuild
 

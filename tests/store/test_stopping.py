@@ -12,8 +12,8 @@ from tests.stores import derived
 
 from firetrail import Message, Store
 from firetrail.store.dispatch.deriver import Step
-from firetrail.store.lifecycle import progress
-from firetrail.store.lifecycle.progress import ProgressLog
+from firetrail.store.log import progress
+from firetrail.store.log.progress import ProgressLog
 
 TOPICS = 30
 

@@ -10,10 +10,10 @@ from tests.stores import GOLDEN, NAMES, records, truncate
 from firetrail import Message, Store
 from firetrail.format import columns as col
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.tail import read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import RecordBatch
+from firetrail.store.problems import ProblemKind
 
 
 def offsets(view: StoreView) -> list[int]:

@@ -16,11 +16,12 @@ from firetrail.errors import FiretrailError
 from firetrail.format.delay import DelayLevels
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
-from firetrail.store.inspect.problems import Problem
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.folder import check_not_in_use
+from firetrail.store.log.loss import Loss
+from firetrail.store.problems import Problem
 from firetrail.store.queues.lives import LeftOut
-from firetrail.store.repair.losses import Loss, loss_behind
+from firetrail.store.repair.losses import loss_behind
 from firetrail.store.repair.rebuild import find_left_out
 from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repair_store
 from firetrail.system import SYSTEM

@@ -13,10 +13,10 @@ from firetrail.cli.common import open_view
 from firetrail.cli.output import colour, counted, human_size, human_time, shortened, table
 from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.store.inspect.problems import WARNINGS
 from firetrail.store.inspect.tail import read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.records import store_time_at
+from firetrail.store.problems import WARNINGS
 
 DESCRIPTION = """\
 Show the contents of a store (files, topics, queues, offsets, sizes, times) and whether it is open,

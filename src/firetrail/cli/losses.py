@@ -7,7 +7,7 @@ import sys
 
 from firetrail.cli.output import counted, human_time
 from firetrail.errors import FiretrailError
-from firetrail.store.repair.losses import Loss, QueueLoss
+from firetrail.store.log.loss import Loss, QueueLoss
 
 QUEUES_SHOWN = 20
 """Queues that are listed one by one; ``--json`` lists all."""

@@ -12,7 +12,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, colour, counted, table
 from firetrail.cli.pipeline_rebuild import log_size
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
-from firetrail.store.inspect.problems import Problem
+from firetrail.store.problems import Problem
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\

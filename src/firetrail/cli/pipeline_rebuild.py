@@ -10,7 +10,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress
 from firetrail.cli.rebuild import print_result
 from firetrail.format.names import COMMIT_LOG
-from firetrail.store.inspect.log_files import segment_sizes
+from firetrail.store.log.files import segment_sizes
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\

@@ -9,9 +9,9 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
-from firetrail.store.inspect.damage import DamageReports, record_damage
 from firetrail.store.live_config import check_changes
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import store_time_at

@@ -37,10 +37,10 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.store.log.good_records import GoodRecord
 from firetrail.store.put.draft import without_crcs
 from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
-from firetrail.store.repair.losses import GoodRecord
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 

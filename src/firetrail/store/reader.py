@@ -19,8 +19,8 @@ from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.damage import damage_at
 from firetrail.store.index.index import Index
-from firetrail.store.inspect.damage import damage_at
 from firetrail.store.kernels.select import ELSEWHERE, Selection
 from firetrail.store.log.records import record_at, search, store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue

@@ -28,9 +28,9 @@ from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record, decode_message
 from firetrail.format.whole import whole
 from firetrail.store.config import StoreConfig
+from firetrail.store.damage import READ_REMEDY
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
-from firetrail.store.inspect.damage import READ_REMEDY
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_offset
 from firetrail.store.put.writer import Writer

@@ -18,7 +18,7 @@ from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.format.record import decode_message
 from firetrail.remoting.pop_bodies import CheckpointBody
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.repair.losses import GoodRecord
+from firetrail.store.log.good_records import GoodRecord
 from firetrail.store.repair.salvage import Numbering, Salvaged
 from firetrail.system import System
 

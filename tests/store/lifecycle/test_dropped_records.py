@@ -17,8 +17,8 @@ from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import DiskFullError, StoreDamagedError
 from firetrail.format.record import Record
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.problems import ProblemKind
 from firetrail.store.repair.backup import back_up
 from firetrail.system import System
 

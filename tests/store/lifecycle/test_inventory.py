@@ -17,8 +17,8 @@ from firetrail import Message, Store
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.lifecycle import evidence, inventory
+from firetrail.store.problems import ProblemKind
 
 FIRST = f"{0:020d}"
 MESSAGES = 45

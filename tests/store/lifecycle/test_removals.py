@@ -11,8 +11,8 @@ from tests.helpers import crash_image, put_all, small_config
 from tests.store.checks import checked
 
 from firetrail import Store
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.lifecycle.inventory import NOTE_INTERVAL_S
+from firetrail.store.problems import ProblemKind
 
 MESSAGES = 24
 

@@ -19,10 +19,10 @@ from tests.store.checks import DELAYS, checked
 from tests.stores import copy_of, derived, flip, list_topics, overwrite, records
 
 from firetrail.cli.main import main
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.lifecycle.inventory import Inventory
+from firetrail.store.problems import ProblemKind
 from firetrail.store.queues.lives import LeftOut, Lives, Reason, begins_new_life
 from firetrail.store.queues.table import Extent, QueueKey
 from firetrail.store.repair.rebuild import Rebuilt, rebuild

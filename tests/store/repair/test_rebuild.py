@@ -102,7 +102,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from firetrail.system import Files
-from firetrail.store.repair.rebuild import claimed
+from firetrail.store.lifecycle.new_folder import claimed
 with claimed(Files(), Path(sys.argv[1]), Path("new"), "making"):
     print("held", flush=True)
     sys.stdin.read()

@@ -22,7 +22,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.body import Body
 from firetrail.remoting.pop_bodies import OrderInfos, RequestModes
-from firetrail.store.inspect.problems import Problem, ProblemKind
+from firetrail.store.problems import Problem, ProblemKind
 from firetrail.system import System
 
 TABLES: dict[str, type[Body]] = {

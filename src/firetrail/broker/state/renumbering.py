@@ -19,7 +19,7 @@ from firetrail.format.record import decode_message
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import CheckpointBody, OrderInfos
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.repair.losses import GoodRecord
+from firetrail.store.log.good_records import GoodRecord
 from firetrail.store.repair.salvage import Numbering, Salvaged
 
 _HALF_QUEUE = 0

@@ -23,9 +23,9 @@ from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.sight import Sight
 from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, StoreSplit, UnitSplit
 from firetrail.pipeline.source.units import Chooser, check_queue, open_queue, read_units
-from firetrail.store.inspect.log_files import ViewLog
-from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
+from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, explain
+from firetrail.store.problems import KIND_OF_STOP, ProblemKind
 
 BATCH_BYTES = 16 << 20
 """Bytes of log per batch; a single record may have more."""

@@ -20,10 +20,10 @@ from firetrail.pipeline.source.places import is_remote, local_path, open_log
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.remote import plan_remote
 from firetrail.pipeline.source.splits import EVERYTHING, LogSplit
-from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.walk import Damage, LogWalk
+from firetrail.store.problems import Problem, ProblemKind
 
 SCHEMA = pa.schema(
     [

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from firetrail.errors import DataLostError, NotSharedError
 from firetrail.pipeline.workers import not_shared
-from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.log.files import ViewLog
 from firetrail.system import SYSTEM
 
 SAMPLE_BYTES = 128

@@ -23,11 +23,11 @@ from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
+from firetrail.store.log.scan import ROWS_PER_STEP
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.lives import Lives, begins_new_life
 from firetrail.store.queues.table import QueueTable
 
-ROWS_PER_STEP = 4096
 ROWS_PER_STEP_MAX = 1 << 16
 """Steps grow to this size if many queues alternate, because the work per run is in Python."""
 UNITS_PER_RUN = 32

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.store.dispatch.deriver import Arrival, Deriver, OutOfTime
-from firetrail.store.lifecycle.progress import INTERVAL_S, ProgressLog
 from firetrail.store.log.commit_log import Busy, CommitLog
+from firetrail.store.log.progress import INTERVAL_S, ProgressLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import NO_DESCRIPTOR
 

@@ -25,7 +25,7 @@ from firetrail.format.kernels.index import append_entries, count_entries, cut_en
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER
 from firetrail.format.names import index_name, parse_index_name
 from firetrail.storage.segment import Growth, Segment
-from firetrail.store.inspect.problems import DERIVED_REMEDY
+from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.system import System
 
 _END = Struct(">8xq8xq").unpack_from

@@ -19,10 +19,10 @@ from firetrail.format.names import queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.index.file import IndexFile
-from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import last_held_by_java
 from firetrail.store.lifecycle.inventory import read_inventory
+from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.table import Extent, QueueKey
 from firetrail.store.reader import TIME_MAX
 

@@ -8,7 +8,7 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.store.index.file import IndexFile
-from firetrail.store.inspect.problems import Problem, ProblemKind
+from firetrail.store.problems import Problem, ProblemKind
 from firetrail.system import System
 
 

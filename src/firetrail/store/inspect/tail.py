@@ -22,16 +22,16 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.problems import (
+from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.inventory import read_inventory
+from firetrail.store.log.scan import find_record
+from firetrail.store.log.walk import Damage, explain
+from firetrail.store.problems import (
     KIND_OF_STOP,
     LOG_REMEDY,
     PUT_LOG_BACK,
     ProblemKind,
 )
-from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.inventory import read_inventory
-from firetrail.store.log.scan import find_record
-from firetrail.store.log.walk import Damage, explain
 
 
 class TailKind(Enum):

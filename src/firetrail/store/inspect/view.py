@@ -46,8 +46,6 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.index.index import Index
 from firetrail.store.inspect.foreign import foreign_names
 from firetrail.store.inspect.index_loading import load_index_files
-from firetrail.store.inspect.log_files import ViewLog, segment_sizes
-from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.lifecycle.folder import (
     AbortFile,
@@ -58,8 +56,10 @@ from firetrail.store.lifecycle.folder import (
 from firetrail.store.lifecycle.inventory import Inventory, read_inventory
 from firetrail.store.lifecycle.watermark import Watermark, read_checkpoint, read_watermark
 from firetrail.store.log.end import EndSearch, LogEnd, RecordPointer, newest_known
+from firetrail.store.log.files import ViewLog, segment_sizes
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import LogWalk
+from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.store.reader import Reader

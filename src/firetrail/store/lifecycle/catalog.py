@@ -25,7 +25,6 @@ from firetrail.store.lifecycle.inventory import Inventory
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
-TOPICS_FILE = f"{CONFIG}/{TOPICS_JSON}"
 _NOT_LISTED = frozenset({SCHEDULE_TOPIC, "TRANS_CHECK_MAX_TIME_TOPIC"})
 """Internal topics of brokers, beside those with a prefix, that may not be listed."""
 _QUEUE_TYPE = "queue.type"

@@ -21,11 +21,12 @@ from typing import NamedTuple
 from firetrail.format.columns import Check
 from firetrail.format.names import COMMIT_LOG, DROPPED_PREFIX
 from firetrail.storage.copies import copy_file
-from firetrail.store.inspect.log_files import ViewLog
 from firetrail.store.lifecycle.folder import stamped_folder
+from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
-from firetrail.store.repair.losses import Loss, QueueLoss, count_records, good_records
-from firetrail.store.repair.rebuild import built
+from firetrail.store.log.files import ViewLog
+from firetrail.store.log.good_records import good_records
+from firetrail.store.log.loss import Loss, QueueLoss, count_records
 from firetrail.system import System
 from firetrail.text import counted, human_time
 

@@ -35,12 +35,12 @@ from firetrail.storage.queue import SegmentQueue
 from firetrail.store.dispatch.deriver import Deriver
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
-from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.lifecycle.dropped_records import find_dropped, set_aside
-from firetrail.store.lifecycle.progress import ProgressLog
 from firetrail.store.lifecycle.watermark import Watermark
+from firetrail.store.log.progress import ProgressLog
 from firetrail.store.log.records import scan_record, store_time_at
 from firetrail.store.log.scan import find_record, scan_segment
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
 from firetrail.text import human_size

@@ -16,19 +16,19 @@ from typing import NamedTuple
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.light import is_light
-from firetrail.format.names import OFFSET_MAX, is_queue
+from firetrail.format.names import OFFSET_MAX, TOPICS_FILE, is_queue
 from firetrail.format.unit import decode_unit
 from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver
 from firetrail.store.index.index import Index
-from firetrail.store.inspect.problems import LOG_REMEDY
-from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
+from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.lifecycle.evidence import Evidence, positions
 from firetrail.store.lifecycle.inventory import Inventory, InventoryFile, index_sizes
-from firetrail.store.lifecycle.progress import ProgressLog
 from firetrail.store.lifecycle.recovery import RecoveryReport
 from firetrail.store.lifecycle.removals import find_removal
+from firetrail.store.log.progress import ProgressLog
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import gap_detail
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import Extent, QueueKey, QueueTable

@@ -22,8 +22,8 @@ from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import FlushMode, StoreConfig
-from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.kernels.append import Appender, PutResult
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import System

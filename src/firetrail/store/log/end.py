@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Stop
-from firetrail.store.inspect.log_files import ViewLog
-from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import LogWalk, RecordBatch
+from firetrail.store.problems import ProblemKind
 
 FOLLOWED_MAX = 64 << 20
 """Bytes of log that are followed before queues of other topics are read."""

@@ -10,8 +10,10 @@ from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.storage.segment import Segment
-from firetrail.store.dispatch.deriver import ROWS_PER_STEP
 from firetrail.store.log.records import scan_record
+
+ROWS_PER_STEP = 4096
+"""Records that one call of the scanner decodes."""
 
 _MAGIC = re.compile(
     b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (layout.MAGIC_V1, layout.MAGIC_V2))

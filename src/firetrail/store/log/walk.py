@@ -17,9 +17,9 @@ from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.format.record import decode_record
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.log_files import ViewLog
-from firetrail.store.inspect.problems import KIND_OF_STOP, ProblemKind
+from firetrail.store.log.files import ViewLog
 from firetrail.store.log.scan import find_record
+from firetrail.store.problems import KIND_OF_STOP, ProblemKind
 
 ROWS_PER_BATCH = 8192
 CHECKSUM_STOPS = (Stop.BODY_CRC, Stop.PROPERTY_CRC)

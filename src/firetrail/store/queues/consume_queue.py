@@ -19,7 +19,7 @@ from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
-from firetrail.store.inspect.problems import CHECK_REMEDY, DERIVED_REMEDY
+from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
 from firetrail.system import System
 
 _UNPACK = layout.UNIT.struct.unpack_from

@@ -9,11 +9,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from firetrail.format.light import is_light
-from firetrail.store.lifecycle.catalog import TOPICS_FILE, Catalog
+from firetrail.format.names import TOPICS_FILE
 from firetrail.store.queues.table import QueueKey
+
+
+class TopicFacts(Protocol):
+    """What is known about the topics of a store from other files than its log."""
+
+    @property
+    def batches(self) -> frozenset[str]:
+        """Topics that have only batch queues."""
+
+    def is_deleted(self, topic: str, newest: int) -> bool:
+        """Return whether a topic whose newest message in the log is at ``newest`` was deleted."""
+
+    def must_exist(self, key: QueueKey, newest: int) -> bool | None:
+        """Return whether a queue exists or was lost; None if the files do not show it."""
 
 
 def begins_new_life(number: int, end: int) -> bool:
@@ -103,13 +117,13 @@ class Lives:
         """Return one past the last number of a queue, or None if it has no message."""
         return self._ends.get(key)
 
-    def absent(self, catalog: Catalog) -> dict[QueueKey, Reason]:
+    def absent(self, facts: TopicFacts) -> dict[QueueKey, Reason]:
         """Return the queues that do not exist because their topic was deleted."""
-        deleted = self._deleted(catalog)
-        found = dict.fromkeys(self.former(catalog), Reason.FORMER)
+        deleted = self._deleted(facts)
+        found = dict.fromkeys(self.former(facts), Reason.FORMER)
         return found | {key: Reason.DELETED for key in self._newest if key[0] in deleted}
 
-    def former(self, catalog: Catalog) -> list[QueueKey]:
+    def former(self, facts: TopicFacts) -> list[QueueKey]:
         """Return the queues that a topic had before it was deleted and created again.
 
         If a queue begins again with number 0 in the log, only the messages before that are of a
@@ -129,25 +143,23 @@ class Lives:
 
         In case of doubt the queue is kept: messages of a deleted topic do less harm than lost ones.
         """
-        return [
-            key for key, newest in self._newest.items() if self._is_former(key, newest, catalog)
-        ]
+        return [key for key, newest in self._newest.items() if self._is_former(key, newest, facts)]
 
-    def _is_former(self, key: QueueKey, newest: int, catalog: Catalog) -> bool:
-        must_exist = catalog.must_exist(key, newest)
+    def _is_former(self, key: QueueKey, newest: int, facts: TopicFacts) -> bool:
+        must_exist = facts.must_exist(key, newest)
         if must_exist is not None:
             return not must_exist
         return self._firsts[key] < self._former_ends.get(key[0], -1)
 
-    def _deleted(self, catalog: Catalog) -> set[str]:
+    def _deleted(self, facts: TopicFacts) -> set[str]:
         newest: dict[str, int] = {}
         for (topic, _), place in self._newest.items():
             newest[topic] = max(place, newest.get(topic, -1))
-        return {topic for topic, place in newest.items() if catalog.is_deleted(topic, place)}
+        return {topic for topic, place in newest.items() if facts.is_deleted(topic, place)}
 
-    def left_out(self, catalog: Catalog) -> tuple[LeftOut, ...]:
+    def left_out(self, facts: TopicFacts) -> tuple[LeftOut, ...]:
         """Return the messages that are in no queue, by topic and reason."""
-        absent = self.absent(catalog)
+        absent = self.absent(facts)
         counts: Counter[tuple[str, Reason]] = Counter()
         for key in self._newest:
             former, repeated = self._former[key], self._repeated[key]
@@ -158,5 +170,5 @@ class Lives:
                 counts[key[0], Reason.FORMER] += former
                 counts[key[0], Reason.REPEATED] += repeated
         found = [LeftOut(*cause, count) for cause, count in counts.items() if count]
-        found += (LeftOut(topic, Reason.BATCHES, None) for topic in catalog.batches)
+        found += (LeftOut(topic, Reason.BATCHES, None) for topic in facts.batches)
         return tuple(sorted(found, key=lambda each: each[:2]))

@@ -34,7 +34,8 @@ from firetrail.format.names import (
 from firetrail.storage.copies import copy_file
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.folder import AbortFile, check_is_store, lock_owner
-from firetrail.store.repair.rebuild import built, check_outside
+from firetrail.store.lifecycle.new_folder import built
+from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.store import Store
 from firetrail.system import System
 

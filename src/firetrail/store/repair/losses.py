@@ -4,122 +4,28 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from firetrail.format import columns as col
-from firetrail.format import layout
 from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.javahash import java_text
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.format.unit import PRE_BLANK
 from firetrail.store.dispatch.deriver import derive_runs, note_runs
-from firetrail.store.inspect.log_files import ViewLog
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.log.good_records import GoodRecord, good_records
+from firetrail.store.log.loss import Loss, QueueLoss, count_records
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
-from firetrail.store.queues.lives import Lives, begins_new_life
+from firetrail.store.problems import ProblemKind
+from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
 
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
-_COLUMNS = (
-    col.PHYSICAL_OFFSET,
-    col.SIZE,
-    col.QUEUE_ID,
-    col.QUEUE_OFFSET,
-    col.STORE_TIME,
-    col.SYS_FLAG,
-    col.TOPIC_AT,
-    col.TOPIC_SIZE,
-)
-
-
-class GoodRecord(NamedTuple):
-    """A record of the log with correct checksums."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    store_time: int
-    in_queue: bool
-    """False for prepared and rolled-back messages, which consumers do not see."""
-    content: memoryview
-    """Its bytes, valid until the next record is read."""
-    physical_offset: int
-
-
-@dataclass(slots=True)
-class QueueLoss:
-    """The messages of one queue that would be lost."""
-
-    topic: str
-    queue_id: int
-    first_offset: int
-    end_offset: int
-    """The queue offset after the last one."""
-    readable: int = 0
-    """How many of them are good."""
-    first_stored: int | None = None
-    last_stored: int | None = None
-    """Store times (ms) of the first and the last good message."""
-
-    @property
-    def messages(self) -> int:
-        """The number of messages."""
-        return self.end_offset - self.first_offset
-
-
-@dataclass(slots=True)
-class Loss:
-    """The content of the log from ``begin`` on."""
-
-    begin: int
-    end: int
-    detail: str
-    """What is wrong at ``begin``."""
-    queues: list[QueueLoss] = field(default_factory=list)
-    others: int = 0
-    """Good records that are in no queue: prepared or rolled-back messages."""
-
-    @property
-    def messages(self) -> int:
-        """The number of messages in queues."""
-        return sum(queue.messages for queue in self.queues)
-
-    @property
-    def readable(self) -> int:
-        """How many messages in queues are good."""
-        return sum(queue.readable for queue in self.queues)
-
-    def as_json(self) -> dict[str, object]:
-        """Return everything in a form for scripts."""
-        return {
-            "begin_offset": self.begin,
-            "end_offset": self.end,
-            "detail": self.detail,
-            "messages": self.messages,
-            "readable": self.readable,
-            "others": self.others,
-            "queues": [
-                {
-                    "topic": queue.topic,
-                    "queue_id": queue.queue_id,
-                    "first_offset": queue.first_offset,
-                    "last_offset": queue.end_offset - 1,
-                    "messages": queue.messages,
-                    "readable": queue.readable,
-                    "first_stored": queue.first_stored,
-                    "last_stored": queue.last_stored,
-                }
-                for queue in self.queues
-            ],
-        }
 
 
 class LogFaults(NamedTuple):
@@ -180,27 +86,6 @@ def known_end(view: StoreView) -> int:
     return end
 
 
-def good_records(
-    log: ViewLog, begin: int, end: int, check: Check = Check.RECORD
-) -> Iterator[GoodRecord]:
-    """Yield the good records between two physical offsets, skipping damage."""
-    names: dict[bytes, str] = {}
-    for part in LogWalk(log, begin, end, check):
-        if not isinstance(part, RecordBatch):
-            continue
-        rows = part.rows if part.failed is None else part.rows - 1
-        content, base = part.segment.view, part.segment.base
-        table = zip(*(part.columns.column(c)[:rows].tolist() for c in _COLUMNS), strict=True)
-        for offset, size, queue_id, queue_offset, time, flag, topic_at, topic_size in table:
-            raw = bytes(content[topic_at : topic_at + topic_size])
-            topic = names.get(raw)
-            if topic is None:
-                topic = names[raw] = java_text(raw)
-            in_queue = layout.takes_queue_offset(flag)
-            record = content[offset - base : offset - base + size]
-            yield GoodRecord(topic, queue_id, queue_offset, time, in_queue, record, offset)
-
-
 def loss_behind(view: StoreView, damage: Damage) -> Loss:
     """Return what a log that ends before some damage has lost."""
     begin = damage.physical_offset
@@ -227,19 +112,6 @@ def _recorded_end(view: StoreView) -> int:
     """Return the end of the messages that something other than the log points to."""
     durable = view.watermark.durable_offset if view.watermark is not None else 0
     return max(view.end, durable)
-
-
-def count_records(loss: Loss, records: Iterable[GoodRecord]) -> Iterator[GoodRecord]:
-    """Yield the same records, and count them as lost."""
-    queues = {(queue.topic, queue.queue_id): queue for queue in loss.queues}
-    known = {key: (queue.first_offset, queue.end_offset) for key, queue in queues.items()}
-    for record in records:
-        if record.in_queue:
-            _count(queues, known, record)
-        else:
-            loss.others += 1
-        yield record
-    loss.queues = [queues[pair] for pair in sorted(queues)]
 
 
 class DeletedRecords(NamedTuple):
@@ -306,24 +178,3 @@ def _all_records(view: StoreView) -> Iterator[RecordBatch]:
     for part in LogWalk(view.log, view.log.min_offset, known_end(view), Check.NONE):
         if isinstance(part, RecordBatch):
             yield part
-
-
-def _count(
-    queues: dict[QueueKey, QueueLoss],
-    known: Mapping[QueueKey, tuple[int, int]],
-    record: GoodRecord,
-) -> None:
-    """Count a message that can be read, which its queue may not have had yet.
-
-    If it begins a new life of its queue, only the messages that the queue is ``known`` to have
-    count before it.
-    """
-    key, number = (record.topic, record.queue_id), record.queue_offset
-    queue = queues.get(key)
-    if queue is None or (queue.readable and begins_new_life(number, queue.end_offset)):
-        queue = queues[key] = QueueLoss(*key, *known.get(key, (number, number)))
-    queue.end_offset = max(queue.end_offset, record.queue_offset + 1)
-    queue.readable += 1
-    if queue.first_stored is None:
-        queue.first_stored = record.store_time
-    queue.last_stored = record.store_time

@@ -6,8 +6,7 @@ are named after the time of their creation, whichever program creates them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -16,16 +15,16 @@ from firetrail.errors import QueueGapError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import LOCK
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver, Step, note_runs
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.queues.lives import LeftOut, Lives
 from firetrail.store.queues.table import QueueTable
-from firetrail.system import Files, System
+from firetrail.system import System
 
 REMEDY = "nothing was created; see what is damaged with 'firetrail fsck'"
 
@@ -52,10 +51,10 @@ def rebuild(
 ) -> Rebuilt:
     """Create ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 
-    ``target`` is complete or does not exist, see :func:`built`. ``on_progress`` is called with the
-    number of bytes of the log that are done. Raises StoreDamagedError if the log cannot be followed
-    to its end. A message whose body is damaged is no obstacle, because nothing is derived from
-    bodies.
+    ``target`` is complete or does not exist, see
+    :func:`~firetrail.store.lifecycle.new_folder.built`. ``on_progress`` is called with the number
+    of bytes of the log that are done. Raises StoreDamagedError if the log cannot be followed to its
+    end. A message whose body is damaged is no obstacle, because nothing is derived from bodies.
     """
     with built(view.system.files, target) as building:
         return _build(view, building, delays, on_progress)
@@ -65,50 +64,6 @@ def check_outside(root: Path, target: Path) -> None:
     """Raise StoreError if ``target`` is inside the store, which is only read."""
     if target.resolve().is_relative_to(root.resolve()):
         raise StoreError(f"{target}: inside the store, which is only read; choose another folder")
-
-
-@contextmanager
-def built(files: Files, target: Path) -> Iterator[Path]:
-    """Yield a folder to build in, which becomes ``target`` when the block ends without an error.
-
-    It is next to ``target`` under another name; leftovers of a killed build are removed from it.
-    """
-    if target.exists() and (not target.is_dir() or files.names(target)):
-        raise StoreError(f"{target}: not an empty folder; choose a new or empty one")
-    building = target.with_name(f"{target.name}.building")
-    with claimed(files, building, target, "creating"):
-        yield building
-        files.remove(building / LOCK)
-        files.rename(building, target)  # an empty folder is replaced
-
-
-@contextmanager
-def claimed(files: Files, folder: Path, subject: Path, doing: str) -> Iterator[None]:
-    """Reserve a folder for this process: it is empty at first, and removed at the end.
-
-    Raises StoreError, with what it is ``doing`` to the ``subject``, if another process has it.
-    """
-    files.make_folder(folder)
-    lock = files.open(folder / LOCK, writable=True, create=True)
-    try:
-        if not files.lock(lock):
-            owner = files.lock_owner(lock)
-            raise StoreError(f"{subject}: process {owner} is {doing} it; wait for it, or stop it")
-        try:
-            _clear(files, folder)
-            yield
-        finally:
-            files.remove_tree(folder, ignore_errors=True)
-    finally:
-        files.close(lock)
-
-
-def _clear(files: Files, folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir():
-            files.remove_tree(path)
-        elif path.name != LOCK:
-            files.discard(path)
 
 
 def _build(

@@ -39,7 +39,6 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
-from firetrail.store.inspect.problems import LOG_REMEDY
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.folder import (
@@ -55,12 +54,14 @@ from firetrail.store.lifecycle.inventory import (
     write_inventory,
 )
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.log.loss import Loss
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import Damage
+from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.lives import LeftOut, Reason
 from firetrail.store.queues.table import Extent, QueueKey, QueueTable
-from firetrail.store.repair.losses import LogFaults, Loss, find_faults, known_end, loss_behind
+from firetrail.store.repair.losses import LogFaults, find_faults, known_end, loss_behind
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 from firetrail.system import System
 from firetrail.text import counted

@@ -15,7 +15,7 @@ from firetrail import Message, Store
 from firetrail.errors import NotAStoreError
 from firetrail.pipeline.jobs.audit.job import audit, work_folder
 from firetrail.pipeline.jobs.audit.page import render
-from firetrail.store.inspect.problems import Problem, ProblemKind
+from firetrail.store.problems import Problem, ProblemKind
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ from firetrail.pipeline.source.schema import arrow_schema, fields
 from firetrail.pipeline.source.sight import Sight
 from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.log_files import ViewLog
+from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import SYSTEM
 

@@ -49,8 +49,8 @@ from firetrail.store.inspect.fsck.log import StoreTimes
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.new_folder import claimed
 from firetrail.store.queues.table import QueueKey
-from firetrail.store.repair.rebuild import claimed
 from firetrail.system import allow_many_files
 
 FINDING_SCHEMA = (

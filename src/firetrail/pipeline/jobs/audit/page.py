@@ -9,7 +9,7 @@ from pathlib import Path
 
 from firetrail.pipeline.jobs.report.blocks import fine, page, plot, section, tile
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
-from firetrail.store.inspect.problems import WARNINGS, Problem
+from firetrail.store.problems import WARNINGS, Problem
 from firetrail.text import counted, human_size, human_time
 
 ROWS_MAX = 200

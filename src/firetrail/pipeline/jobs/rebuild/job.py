@@ -41,8 +41,9 @@ from firetrail.storage.segment import Segment
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.queues.lives import Lives
-from firetrail.store.repair.rebuild import Rebuilt, built, check_outside, damage_at, without_gap
+from firetrail.store.repair.rebuild import Rebuilt, check_outside, damage_at, without_gap
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import SYSTEM, Files
 

@@ -12,9 +12,9 @@ from firetrail.store.inspect.fsck.log import LogCheck, StoreTimes, note_problem,
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
 from firetrail.store.inspect.fsck.units import QueueChecks
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.problems import ProblemKind
 
 EVERYTHING = 1 << 62
 

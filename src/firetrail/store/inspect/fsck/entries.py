@@ -17,9 +17,9 @@ from firetrail.format.names import INDEX
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.fsck.index_files import Expected, FileCheck
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import ROWS_PER_BATCH
+from firetrail.store.problems import ProblemKind
 
 ENTRIES_PER_BATCH = max(ENTRIES_PER_RECORD_MAX, 4 * ROWS_PER_BATCH)
 

@@ -7,8 +7,8 @@ from functools import cached_property
 
 from firetrail.format.names import CONSUME_QUEUE, is_queue
 from firetrail.store.inspect.fsck.report import Findings
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.problems import ProblemKind
 from firetrail.store.queues.lives import Lives, Reason
 from firetrail.store.queues.table import QueueKey
 

@@ -25,7 +25,7 @@ from firetrail.format.kernels.index import append_entries
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
 from firetrail.store.index.file import IndexFile
 from firetrail.store.inspect.fsck.report import Findings
-from firetrail.store.inspect.problems import ProblemKind
+from firetrail.store.problems import ProblemKind
 
 _UNPACK_ENTRY = INDEX_ENTRY.struct.unpack_from
 _PACK_SLOT = INDEX_SLOT.struct.pack_into

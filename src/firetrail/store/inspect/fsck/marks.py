@@ -10,7 +10,6 @@ from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
 from firetrail.store.inspect.fsck.report import Findings
-from firetrail.store.inspect.problems import ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import last_held_by_java
 from firetrail.store.lifecycle.inventory import (
@@ -21,6 +20,7 @@ from firetrail.store.lifecycle.inventory import (
 )
 from firetrail.store.lifecycle.removals import find_removal
 from firetrail.store.lifecycle.watermark import SLOT_SIZE, WatermarkSlot, decode_slot
+from firetrail.store.problems import ProblemKind
 from firetrail.store.queues.table import QueueKey
 
 TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
-from firetrail.store.inspect.problems import WARNINGS, Problem, ProblemKind, advice
+from firetrail.store.problems import WARNINGS, Problem, ProblemKind, advice
 
 FINDINGS_MAX = 10_000
 """Problems that are listed; in a store with more, the rest is only counted."""

@@ -25,9 +25,9 @@ from firetrail.store.dispatch.deriver import derive_runs
 from firetrail.store.inspect.fsck.homeless import Homeless
 from firetrail.store.inspect.fsck.open_files import OpenFiles
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
-from firetrail.store.inspect.log_files import misfits, segment_sizes
-from firetrail.store.inspect.problems import Problem, ProblemKind
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.log.files import misfits, segment_sizes
+from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
 

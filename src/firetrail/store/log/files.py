@@ -13,8 +13,8 @@ from firetrail.format.javahash import java_text
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
 from firetrail.store.log.records import scan_record
+from firetrail.store.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
 from firetrail.system import System
 
 

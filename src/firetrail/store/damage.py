@@ -11,9 +11,9 @@ from firetrail.format.layout import UNIT
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.store.inspect.problems import DERIVED_REMEDY
 from firetrail.store.log.records import record_at
 from firetrail.store.log.walk import explain
+from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey
 
