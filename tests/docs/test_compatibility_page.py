@@ -29,3 +29,11 @@ async def test_the_page_lists_every_code_and_who_answers_it() -> None:
         expected.append((str(int(code)), code.name, ", ".join(who) or "not supported"))
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     assert rows == expected
+
+
+def test_the_list_of_other_codes_has_only_unknown_ones() -> None:
+    other = PAGE.read_text("utf-8").partition("\n### Other codes\n")[2]
+    codes = [int(code) for code in re.findall(r"(\d+)\s+`[A-Z_]+`", other)]
+    assert len(codes) == len(set(codes)) > 0
+    known = set(RequestCode).intersection(codes)
+    assert not known, "remove these codes from the list: they are in the table of requests now"

@@ -2,9 +2,11 @@
 
 The promise: a message is redelivered until it is acknowledged, but not before its invisible time is
 over, even if the broker is killed in between. A message that was acknowledged in time is not
-redelivered while the broker runs. After a kill it may be, if the group's offset after it was not in
-``consumerOffset.json`` yet, which is saved periodically: delivery is at least once. An acknowledged
-message before that offset is never redelivered.
+redelivered.
+
+After a kill this check is weaker than the promise: it accepts a redelivery if the group's offset
+after the message was not in ``consumerOffset.json`` yet. ``tests/broker/test_kill.py`` checks that
+such messages are not redelivered either.
 """
 
 from __future__ import annotations
