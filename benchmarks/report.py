@@ -103,8 +103,8 @@ def _java() -> str:
     java = shutil.which("java")
     if java is None:
         return "no Java"
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
-    return told.stderr.splitlines()[0]
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=True)
+    return done.stderr.splitlines()[0]
 
 
 def _processor() -> str:

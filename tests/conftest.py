@@ -16,7 +16,7 @@ from tests.memory_disk import use_memory
 
 from firetrail import kernels
 
-# The same examples in every run, so that a failure is never somebody else's.
+# The same examples in every run, so that a failure always belongs to the change under test.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 # New examples in every run, for hunting: pytest --hypothesis-profile=explore
 settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
@@ -60,8 +60,8 @@ def pytest_runtest_makereport(
     """Keep the garbage collector away from reports of failures.
 
     A report parses the source of the test. Before Python 3.11.8 that ends the whole run with an
-    INTERNALERROR if a finalizer parses something else meanwhile. Tasks that a failed test has left
-    do so: asyncio logs their exceptions (https://github.com/python/cpython/issues/106905).
+    INTERNALERROR if a finalizer parses something else during that time. Tasks that a failed test
+    has left do so: asyncio logs their exceptions (https://github.com/python/cpython/issues/106905).
     """
     if call.excinfo is None or isinstance(call.excinfo.value, pytest.skip.Exception):
         return (yield)

@@ -62,7 +62,7 @@ class ModuleWithExtras(pytest.Module):
             missing = missing_extra(error)
             if missing is None:
                 raise
-            # pytest leaves the half-imported module behind, where another module might import it.
+            # pytest does not remove the half-imported module, and another module might import it.
             path = self.path.relative_to(self.config.rootpath).with_suffix("")
             sys.modules.pop(".".join(path.parts), None)
             pytest.skip(missing, allow_module_level=True)

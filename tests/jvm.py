@@ -10,7 +10,7 @@ QUICK_START = (
 
 
 def start_quickly() -> None:
-    """Let every driver that this process and its children start run so, unless told otherwise.
+    """Let every driver of this process and its children run so, unless configured otherwise.
 
     Unlike JDK_JAVA_OPTIONS, Spark's own variables print nothing. The second one is for the JVM that
     only puts the command line of the first together.

@@ -1,7 +1,7 @@
 """Temporary files of the tests in memory, where a sync costs nothing.
 
-On a disk, the tests wait for many thousands of syncs. None of them can tell the difference: what a
-power failure leaves is simulated, and what is synced is counted where the store calls the system.
+On a disk, the tests wait for many thousands of syncs. The difference affects no test: power
+failures are simulated, and syncs are counted where the store calls the system.
 """
 
 import os

@@ -99,9 +99,10 @@ def field_position(content: bytes, base: int, at: int, field: str) -> int:
 
 
 def derived(root: Path) -> tuple[dict[str, bytes], list[bytes]]:
-    """What is derived from a store's log: queue files by name, index files in order.
+    """Return the files derived from a store's log: queue files by name, index files in order.
 
-    Without files that were only made ahead; index files are named after the time.
+    Files that were only created ahead are left out. Index files come without their names, because
+    these are times.
     """
     queues = {
         path.relative_to(root).as_posix(): path.read_bytes()

@@ -1,4 +1,4 @@
-"""A run goes on after failed tests that leave tasks with exceptions behind."""
+"""A run continues after failed tests that leave tasks with exceptions."""
 
 from __future__ import annotations
 

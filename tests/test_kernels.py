@@ -75,8 +75,8 @@ print(kernels.COMPILED, encode.COMPILED, encode.__file__)
         str(tmp_path / package.name / "format" / "kernels" / "encode.py"),
     ]
     script = "from firetrail.cli.main import version_line; print(version_line())"
-    told = run(script, PYTHONPATH=str(tmp_path), FIRETRAIL_PURE="0")
-    assert told.endswith("not compiled: format.kernels.scan)\n")
+    output = run(script, PYTHONPATH=str(tmp_path), FIRETRAIL_PURE="0")
+    assert output.endswith("not compiled: format.kernels.scan)\n")
 
 
 @pytest.mark.usefixtures("pipeline")
@@ -95,7 +95,7 @@ for name in kernels.kernel_names():
 class Vocabulary(ast.NodeVisitor):
     """The names of ``cython`` that an uncompiled module evaluates.
 
-    It evaluates no annotation, and nothing that stands behind ``if cython.compiled``.
+    It evaluates no annotation, and nothing inside ``if cython.compiled``.
     """
 
     def __init__(self) -> None:

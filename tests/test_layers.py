@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "src" / "firetrail"
 
 # Modules that every layer may import.
 FOUNDATION = {"errors", "kernels"}
-# What each layer may import besides itself and the foundation.
+# The layers that each layer may import besides itself and the foundation.
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "kernels": set(),
@@ -51,9 +51,9 @@ STORE_ROOMS = (
 IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}
 IO_AND_CLOCK |= {"socket", "subprocess", "tempfile", "threading", "time"}
 
-# Layers without a dependency outside the standard library, and what is not one: `cython` has a
-# stand-in where it is missing, `_typeshed` exists for type checkers only, `uvloop` is used only
-# where it is there.
+# Layers without a dependency outside the standard library. These do not count as dependencies:
+# `cython` has a replacement where it is missing, `_typeshed` exists for type checkers only, and
+# `uvloop` is used only where it is installed.
 CORE = {
     "",
     "errors",

@@ -12,7 +12,7 @@ from tests.memory_disk import FREE_LEAST, use_memory
 
 @pytest.fixture(autouse=True)
 def unset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has chosen a place, and memory is available."""
+    """Let no place be configured, and memory be available."""
     monkeypatch.delenv("TMPDIR", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(memory_disk, "SHARED_MEMORY", tmp_path)

@@ -25,7 +25,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
 
 @cache
 def files() -> tuple[Path, ...]:
-    """What is, or is about to be, under version control."""
+    """Return the files that are, or are about to be, under version control."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
@@ -39,7 +39,7 @@ def files() -> tuple[Path, ...]:
 
 @cache
 def texts() -> dict[str, str]:
-    """Name and content of every text file; what was captured from real brokers is not text."""
+    """Return name and content of every text file; captures from real brokers are not text."""
     found = {}
     for path in files():
         name = path.relative_to(ROOT)

@@ -32,14 +32,14 @@ FORBIDDEN = {
     *(f"firetrail.system.{name}" for name in ("System", "Files", "Clock")),
 }
 
-# Methods of `pathlib.Path` that do the same. A `Files` has methods of these names, too: it is told
-# by the name of the variable that holds it.
+# Methods of `pathlib.Path` that do the same. A `Files` has methods of these names, too: it is
+# recognized by the name of the variable that holds it.
 PATH_METHODS = {"write_text", "write_bytes", "read_text", "read_bytes", "mkdir", "rmdir"}
 PATH_METHODS |= {"unlink", "touch", "rename", "chmod", "symlink_to", "hardlink_to"}
 FILES_NAMES = {"files", "_files"}
 OPEN_MODES = {mode + binary for mode in ("r", "w", "a", "x", "r+", "w+") for binary in ("", "b")}
 
-# What may do without the seam, and why.
+# Modules that may do without the seam, and why.
 ALLOWED: dict[tuple[str, str], str] = {
     ("broker/broker.py", "tempfile.TemporaryDirectory"): "Broker.running() without a folder",
     ("cli/config_page.py", "write_text"): "writes a page of the documentation",
@@ -75,7 +75,7 @@ ALLOWED: dict[tuple[str, str], str] = {
 
 
 def imported(tree: ast.Module) -> dict[str, str]:
-    """Names that the imports of a module bind, and what they stand for."""
+    """Return the names that the imports of a module bind, and the objects that they name."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""The seam itself: what each operation promises, against the real file system."""
+"""The seam itself: the promises of each operation, on the real file system."""
 
 import errno
 import mmap
@@ -295,7 +295,7 @@ class TestAtOnce:
 
         def call(number: int) -> None:
             if number < SYNC_THREADS:
-                together.wait()  # raises unless so many come here
+                together.wait()  # raises unless all of them arrive
             made.append(number)
 
         assert files.run_in_threads([partial(call, number) for number in range(100)])

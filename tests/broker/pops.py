@@ -65,8 +65,8 @@ def popped(answer: RemotingCommand) -> list[Popped]:
     places = decode_places(header.msg_offset_info)
     found = []
     for record in records(answer.content):
-        told = record.properties.get(POP_CK)
-        if told is None:
+        checkpoint = record.properties.get(POP_CK)
+        if checkpoint is None:
             assert record.queue_offset in places[False, record.queue_id]
             receipt = Receipt(
                 starts[False, record.queue_id][0],
@@ -79,7 +79,7 @@ def popped(answer: RemotingCommand) -> list[Popped]:
                 record.queue_offset,
             )
         else:
-            receipt = Receipt.decode(told)
+            receipt = Receipt.decode(checkpoint)
             assert receipt.offset in places[True, receipt.queue_id]
         found.append(Popped(record, receipt))
     return found
@@ -92,7 +92,7 @@ async def pop(
     return popped(await ask_pop(talk, changes, **more))
 
 
-def told(message: Popped, topic: str = "T1", group: str = "CG") -> Fields:
+def request_fields(message: Popped, topic: str = "T1", group: str = "CG") -> Fields:
     """Return the fields of a request about a popped message."""
     receipt = message.receipt
     return {
@@ -108,12 +108,14 @@ async def ack(
     talk: Talk, message: Popped, changes: Mapping[str, Field] | None = None, **more: Field
 ) -> RemotingCommand:
     """ACK_MESSAGE."""
-    return await talk.ask(RequestCode.ACK_MESSAGE, {**told(message), **(changes or {}), **more})
+    return await talk.ask(
+        RequestCode.ACK_MESSAGE, {**request_fields(message), **(changes or {}), **more}
+    )
 
 
 async def change(
     talk: Talk, message: Popped, invisible_ms: int, **changes: Field
 ) -> RemotingCommand:
     """CHANGE_MESSAGE_INVISIBLETIME."""
-    fields = told(message) | {"invisibleTime": invisible_ms} | changes
+    fields = request_fields(message) | {"invisibleTime": invisible_ms} | changes
     return await talk.ask(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)

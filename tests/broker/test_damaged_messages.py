@@ -1,6 +1,6 @@
 """A damaged message is logged and skipped, and consumers continue.
 
-A message whose unit in the queue is damaged is there: the log has it.
+A message is still served if only its unit in the queue is damaged, because the log has it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """No request breaks the broker: every one gets a deliberate answer.
 
 Every request that the broker answers is sent with every field and body spoilt in turn. An answer
-with any code will do, but not one for an error that nobody has foreseen, which would be logged.
+with any code will do, except for an unexpected error, which would be logged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Each kind of problem that fsck reports: its advice is followed, and a broker goes on.
+"""Each kind of problem that fsck reports: its advice is followed, and a broker continues.
 
-A store that a broker has written is damaged. What fsck advises is done word for word, each command
-in a copy of its own. Then fsck finds nothing, and a broker delivers what the oracle says: every
-message that the damage did not hit, in order, under its own topic and queue, and what is sent next.
+A store that a broker has written is damaged. The advice of fsck is followed word for word, each
+command in a copy of its own. Then fsck finds nothing, and a broker delivers the messages that the
+oracle expects: every message that the damage did not hit, in order, under its own topic and queue,
+and new messages.
 """
 
 from __future__ import annotations
@@ -342,14 +343,14 @@ async def test_the_advised_command_repairs_the_store(
     damage(damaged)
     capsys.readouterr()
     assert main(["fsck", str(damaged), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    problems = [problem for problem in told["problems"] if problem["kind"] == kind]
-    assert problems, told["problems"]
-    assert told["advice"]
-    text = " ".join([told["advice"], *(problem["detail"] for problem in problems)])
+    reported = json.loads(capsys.readouterr().out)
+    problems = [problem for problem in reported["problems"] if problem["kind"] == kind]
+    assert problems, reported["problems"]
+    assert reported["advice"]
+    text = " ".join([reported["advice"], *(problem["detail"] for problem in problems)])
     commands = ["".join(found) for found in COMMAND.findall(text)]
     if not commands:
-        assert re.search("restore .*from a copy", told["advice"])
+        assert re.search("restore .*from a copy", reported["advice"])
         commands = ["put back"]
     for number, command in enumerate(commands):
         root = shutil.copytree(damaged, tmp_path / f"copy-{number}")

@@ -9,8 +9,8 @@ import pytest
 from firetrail.cli import main as cli
 
 
-class Told(NamedTuple):
-    """What a command said, and its exit code."""
+class CommandResult(NamedTuple):
+    """The exit code of a command and its output."""
 
     code: int
     out: str
@@ -18,30 +18,30 @@ class Told(NamedTuple):
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """The JSON objects on standard output, one a line."""
+        """The JSON objects on standard output, one per line."""
         return [json.loads(line) for line in self.out.splitlines()]
 
     @property
     def json(self) -> dict[str, Any]:
         """The one JSON object on standard output."""
-        (told,) = self.lines
-        return told
+        (only,) = self.lines
+        return only
 
 
-Firetrail = Callable[..., Told]
+Firetrail = Callable[..., CommandResult]
 
 
 @pytest.fixture
 def firetrail(capsys: pytest.CaptureFixture[str]) -> Firetrail:
     """Call the command with some arguments."""
 
-    def run(*arguments: object) -> Told:
+    def run(*arguments: object) -> CommandResult:
         try:
             code = cli.main([str(argument) for argument in arguments])
         except SystemExit as exit:
             code = int(exit.code or 0)
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
-        return Told(code, told.out, told.err)
+        captured = capsys.readouterr()
+        assert "Traceback" not in captured.err
+        return CommandResult(code, captured.out, captured.err)
 
     return run

@@ -86,7 +86,7 @@ async def send(namesrv: str, body: bytes) -> None:
 
 
 async def serve_again(folder: Path, host: Host, read: Callable[[], str]) -> None:
-    """A broker at the same address as before; what is sent to it is followed."""
+    """Start a broker at the same address as before; messages sent to it are followed."""
     broker = Broker(
         folder, None, StoreConfig(store_host=host), name_server=NameServerConfig(listen_port=0)
     )
@@ -103,9 +103,9 @@ def ask(firetrail: Firetrail, namesrv: str) -> Any:
     """Call a command with the address of the cluster; it must not fail."""
 
     def run(command: str, *arguments: object) -> Any:
-        told = firetrail(command, "--namesrv", namesrv, *arguments)
-        assert told.code == 0, told.err
-        return told
+        result = firetrail(command, "--namesrv", namesrv, *arguments)
+        assert result.code == 0, result.err
+        return result
 
     return run
 
@@ -147,8 +147,8 @@ class TestMessages:
 
     def test_every_line_of_standard_input_is_sent(self, namesrv: str) -> None:
         command = [sys.executable, "-m", "firetrail", "send", "Lines", "-n", namesrv]
-        told = subprocess.run(command, input=b"a\nb\r\nc", capture_output=True, check=True)
-        assert told.stdout.count(b"SEND_OK  broker-a queue") == 3
+        result = subprocess.run(command, input=b"a\nb\r\nc", capture_output=True, check=True)
+        assert result.stdout.count(b"SEND_OK  broker-a queue") == 3
 
     def test_the_last_of_each_queue(self, ask: Any, namesrv: str) -> None:
         for number in range(6):
@@ -204,9 +204,9 @@ class TestMessages:
             assert process.wait(PATIENCE_S) == 130
 
     def test_a_property_without_a_value_is_refused(self, firetrail: Firetrail) -> None:
-        told = firetrail("send", "T", "x", "--property", "name")
-        assert told.code == 2
-        assert "'name' is not NAME=VALUE" in told.err
+        result = firetrail("send", "T", "x", "--property", "name")
+        assert result.code == 2
+        assert "'name' is not NAME=VALUE" in result.err
 
 
 def test_lag_is_the_distance_from_the_committed_offset(ask: Any, namesrv: str) -> None:
@@ -214,10 +214,10 @@ def test_lag_is_the_distance_from_the_committed_offset(ask: Any, namesrv: str) -
         ask("send", "Lag", str(number), "--order-key", "one")
     settle(namesrv, "Lag", 5)
     asyncio.run(commit(namesrv, "G", "Lag", 3))
-    told = ask("lag", "G", "Lag", "--json").lines
-    assert sum(line["lag"] for line in told) == 2
+    result = ask("lag", "G", "Lag", "--json").lines
+    assert sum(line["lag"] for line in result) == 2
     assert ask("lag", "G", "Lag").out.splitlines()[-1].split() == ["total", "5", "2"]
-    assert [line["topic"] for line in ask("lag", "G", "--json").lines] == ["Lag"] * len(told)
+    assert [line["topic"] for line in ask("lag", "G", "--json").lines] == ["Lag"] * len(result)
 
 
 def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
@@ -226,8 +226,8 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
     ask("send", "Beyond", "1", "--order-key", "one")
     settle(namesrv, "Beyond", 1)
     asyncio.run(commit(namesrv, "GB", "Beyond", 1152))
-    told = ask("lag", "GB", "Beyond", "--json").lines
-    assert sorted((line["lag"], line["ahead"]) for line in told)[-1] == (0, 1151)
+    result = ask("lag", "GB", "Beyond", "--json").lines
+    assert sorted((line["lag"], line["ahead"]) for line in result)[-1] == (0, 1151)
     *_, total, reason = ask("lag", "GB", "Beyond").out.splitlines()
     assert total.split() == ["total", "1", "0"]
     assert "GB is 1151 beyond the end; the queue became shorter" in reason
@@ -258,7 +258,7 @@ def test_topics_are_created_shown_and_deleted(ask: Any, namesrv: str) -> None:
     assert [(row["broker"], row["queue_id"]) for row in rows] == [("broker-a", n) for n in range(3)]
     assert sum(row["max_offset"] for row in rows) == 1
     assert ask("topic", "show", "Made").out.splitlines()[0].split()[:2] == ["BROKER", "QUEUE"]
-    assert ask("topic", "show", "Made", "--json").lines == rows  # as well behind the action
+    assert ask("topic", "show", "Made", "--json").lines == rows  # also after the action
     assert ask("topic", "--json", "delete", "Made").json == {"topic": "Made", "deleted": True}
     assert "Made" not in ask("topic", "--json", "list").out
 
@@ -284,38 +284,38 @@ def test_reset_sets_the_offsets_of_a_group(ask: Any, namesrv: str) -> None:
 
 class TestNobody:
     def test_an_unreachable_cluster_is_an_error(self, firetrail: Firetrail) -> None:
-        told = firetrail("lag", "G", "T", "--namesrv", "127.0.0.1:1")
-        assert told.code == 2
-        assert "is a cluster running at 127.0.0.1:1?" in told.err
+        result = firetrail("lag", "G", "T", "--namesrv", "127.0.0.1:1")
+        assert result.code == 2
+        assert "is a cluster running at 127.0.0.1:1?" in result.err
 
     def test_an_address_without_a_port_is_refused(self, firetrail: Firetrail) -> None:
-        told = firetrail("lag", "G", "T", "--namesrv", "localhost")
-        assert told.code == 2
-        assert "namesrv = 'localhost': expected HOST:PORT, such as 127.0.0.1:9876" in told.err
+        result = firetrail("lag", "G", "T", "--namesrv", "localhost")
+        assert result.code == 2
+        assert "namesrv = 'localhost': expected HOST:PORT, such as 127.0.0.1:9876" in result.err
 
     @pytest.mark.parametrize("command", [("tail", "T"), ("send", "T", "x"), ("topic", "show", "T")])
     def test_a_name_server_without_brokers_is_an_error(
         self, firetrail: Firetrail, command: tuple[str, ...]
     ) -> None:
-        """The topic may be there as soon as the brokers have registered again."""
+        """The topic may exist as soon as the brokers have registered again."""
         with lonely_name_server() as address:
-            told = firetrail(*command, "--namesrv", address)
-        assert told.code == 2
-        assert "no route to the topic T yet: no broker has registered" in told.err
-        assert "no topic 'T'" not in told.err
+            result = firetrail(*command, "--namesrv", address)
+        assert result.code == 2
+        assert "no route to the topic T yet: no broker has registered" in result.err
+        assert "no topic 'T'" not in result.err
 
     def test_an_unknown_topic_is_an_error(self, firetrail: Firetrail, namesrv: str) -> None:
-        told = firetrail("tail", "Nothing", "--namesrv", namesrv)
-        assert told.code == 2
-        assert f"{namesrv}: no topic 'Nothing'; 'firetrail topic list' lists" in told.err
+        result = firetrail("tail", "Nothing", "--namesrv", namesrv)
+        assert result.code == 2
+        assert f"{namesrv}: no topic 'Nothing'; 'firetrail topic list' lists" in result.err
 
     def test_an_error_suggests_a_similar_topic(
         self, firetrail: Firetrail, ask: Any, namesrv: str
     ) -> None:
         ask("topic", "create", "Parcels")
-        told = firetrail("topic", "delete", "parcel", "-n", namesrv)
-        assert told.code == 2
-        assert "no topic 'parcel'; did you mean 'Parcels'?" in told.err
+        result = firetrail("topic", "delete", "parcel", "-n", namesrv)
+        assert result.code == 2
+        assert "no topic 'parcel'; did you mean 'Parcels'?" in result.err
 
     @pytest.mark.parametrize(
         "command",
@@ -332,14 +332,14 @@ class TestNobody:
     ) -> None:
         ask("topic", "create", "Held")
         ask("group", "create", "Carrier")
-        told = firetrail(*command, "-n", namesrv)
-        assert (told.code, told.out) == (2, "")
-        assert f"{namesrv}: no group 'Carriers'; did you mean 'Carrier'?" in told.err
+        result = firetrail(*command, "-n", namesrv)
+        assert (result.code, result.out) == (2, "")
+        assert f"{namesrv}: no group 'Carriers'; did you mean 'Carrier'?" in result.err
 
     def test_a_topic_without_queues_is_refused(self, firetrail: Firetrail) -> None:
-        told = firetrail("topic", "create", "T", "--queues", "0")
-        assert told.code == 2
-        assert "--queues: invalid number value: '0'" in told.err
+        result = firetrail("topic", "create", "T", "--queues", "0")
+        assert result.code == 2
+        assert "--queues: invalid number value: '0'" in result.err
 
 
 class TestPlaces:
@@ -353,9 +353,9 @@ class TestPlaces:
         assert reset.where("2026-11-15T09:30:00+00:00") == 1794735000000
 
     def test_other_positions_are_refused(self, firetrail: Firetrail) -> None:
-        told = firetrail("reset", "G", "T", "yesterday")
-        assert told.code == 2
-        assert "'yesterday' is not one of: first, last, a time such as" in told.err
+        result = firetrail("reset", "G", "T", "yesterday")
+        assert result.code == 2
+        assert "'yesterday' is not one of: first, last, a time such as" in result.err
 
 
 def test_long_bodies_are_cut(capsys: pytest.CaptureFixture[str], ask: Any, namesrv: str) -> None:

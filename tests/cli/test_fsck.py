@@ -18,22 +18,22 @@ KEYS = [
 def test_stores_of_java_have_no_problems(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of(name, tmp_path)
     before = state(root)
-    told = firetrail("fsck", root, "--json")
-    assert (told.code, told.err) == (0, "")
-    assert list(told.json) == KEYS
-    assert told.json["ok"] is True
-    assert told.json["problems"] == []
-    assert told.json["messages"] == len(records(root))
+    result = firetrail("fsck", root, "--json")
+    assert (result.code, result.err) == (0, "")
+    assert list(result.json) == KEYS
+    assert result.json["ok"] is True
+    assert result.json["problems"] == []
+    assert result.json["messages"] == len(records(root))
     assert state(root) == before
 
 
 def test_a_flipped_bit_is_a_problem_with_its_place(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
     flip(root / LOG, 332 + 88)
-    told = firetrail("fsck", root, "--json")
-    assert told.code == 1
-    assert told.json["ok"] is False
-    (problem,) = told.json["problems"]
+    result = firetrail("fsck", root, "--json")
+    assert result.code == 1
+    assert result.json["ok"] is False
+    (problem,) = result.json["problems"]
     assert list(problem) == ["file", "offset", "physical_offset", "kind", "detail"]
     assert (problem["file"], problem["offset"]) == (LOG, 332)
     assert (problem["physical_offset"], problem["kind"]) == (332, "body-crc")
@@ -41,17 +41,17 @@ def test_a_flipped_bit_is_a_problem_with_its_place(tmp_path: Path, firetrail: Fi
 
 def test_the_summary_is_one_line(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
-    told = firetrail("fsck", root)
-    assert told.code == 0
-    assert told.out == (
+    result = firetrail("fsck", root)
+    assert result.code == 0
+    assert result.out == (
         f"{root} (closed): ok: 21 messages in 3.1 KiB of log, 19 units of 7 queues, 38 entries "
         "of 1 index file; last stored 2026-11-15 06:58:56.352Z\n"
     )
     flip(root / LOG, 332 + 4)
     flip(root / "checkpoint", 1, 3)
-    told = firetrail("fsck", root)
-    assert told.code == 1
-    first, last, advice = told.out.splitlines()
+    result = firetrail("fsck", root)
+    assert result.code == 1
+    first, last, advice = result.out.splitlines()
     assert advice.startswith(f"to repair it: 'firetrail salvage {root} --into DIR' copies every")
     assert first == (
         f"{LOG} at 332 (record 332): record-magic: magic: 0xDBA320A7 is not that of a record; "
@@ -61,11 +61,11 @@ def test_the_summary_is_one_line(tmp_path: Path, firetrail: Firetrail) -> None:
 
 
 def test_delay_levels(firetrail: Firetrail) -> None:
-    told = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "1s 2s 3s", "--json")
-    assert [problem["kind"] for problem in told.json["problems"]] == ["unit-wrong"]
-    told = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "soon")
-    assert told.code == 2
-    assert "'soon' is not a number with a unit" in told.err
+    result = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "1s 2s 3s", "--json")
+    assert [problem["kind"] for problem in result.json["problems"]] == ["unit-wrong"]
+    result = firetrail("fsck", GOLDEN / "v4-clean", "--delay-levels", "soon")
+    assert result.code == 2
+    assert "'soon' is not a number with a unit" in result.err
 
 
 @pytest.mark.parametrize("make", ["missing", "empty", "file"])
@@ -75,6 +75,6 @@ def test_a_folder_without_a_log_is_refused(make: str, tmp_path: Path, firetrail:
         path.mkdir()
     elif make == "file":
         path.touch()
-    told = firetrail("fsck", path, "--json")
-    assert (told.code, told.out) == (2, "")
-    assert told.err.startswith(f"firetrail: error: {path}: ")
+    result = firetrail("fsck", path, "--json")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"firetrail: error: {path}: ")

@@ -1,4 +1,4 @@
-"""Pages of zeros in queue and index files: noticed by who reads, found and repaired by fsck."""
+"""Pages of zeros in queue and index files: readers notice them, fsck finds and repairs them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def file_in(folder: Path) -> Path:
 
 
 def gaps(root: Path) -> Iterator[tuple[ProblemKind, str]]:
-    """What is noticed about any of the keys."""
+    """Yield the gaps that queries by any of the keys notice."""
     with StoreView.open(root) as view:
         for number in range(KEYS):
             for gap in key_gaps(view, "T", f"k{number}"):
@@ -60,7 +60,7 @@ def gaps(root: Path) -> Iterator[tuple[ProblemKind, str]]:
 
 
 def repaired(root: Path, firetrail: Firetrail) -> None:
-    """A check finds it, and queues and index made from the log are good."""
+    """Check that fsck finds the damage, and that rebuilt queues and index are good."""
     assert firetrail("fsck", root).code == 1
     assert firetrail("fsck", root, "--repair", "rebuild-derived").code == 0
     assert firetrail("fsck", root).code == 0
@@ -75,30 +75,30 @@ class TestQueues:
     def test_no_page_is_missed(
         self, root: Path, page: int, noted: bool, firetrail: Firetrail
     ) -> None:
-        """At the end of a queue whose end nobody has noted, as of Java, nothing tells of it."""
+        """A gap at the end of a queue is missed if the end was not noted, as in a store of Java."""
         if not noted:
             (root / INVENTORY).unlink()
         overwrite(file_in(root / "consumequeue/T/0"), page * PAGE, bytes(PAGE))
-        told = firetrail("dump", root, "--topic", "T", "--json")
-        assert len(told.lines) < MESSAGES
+        result = firetrail("dump", root, "--topic", "T", "--json")
+        assert len(result.lines) < MESSAGES
         is_last = page == MESSAGES * UNIT.size // PAGE
-        assert told.code == (0 if is_last and not noted else 1)
+        assert result.code == (0 if is_last and not noted else 1)
         if page == 2:
             repaired(root, firetrail)
 
     def test_what_is_said(self, root: Path, firetrail: Firetrail) -> None:
         overwrite(file_in(root / "consumequeue/T/0"), 4 * PAGE, bytes(PAGE))
-        told = firetrail("dump", root, "--topic", "T", "--json")
-        assert told.err == (
+        result = firetrail("dump", root, "--topic", "T", "--json")
+        assert result.err == (
             "firetrail: consumequeue/T/0/00000000000000000000 at 16380: the queue ends at 819, but "
             "had 1000 messages before; check the store: firetrail fsck\n"
         )
         overwrite(root / WATERMARK, 0, bytes(8))
         with StoreView.open(root) as view:
-            assert not list(queue_gaps(view, "T", [0]))  # the last page, and nobody tells its end
+            assert not list(queue_gaps(view, "T", [0]))  # the last page, and the end is not noted
 
     def test_what_java_has_changed_since(self, root: Path) -> None:
-        """It may have deleted the topic, and made it again."""
+        """Java may have deleted the topic and created it again."""
         overwrite(file_in(root / "consumequeue/T/0"), 4 * PAGE, bytes(PAGE))
         (root / "lock").write_bytes(b"lock")
         with StoreView.open(root) as view:
@@ -155,10 +155,10 @@ class TestIndex:
         path = file_in(root / "index")
         slot = KeyQuestion("T", "k7", 0, 1).key_hash % 5000
         overwrite(path, slot_at(slot) // PAGE * PAGE, bytes(PAGE))
-        told = firetrail("query", root, "--topic", "T", "--key", "k7", "--json")
-        assert (told.code, told.out) == (1, "")
-        assert f"index/{path.name} at {slot_at(slot)}: slot {slot} is empty, and " in told.err
-        assert "; messages may be missing; check the store: firetrail fsck" in told.err
+        result = firetrail("query", root, "--topic", "T", "--key", "k7", "--json")
+        assert (result.code, result.out) == (1, "")
+        assert f"index/{path.name} at {slot_at(slot)}: slot {slot} is empty, and " in result.err
+        assert "; messages may be missing; check the store: firetrail fsck" in result.err
 
     def test_a_zeroed_entry_and_a_wrong_header_are_reported(self, root: Path) -> None:
         path = file_in(root / "index")

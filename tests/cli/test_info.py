@@ -1,4 +1,4 @@
-"""``firetrail info``: what it knows about a store."""
+"""``firetrail info``: the facts that it prints about a store."""
 
 from pathlib import Path
 
@@ -16,10 +16,10 @@ KEYS = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_facts_agree_with_the_records_of_java_stores(name: str, firetrail: Firetrail) -> None:
-    told = firetrail("info", GOLDEN / name, "--json")
+    result = firetrail("info", GOLDEN / name, "--json")
     expected = records(GOLDEN / name)
-    assert told.code == 0
-    facts = told.json
+    assert result.code == 0
+    facts = result.json
     assert set(facts) == KEYS
     assert facts["state"] == ("crashed" if name in CRASHED else "closed")
     log = facts["log"]
@@ -36,16 +36,16 @@ def test_facts_agree_with_the_records_of_java_stores(name: str, firetrail: Firet
 
 
 def test_the_summary_describes_state_and_log(firetrail: Firetrail) -> None:
-    told = firetrail("info", GOLDEN / "v4-rebuilt")
-    assert told.code == 0
-    lines = told.out.splitlines()
+    result = firetrail("info", GOLDEN / "v4-rebuilt")
+    assert result.code == 0
+    lines = result.out.splitlines()
     assert lines[1] == "State       closed"
     assert lines[2] == (
         "Log         26.8 KiB in 4 files of 8.0 KiB, physical offsets 16384 to 43801"
     )
     (queue,) = (line for line in lines if line.startswith("T1 ") and line.split()[1] == "1")
     assert queue.split()[2:5] == ["77", "48", "125"]
-    assert "\033" not in told.out
+    assert "\033" not in result.out
 
 
 def test_what_does_not_fit_is_shown(tmp_path: Path, firetrail: Firetrail) -> None:
@@ -53,11 +53,11 @@ def test_what_does_not_fit_is_shown(tmp_path: Path, firetrail: Firetrail) -> Non
     (root / "commitlog" / f"{8192:020}").unlink()
     truncate(root / "consumequeue" / "T1" / "0" / ("0" * 20), 1990)
     flip(min((root / "index").iterdir()), 0, 7)
-    told = firetrail("info", root)
-    assert told.code == 1
+    result = firetrail("info", root)
+    assert result.code == 1
     for kind in ("file-missing", "file-size", "index-file"):
-        assert f": {kind}: " in told.out
-    assert "damaged" in told.out
+        assert f": {kind}: " in result.out
+    assert "damaged" in result.out
     kinds = [problem["kind"] for problem in firetrail("info", root, "--json").json["problems"]]
     assert kinds == ["file-missing", "file-size", "index-file"]
 

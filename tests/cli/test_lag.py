@@ -1,4 +1,4 @@
-"""What ``firetrail lag`` prints about single queues; ``test_cluster`` asks a broker."""
+"""The output of ``firetrail lag`` about single queues; ``test_cluster`` asks a broker."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def test_expired_messages_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
         "group consumed them"
     )
     lag._print(argparse.Namespace(group="G", json=True, watch=False), lags)
-    told = json.loads(capsys.readouterr().out)
-    assert (told["lag"], told["expired"]) == (663, 1085)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["lag"], result["expired"]) == (663, 1085)

@@ -64,14 +64,14 @@ def test_version_tells_the_state_of_the_kernels(
 
 
 def test_version_of_an_uncompiled_run() -> None:
-    told = subprocess.run(
+    output = subprocess.run(
         [*COMMAND, "--version"],
         env=os.environ | {"FIRETRAIL_PURE": "1"},
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert "(kernels: pure Python" in told
+    assert "(kernels: pure Python" in output
 
 
 def test_without_a_command_it_shows_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -47,13 +47,13 @@ async def ask(address: str, code: int) -> RemotingCommand:
 
 
 def test_a_port_that_is_none(firetrail: Firetrail) -> None:
-    told = firetrail("namesrv", "--port", "70000")
-    assert told.code == 2
-    assert "invalid port value: '70000'" in told.err
+    result = firetrail("namesrv", "--port", "70000")
+    assert result.code == 2
+    assert "invalid port value: '70000'" in result.err
 
 
 def test_a_port_in_use(firetrail: Firetrail) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        told = firetrail("namesrv", "--port", taken.getsockname()[1])
-    assert told.code == 2
-    assert "address already in use; stop the broker or name server that" in told.err
+        result = firetrail("namesrv", "--port", taken.getsockname()[1])
+    assert result.code == 2
+    assert "address already in use; stop the broker or name server that" in result.err

@@ -13,9 +13,9 @@ from firetrail.format.names import CONSUME_QUEUE, INDEX
 def test_files_equal_those_of_java(name: str, tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of(name, tmp_path)
     before = state(root)
-    told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
-    assert told.code == 0
-    assert told.json["messages"] == len(records(root))
+    result = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
+    assert result.code == 0
+    assert result.json["messages"] == len(records(root))
     for queue in (root / CONSUME_QUEUE).rglob("0*"):
         if queue.is_file() and any(queue.read_bytes()):
             assert (tmp_path / "new" / queue.relative_to(root)).read_bytes() == queue.read_bytes()
@@ -29,15 +29,15 @@ def test_a_crashed_store_is_rebuilt_from_every_record(
     name: str, tmp_path: Path, firetrail: Firetrail
 ) -> None:
     root = copy_of(name, tmp_path)
-    told = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
-    assert told.code == 0
-    assert told.json["messages"] == len(records(root))
+    result = firetrail("rebuild", root, "--into", tmp_path / "new", "--json")
+    assert result.code == 0
+    assert result.json["messages"] == len(records(root))
 
 
 def test_the_summary_counts_queues_files_and_messages(tmp_path: Path, firetrail: Firetrail) -> None:
     root = copy_of("v4-clean", tmp_path)
-    told = firetrail("rebuild", root, "--into", tmp_path / "new")
-    assert told.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
+    result = firetrail("rebuild", root, "--into", tmp_path / "new")
+    assert result.out == f"{tmp_path / 'new'}: 7 queues and 1 index file of 21 messages\n"
 
 
 @pytest.mark.parametrize("damage", ["record", "file", "short"])
@@ -50,9 +50,9 @@ def test_a_damaged_log(damage: str, tmp_path: Path, firetrail: Firetrail) -> Non
         second.unlink()
     else:
         second.write_bytes(second.read_bytes()[:1000])
-    told = firetrail("rebuild", root, "--into", tmp_path / "new")
-    assert told.code == 1
-    assert "no good record here" in told.err and "firetrail fsck" in told.err
+    result = firetrail("rebuild", root, "--into", tmp_path / "new")
+    assert result.code == 1
+    assert "no good record here" in result.err and "firetrail fsck" in result.err
     assert not (tmp_path / "new").exists()
 
 
@@ -62,9 +62,9 @@ def test_a_target_inside_the_store_is_refused(
 ) -> None:
     root = copy_of("v4-clean", tmp_path)
     before = state(root)
-    told = firetrail("rebuild", root, "--into", root / inside)
-    assert told.code == 2
-    assert "inside the store" in told.err
+    result = firetrail("rebuild", root, "--into", root / inside)
+    assert result.code == 2
+    assert "inside the store" in result.err
     assert state(root) == before
 
 

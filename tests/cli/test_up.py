@@ -163,9 +163,9 @@ def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) ->
 async def test_json_names_addresses_and_folder() -> None:
     with started("up", "--port", "0", "--namesrv-port", "0", "--json") as process:
         assert process.stdout is not None
-        told = json.loads(process.stdout.readline())
-        assert list(told) == ["name_server", "broker", "store"]
-        await clusters_of(told["name_server"])
+        ready = json.loads(process.stdout.readline())
+        assert list(ready) == ["name_server", "broker", "store"]
+        await clusters_of(ready["name_server"])
         process.terminate()
         assert process.wait(PATIENCE_S) == 0
 

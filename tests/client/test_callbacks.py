@@ -27,7 +27,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import answer_to, outcome_of
 
 QUEUE = MessageQueue("T", "a", 1)
-NOBODY = cast(Connection, None)
+NO_CONNECTION = cast(Connection, None)
 
 
 class Consumer:
@@ -60,7 +60,7 @@ async def ask(
 ) -> RemotingCommand | None:
     consumer.assigned = {QUEUE: ProcessQueue(QUEUE, by_tags("T"), 7, 10)}
     request = RemotingCommand(code, fields, body)
-    answer = answer_to(CallbackHandlers(consumer).handlers, NOBODY, request)
+    answer = answer_to(CallbackHandlers(consumer).handlers, NO_CONNECTION, request)
     if answer is None or isinstance(answer, RemotingCommand):
         return answer
     return await outcome_of(request, answer)

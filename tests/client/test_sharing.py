@@ -1,4 +1,4 @@
-"""What many concurrent calls of one client ask of a cluster, and how much at a time."""
+"""The requests that many concurrent calls of one client send to a cluster, and their limits."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ MESSAGE_ID = re.compile(r"so the id is `([0-9A-F]+)`")
 
 
 class Example(NamedTuple):
-    """A block of a page: what the comment above it says, and its text."""
+    """A block of a page: the comment above it, and its text."""
 
     label: str
     text: str

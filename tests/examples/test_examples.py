@@ -1,4 +1,4 @@
-"""Every program in examples/ runs, says what it promises, and leaves nothing behind."""
+"""Every program in examples/ runs, prints what it promises, and leaves no files."""
 
 import os
 import subprocess
@@ -19,11 +19,11 @@ SAID = {
     "event_loop": ["1000 messages on the disk", "and 1000 can be read"],
     "import_batches": ["20000 records stored", "newest of s-7: [19989, 19892, 19795]"],
 }
-"""What each example's output contains, the demo's apart."""
+"""Lines that the output of each example contains, except for the demo."""
 
 
 def run(program: str, folder: Path, *arguments: str) -> str:
-    """Run an example in a folder, with warnings as errors; what it printed."""
+    """Run an example in a folder, with warnings as errors; return its output."""
     temporary = folder / "tmp"
     temporary.mkdir()
     done = subprocess.run(

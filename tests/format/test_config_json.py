@@ -84,7 +84,7 @@ def test_reads_all_json(value: Any, indent: int | str | None, ascii_only: bool) 
 
 @given(st.text(st.sampled_from('{}[]",:\\0123 \ntrue'), max_size=12))
 def test_reads_no_other_value_than_json_does(written: str) -> None:
-    """What the standard parser takes gives the same value here; the rest gives a FormatError."""
+    """Text that the standard parser accepts gives the same value here; other text is refused."""
     try:
         value = loads(written)
     except FormatError:

@@ -94,7 +94,7 @@ def test_the_hash_without_absolute_value_counts_as_0() -> None:
 
 
 def units_hashing_to(value: int, prefix: str) -> list[int]:
-    """Units below 0xD800 that, behind ``prefix``, give the wanted hash."""
+    """Return units below 0xD800 that, appended to ``prefix``, give the wanted hash."""
     units = 7
     rest = (value - java_hash(prefix) * 31**units) % 2**32
     digits = [0] * units

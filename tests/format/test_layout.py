@@ -1,4 +1,4 @@
-"""The declared structures stand where RocketMQ has them."""
+"""The fields of the declared structures have RocketMQ's offsets."""
 
 import pytest
 

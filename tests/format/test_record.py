@@ -72,7 +72,7 @@ def test_a_record_without_properties_has_no_tags_and_keys() -> None:
 
 @given(drafts, st.binary(max_size=20), st.integers(0, 2**63 - 1))
 def test_every_field_is_decoded(draft: Draft, before: bytes, offset: int) -> None:
-    data = before + draft.pack(offset) + b"behind"
+    data = before + draft.pack(offset) + b"after"
     record = decoded(memoryview(data), len(before))
     assert record.size == draft.size
     assert record.physical_offset == offset

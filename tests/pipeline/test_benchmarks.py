@@ -28,7 +28,7 @@ def test_every_measurement_runs(
         arguments["keys_file"] = str(keys)
     figures = getattr(sparking, name)(str(folder), rounds=0, **arguments)
     assert all(value > 0 for value in figures.values())
-    assert list(folder.parent.iterdir()) == [folder], "what was made is removed"
+    assert list(folder.parent.iterdir()) == [folder], "all other files are removed"
 
 
 def test_planning_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What Spark's Python daemon prints about workers that end."""
+"""The output of Spark's Python daemon about workers that end."""
 
 import pytest
 

@@ -66,14 +66,14 @@ def waiting(task: Path | None) -> None:
 
 def test_progress_while_tasks_run_and_at_the_end(spark: SparkSession, tmp_path: Path) -> None:
     heard: list[int] = []
-    go_on = tmp_path / "go on"
+    finish = tmp_path / "finish"
 
     def progress(done: int) -> None:
         heard.append(done)
         if done == 3:
-            go_on.touch()
+            finish.touch()
 
-    run_tasks(spark, waiting, [None, None, go_on, None], name="waiting", progress=progress)
+    run_tasks(spark, waiting, [None, None, finish, None], name="waiting", progress=progress)
     assert heard == sorted(heard)
     assert 3 in heard
     assert heard[-1] == 4

@@ -45,7 +45,7 @@ Steps = list[tuple[str, *tuple[int | str, ...]]]
 
 
 def steps_with(queues: int) -> st.SearchStrategy[Steps]:
-    """What happens to a store whose topics have so many queues."""
+    """Generate the events in the life of a store whose topics have this many queues."""
     put = st.tuples(
         st.just("put"),
         TOPICS,

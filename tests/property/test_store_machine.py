@@ -1,12 +1,12 @@
 """A store and a model of it take the same steps, and must agree after each crash and each reopen.
 
 Hypothesis chooses the steps: messages of all kinds, reads, flushes, time passing, retention, clean
-and unclean ends. The model is a list of what was put, with the places that the store told, and how
-many of them were promised to survive. Files are so small that all three kinds roll. Threads and
-the disk are simulated (``tests/crash``), so an example is the same each time it runs.
+and unclean ends. The model is a list of the messages put, with the places that the store returned,
+and how many of them were promised to survive. Files are so small that all three kinds roll. Threads
+and the disk are simulated (``tests/crash``), so an example is the same each time it runs.
 
-After a kill the same folder is opened again; what was in the page cache is there. After a power
-loss an image of the folder is opened in which some of what was not synced is missing.
+After a kill the same folder is opened again; it has the contents of the page cache. After a power
+loss an image of the folder is opened that lacks some of the writes that were not synced.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class StoreMachine(RuleBasedStateMachine):
         for record in records:
             assert record.body == known[record.queue_offset].body
         if records and self.mode == "sync":
-            # What a consumer has seen must not vanish.
+            # Messages that a consumer has seen must not vanish.
             seen = self.history.position_of(records[-1].physical_offset + records[-1].size)
             self.history.promise(power_loss=seen)
 
@@ -142,7 +142,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.process.flush()
         assert check_store(self.store, self.history, count) == count
 
-    # -- what happens meanwhile ---------------------------------------------------------------
+    # -- events between the puts --------------------------------------------------------------
 
     @rule()
     def flush(self) -> None:

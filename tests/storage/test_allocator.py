@@ -61,7 +61,7 @@ def test_creates_the_next_file_when_the_active_one_is_half_full(bench: Bench) ->
     assert not bench.path(1).exists()
     bench.write(SIZE // 2)
     eventually(bench.path(1).exists)
-    assert len(bench.queue.segments) == 1, "nobody has asked for it yet"
+    assert len(bench.queue.segments) == 1, "it was not requested yet"
 
 
 def test_hands_the_prepared_file_over(bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""The write-buffer pool: what is collected, committed, and where buffers go."""
+"""The write-buffer pool: collecting and committing writes, and returning buffers."""
 
 import errno
 from collections.abc import Iterator

@@ -31,7 +31,7 @@ def queue(machine: Machine, new: NewFiles, folder: Path) -> SegmentQueue:
 
 
 def synced(machine: Machine) -> list[Path]:
-    """What was synced since the last question, in order."""
+    """Return what was synced since the last call, in order."""
     found = [call.path for call in machine.files.calls if call.operation.startswith("sync")]
     machine.files.forget()
     return found
@@ -110,7 +110,7 @@ def test_without_a_descriptor_all_of_it_is_synced_the_next_time(
 def test_a_file_that_is_being_settled_is_waited_for(
     machine: Machine, new: NewFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who had synced the rest took its name for durable, too."""
+    """A thread that had synced the rest took its name for durable, too."""
     files = queue(machine, new, tmp_path / "q")
     files.roll().wrote_to(SIZE)
     begun, go_on = threading.Event(), threading.Event()

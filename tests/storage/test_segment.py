@@ -158,7 +158,7 @@ class TestPositions:
     def test_flush_covers_only_what_was_committed_before(
         self, segment: Segment, machine: Machine
     ) -> None:
-        """What arrives while the disk works may not be on it."""
+        """Writes during a sync may not be on the disk."""
         segment.wrote_to(10)
         machine.files.on("sync", lambda: segment.wrote_to(20))
         segment.flush()
@@ -306,7 +306,7 @@ class TestTruncate:
         assert machine.files.count("sync") == 0
 
     def test_space_is_made_sure_of_again_behind_it(self, segment: Segment) -> None:
-        """A file of the Java store has holes: what stands before says nothing about behind."""
+        """A file of the Java store has holes: the bytes before one do not tell what follows it."""
         self.fill(segment)
         segment.truncate(PAGE_SIZE)
         assert segment.allocated == PAGE_SIZE
@@ -392,12 +392,12 @@ class TestAFewBytes:
 def test_scattered_files_are_mapped_without_neighbours(
     machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scattered: bool
 ) -> None:
-    told: list[object] = []
-    monkeypatch.setattr(machine.files, "expect_scattered", told.append)
+    advised: list[object] = []
+    monkeypatch.setattr(machine.files, "expect_scattered", advised.append)
     growth = Growth(PAGE_SIZE, PAGE_SIZE, scattered=scattered)
     segment = Segment.create(machine.system, tmp_path / "s", 0, SIZE, growth)
-    assert told == []
+    assert advised == []
     assert segment.view[0] == 0
-    assert told == ([segment.mapping] if scattered else [])
-    told.clear()
+    assert advised == ([segment.mapping] if scattered else [])
+    advised.clear()
     segment.close()

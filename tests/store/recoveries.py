@@ -11,7 +11,7 @@ from firetrail.format.names import segment_name
 LOG = Path("commitlog", segment_name(0))
 QUEUE = Path("consumequeue", "T", "0", segment_name(0))
 ABORT = "abort"
-JAVA = b""  # what RocketMQ 4.9 leaves in its abort file
+JAVA = b""  # the content of RocketMQ 4.9's abort file
 OURS = b"firetrail 1"
 
 

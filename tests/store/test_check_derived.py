@@ -43,14 +43,14 @@ class TestQueues:
     QUEUE = f"consumequeue/T1/0/{FIRST}"
 
     @pytest.mark.parametrize(
-        ("field", "told"),
+        ("field", "reported"),
         [("physical_offset", "physical offset"), ("size", "size"), ("tags_code", "tags code")],
     )
-    def test_a_wrong_unit_is_reported(self, field: str, told: str, v4: Path) -> None:
+    def test_a_wrong_unit_is_reported(self, field: str, reported: str, v4: Path) -> None:
         flip(v4 / self.QUEUE, 2 * UNIT.size + UNIT.offsets[field] + 3)
         report = checked(v4)
         assert found(report) == [(self.QUEUE, 40, 664, ProblemKind.UNIT_WRONG)]
-        assert report.problems[0].detail.startswith(told)
+        assert report.problems[0].detail.startswith(reported)
 
     def test_missing_units_are_one_problem(self, v4: Path) -> None:
         overwrite(v4 / self.QUEUE, 20, bytes(40))

@@ -1,4 +1,4 @@
-"""Every kind of damage, in every file: what is reported is the true file, offset and message."""
+"""Every kind of damage, in every file, is reported with the true file, offset and message."""
 
 from __future__ import annotations
 

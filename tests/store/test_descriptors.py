@@ -1,4 +1,4 @@
-"""A process that may open no more files for a while: puts are refused, and then go on."""
+"""A process that temporarily cannot open files: puts are refused, and resume afterwards."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A file system that is really full: no signal, an explicit answer, reads go on, and so do puts.
+"""A real file system that is full: puts are refused without a signal and resume, reads continue.
 
-Runs in a process of its own, because what must not happen would end it.
+The tests run in a process of their own, because the signal that must not occur would end it.
 """
 
 import subprocess
@@ -69,7 +69,7 @@ assert refused.status in (
 ), refused
 assert "no space" in refused.detail, refused
 found = sum(len(bodies(store, "T", queue)) for queue in store.queues("T"))
-assert found >= 40, "reads go on"
+assert found >= 40, "reads continue"
 assert len(store.query("T", "0-0")) == 1
 ballast.unlink()
 eventually(lambda: not store.refusal)
@@ -81,7 +81,7 @@ assert found == put + 1, (found, put)
 assert len(store.query("T", "again")) == 1
 fill_disk(0)
 store.close()
-# On a disk that is full a closed store can still be opened for reading what is there, or says no.
+# On a full disk, a closed store can still be opened and read, or the open reports "no space".
 try:
     store = Store.open(root, config)
 except FiretrailError as error:

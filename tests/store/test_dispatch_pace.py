@@ -126,7 +126,7 @@ async def test_messages_waiting_for_the_disk_delay_no_put(tmp_path: Path) -> Non
 
 
 def test_a_listener_that_puts_is_not_held_up(open_store: OpenStore, root: Path) -> None:
-    """Dispatch goes on only when it has returned."""
+    """Dispatch continues only after the listener has returned."""
     store = open_store(log=1 << 16)
     results: list[PutResult] = []
 

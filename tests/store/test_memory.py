@@ -1,4 +1,4 @@
-"""A process that may have no more memory for a while: puts are refused, and then go on."""
+"""A process that is temporarily out of memory: puts are refused, and resume afterwards."""
 
 from __future__ import annotations
 

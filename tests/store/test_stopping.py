@@ -53,7 +53,7 @@ def test_a_stop_without_time_to_dispatch_is_logged(
 
 
 def test_in_the_middle_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is over when some of the new queues are there."""
+    """The time runs out when some of the new queues exist."""
     root = tmp_path / "store"
     store = Store.open(root, small_config())
     apply = Step.apply

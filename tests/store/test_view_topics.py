@@ -1,4 +1,4 @@
-"""A view of some topics: what it opens, and that its log ends where that of a view of all does."""
+"""A view of some topics opens only their files; its log ends where that of a full view ends."""
 
 from contextlib import closing
 from pathlib import Path

@@ -72,10 +72,10 @@ class TestResets:
         assert not talk.broker.offsets.of_group("none")
 
     async def test_a_pushed_reset_has_the_format_of_the_language(self) -> None:
-        told: list[RemotingCommand] = []
+        notified: list[RemotingCommand] = []
 
         def take(connection: Connection, request: RemotingCommand) -> None:
-            told.append(request)
+            notified.append(request)
 
         pushed = BrokerConfig(server_side_reset=False)
         handlers: dict[int, Handler] = {RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
@@ -88,9 +88,9 @@ class TestResets:
             beat = RemotingCommand(RequestCode.HEART_BEAT, {}, body, language=Language.GO)
             await other.request(talk.broker.address, beat)
             await self.reset(talk)
-            while len(told) < 3:
+            while len(notified) < 3:
                 await asyncio.sleep(0.01)
-            bodies = [request.content for request in told]
+            bodies = [request.content for request in notified]
             assert sum(b'"offsetTable":[' in body for body in bodies) == 1
             flat = next(body for body in bodies if b'"offsetTable":[' in body)
             assert ResetOffsetList.decode(flat).offset_table[0].topic == "T1"
@@ -100,7 +100,7 @@ class TestResets:
         """As in RocketMQ 5.3, nothing is pushed to consumers, however often offsets are reset."""
 
         def take(connection: Connection, request: RemotingCommand) -> None:
-            pytest.fail("the consumer was told")
+            pytest.fail("the consumer was notified")
 
         async with talking(
             client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
@@ -173,10 +173,10 @@ class TestResets:
         assert [message.body for message in await waits] == [b"0"]
 
     async def test_a_reset_is_pushed_to_broadcast_members(self) -> None:
-        told = asyncio.Event()
+        notified = asyncio.Event()
 
         def take(connection: Connection, request: RemotingCommand) -> None:
-            told.set()
+            notified.set()
 
         async with talking(
             client_handlers={RequestCode.RESET_CONSUMER_CLIENT_OFFSET: take}
@@ -184,7 +184,7 @@ class TestResets:
             await sent(talk, 1)
             await talk.beat("CG", "c1", message_model=MessageModel.BROADCASTING)
             await self.reset(talk)
-            await told.wait()
+            await notified.wait()
 
     async def test_offsets_are_cloned_to_another_group(self, talk: Talk) -> None:
         await sent(talk, 2)

@@ -128,8 +128,8 @@ async def test_stats_of_topics_and_groups_are_returned(talk: Talk) -> None:
 
 
 async def test_connected_clients_are_listed(talk: Talk) -> None:
-    nobody = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
-    assert nobody.code == ResponseCode.CONSUMER_NOT_ONLINE
+    answer = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")
+    assert answer.code == ResponseCode.CONSUMER_NOT_ONLINE
     await talk.beat("CG", "c1", {"T1": "A"})
     await talk.beat(producer="PG", client_id="p1")
     answer = await talk.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="CG")

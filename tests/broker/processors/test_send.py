@@ -145,11 +145,11 @@ class TestRefusals:
 
 async def test_region_and_trace_are_those_of_the_broker() -> None:
     """A message that was stored before has them already, such as one that was sent back."""
-    told = {"MSG_REGION": "eu", "TRACE_ON": "false"}
+    expected = {"MSG_REGION": "eu", "TRACE_ON": "false"}
     async with talking(config=BrokerConfig(region="eu", trace_on=False)) as talk:
         before = "MSG_REGION\x01Old\x02K\x01v\x02TRACE_ON\x01true\x02CLUSTER\x01Old\x02"
         answer = await talk.send("T1", i=before)
-        assert {name: answer.fields[name] for name in ("MSG_REGION", "TRACE_ON")} == told
+        assert {name: answer.fields[name] for name in ("MSG_REGION", "TRACE_ON")} == expected
         items = [BatchItem(0, b"0", b"K\x01v\x02"), BatchItem(0, b"1", b"")]
         await talk.send("T1", encode_batch(items), m=True, i=None)
         raw = [record.raw_properties.decode() for record in await talk.pull_until("T1", 3)]

@@ -44,8 +44,8 @@ class Notices:
 
 
 async def test_a_heartbeat_registers_a_consumer(talk: Talk) -> None:
-    nobody = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
-    assert nobody.code == ResponseCode.SYSTEM_ERROR
+    answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
     assert (await talk.beat("CG", "c1")).code == 0
     assert await ids(talk) == ["c1"]
     assert talk.broker.topics.require("%RETRY%CG").read_queue_nums == 1

@@ -37,17 +37,17 @@ async def route(talk: Talk, topic: str) -> RemotingCommand:
 
 async def test_a_new_topic_is_registered_alone(monkeypatch: pytest.MonkeyPatch, talk: Talk) -> None:
     """Registering all topics for each new one would take longer and longer."""
-    told: list[list[str]] = []
+    registered: list[list[str]] = []
     register = NameServer.register_local
 
     def note(self: NameServer, *, topics: Any, **others: Any) -> None:
-        told.append(list(topics.topic_config_table))
+        registered.append(list(topics.topic_config_table))
         register(self, topics=topics, **others)
 
     monkeypatch.setattr(NameServer, "register_local", note)
     await talk.send("T1")
     await talk.send("T2")
-    assert told == [["T1"], ["T2"]]
+    assert registered == [["T1"], ["T2"]]
     found = TopicRouteData.decode((await route(talk, "T1")).content)
     assert found.queue_datas[0].write_queue_nums == 4
 
@@ -166,7 +166,7 @@ class _Namesrv:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.server = NameServer(NameServerConfig(listen_port=0))
         self.folder = folder
-        self.told: list[list[str]] = []
+        self.registered: list[list[str]] = []
         self.opens = asyncio.Event()
         self.opens.set()
         send = RegistrationService._send_to_all
@@ -176,7 +176,7 @@ class _Namesrv:
         ) -> None:
             if code == RequestCode.REGISTER_BROKER:
                 table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper
-                self.told.append(sorted(table.topic_config_table))
+                self.registered.append(sorted(table.topic_config_table))
                 await self.opens.wait()
             await send(self_, code, body, *others)
 
@@ -188,7 +188,7 @@ class _Namesrv:
         free = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
         self.broker, self.client = Broker(self.folder, config, free), RemotingClient()
         await self.broker.start()
-        self.told.clear()
+        self.registered.clear()
         return Talk(self.broker, self.client)
 
     async def __aexit__(self, *_: object) -> None:
@@ -209,7 +209,7 @@ async def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
         for n in range(5):
             assert (await talk.send(f"T{n}")).code == 0
             assert await namesrv.route(f"T{n}") == 0
-        assert namesrv.told == [[f"T{n}"] for n in range(5)]
+        assert namesrv.registered == [[f"T{n}"] for n in range(5)]
 
 
 async def test_topics_that_wait_together_are_registered_together(
@@ -228,7 +228,7 @@ async def test_topics_that_wait_together_are_registered_together(
         namesrv.opens.set()
         assert {answer.code for answer in await asyncio.gather(*sends)} == {0}
         assert [await namesrv.route(f"T{n}") for n in range(20)] == [0] * 20
-        assert len(namesrv.told) <= 2
+        assert len(namesrv.registered) <= 2
 
 
 async def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
@@ -282,7 +282,7 @@ async def test_a_created_topic_is_answered_when_it_has_a_route(
         fields: Fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
         fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
         creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
-        while not namesrv.told:
+        while not namesrv.registered:
             await asyncio.sleep(0.01)
         await talk.broker.topics.saved()
         await asyncio.wait([creation], timeout=0.2)

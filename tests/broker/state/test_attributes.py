@@ -20,7 +20,7 @@ async def create(talk: Talk, attributes: str, **changes: Field) -> tuple[int, st
     return answer.code, answer.remark or ""
 
 
-async def told(talk: Talk) -> dict[str, str] | None:
+async def shown_attributes(talk: Talk) -> dict[str, str] | None:
     answer = await talk.ask(RequestCode.GET_TOPIC_CONFIG, topic="T1")
     return TopicConfig.decode(answer.content).attributes
 
@@ -28,21 +28,21 @@ async def told(talk: Talk) -> dict[str, str] | None:
 async def test_attributes_are_saved_and_returned(tmp_path: Path) -> None:
     async with talking(tmp_path) as talk:
         assert await create(talk, "+message.type=FIFO,+reserve.time=3600") == (0, "")
-        assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
+        assert await shown_attributes(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
     async with talking(tmp_path) as talk:
-        assert await told(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
+        assert await shown_attributes(talk) == {"message.type": "FIFO", "reserve.time": "3600"}
         assert await create(talk, "+message.type=DELAY,-reserve.time") == (0, "")
-        assert await told(talk) == {"message.type": "DELAY"}
+        assert await shown_attributes(talk) == {"message.type": "DELAY"}
         assert await create(talk, "") == (0, "")
-        assert await told(talk) == {"message.type": "DELAY"}
+        assert await shown_attributes(talk) == {"message.type": "DELAY"}
         await create(talk, "-message.type")
-        assert await told(talk) is None
+        assert await shown_attributes(talk) is None
 
 
 async def test_attributes_of_several_topics_are_set_in_one_request(talk: Talk) -> None:
     body = TopicConfigList([TopicConfig("T1", attributes={"+message.type": "NORMAL"})])
     await talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body.encode())
-    assert await told(talk) == {"message.type": "NORMAL"}
+    assert await shown_attributes(talk) == {"message.type": "NORMAL"}
 
 
 @pytest.mark.parametrize(

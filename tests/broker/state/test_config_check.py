@@ -35,10 +35,10 @@ def found(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     """The files that fsck reports, and what it says about them."""
     capsys.readouterr()
     assert main(["fsck", str(root), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert {problem["kind"] for problem in told["problems"]} == {"config-unreadable"}
-    assert told["advice"] == "restore the files of the broker from a copy"
-    return {problem["file"]: problem["detail"] for problem in told["problems"]}
+    reported = json.loads(capsys.readouterr().out)
+    assert {problem["kind"] for problem in reported["problems"]} == {"config-unreadable"}
+    assert reported["advice"] == "restore the files of the broker from a copy"
+    return {problem["file"]: problem["detail"] for problem in reported["problems"]}
 
 
 def damage(path: Path, how: str) -> None:
@@ -67,11 +67,11 @@ def test_a_damaged_file_with_a_damaged_backup_prevents_a_start(
 ) -> None:
     for name in (OFFSETS, f"{OFFSETS}.bak"):
         damage(root / "config" / name, "empty")
-    told = found(root, capsys)
-    assert list(told) == [f"config/{OFFSETS}"]
+    reported = found(root, capsys)
+    assert list(reported) == [f"config/{OFFSETS}"]
     assert (
         "a broker refuses to start; restore a good copy, or remove both"
-        in told[f"config/{OFFSETS}"]
+        in reported[f"config/{OFFSETS}"]
     )
     with pytest.raises(StoreError):
         ConfigFile(System(), root, OFFSETS).load(TABLES[OFFSETS])
@@ -97,8 +97,8 @@ def test_a_missing_file_is_reported_once(root: Path, capsys: pytest.CaptureFixtu
     (root / "config" / OFFSETS).unlink()
     capsys.readouterr()
     assert main(["fsck", str(root), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert [problem["kind"] for problem in told["problems"]] == ["file-missing"]
+    reported = json.loads(capsys.readouterr().out)
+    assert [problem["kind"] for problem in reported["problems"]] == ["file-missing"]
 
 
 def test_a_store_without_a_broker(tmp_path: Path) -> None:

@@ -74,9 +74,9 @@ async def test_after_a_repair_no_new_message_is_skipped(
     await fill(tmp_path)
     damage(tmp_path, 4)
     assert main(["fsck", str(tmp_path), "--repair", "truncate-log", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["repaired"]
+    reported = json.loads(capsys.readouterr().out)["repaired"]
     line = "group CG: offset 10 of T1/0 is beyond the end of the queue: set back to 4"
-    assert line in told
+    assert line in reported
     assert offsets_of(tmp_path)["T1@CG"] == {0: 4}
     async with talking(tmp_path) as talk:
         await consumes_new_messages(talk)
@@ -191,8 +191,8 @@ def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
     def end(topic: str, queue_id: int) -> int | None:
         return ends.get((topic, queue_id), 0)
 
-    told = overruns.set_back_files(System(), tmp_path, end)
-    assert told == [
+    reported = overruns.set_back_files(System(), tmp_path, end)
+    assert reported == [
         "group A: offset 5 of T1/0 is beyond the end of the queue: set back to 4",
         f"group {GROUP}: offset 6 of {REVIVE}/0 is beyond the end of the queue: set back to 5",
         f"group {GROUP}: offset 2 of {REVIVE}/1 is beyond the end of the queue: removed",
@@ -214,9 +214,9 @@ def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / CONSUMER_OFFSETS).write_text("{")
-    (told,) = overruns.set_back_files(System(), tmp_path, lambda topic, queue_id: 0)
-    assert told.startswith("the positions in this file were not changed: ")
-    assert CONSUMER_OFFSETS in told
+    (reported,) = overruns.set_back_files(System(), tmp_path, lambda topic, queue_id: 0)
+    assert reported.startswith("the positions in this file were not changed: ")
+    assert CONSUMER_OFFSETS in reported
 
 
 def test_many_overruns_are_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -30,7 +30,7 @@ async def test_groups_continue_after_the_same_messages(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, saved = tmp_path / "store", tmp_path / "saved"
-    positions = {"before": 3, "inside": 6, "behind": 12, "end": COUNT}
+    positions = {"before": 3, "inside": 6, "after": 12, "end": COUNT}
 
     async with talking(root) as talk:
         for number in range(COUNT):
@@ -49,9 +49,9 @@ async def test_groups_continue_after_the_same_messages(
         at += size
     log.write_bytes(content)
     assert main(["salvage", str(root), "--into", str(saved), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert "group behind: offset 12 of T1/0 is now 9" in told["positions"]
-    assert "group inside: offset 6 of T1/0 is now 5" in told["positions"]
+    reported = json.loads(capsys.readouterr().out)
+    assert "group after: offset 12 of T1/0 is now 9" in reported["positions"]
+    assert "group inside: offset 6 of T1/0 is now 5" in reported["positions"]
 
     async with talking(saved) as talk:
         await talk.send("T1", b"new")

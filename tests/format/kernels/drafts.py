@@ -32,7 +32,7 @@ V6 = bytes(range(16)) + pack(">i", 65535)
 
 @dataclass(frozen=True)
 class Draft:
-    """What a record is made of, except for where it stands."""
+    """The parts of a record, except for its position."""
 
     body: bytes = b"body"
     topic: bytes = b"topic"
@@ -63,7 +63,7 @@ class Draft:
         return len(self.pack(0))
 
     def pack(self, offset: int) -> bytes:
-        """The record that stands at physical ``offset``."""
+        """Return the record for the physical ``offset``."""
         properties = self.properties + (bytes(20) if self.property_crc else b"")
         long_topic = len(self.topic) > 127
         tail = b"".join(
@@ -125,7 +125,7 @@ class Draft:
 
 
 def pack_log(drafts: Sequence[Draft], base: int = 0) -> bytes:
-    """The records one behind the other, the first at physical offset ``base``."""
+    """Return the records one after the other, the first at physical offset ``base``."""
     log = bytearray()
     for draft in drafts:
         log += draft.pack(base + len(log))
@@ -145,7 +145,7 @@ def scan_all(
 
 
 def java_level(text: str) -> int:
-    """The level that ``Integer.parseInt`` reads, 0 where there is none."""
+    """Return the level that ``Integer.parseInt`` reads, or 0 if it reads none."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not (digits.isascii() and digits.isdigit()):
         return 0
@@ -196,8 +196,10 @@ def entry_room(count: int = ENTRIES_PER_RECORD_MAX) -> array[int]:
 
 
 def fenced(data: bytes | bytearray, *, front: bool = False) -> memoryview:
-    """A copy of ``data`` at the edge of what may be touched: a byte behind it (in ``front``:
-    before it) is a crash."""
+    """Return a copy of ``data`` at the edge of accessible memory.
+
+    An access to the byte after it (with ``front``: before it) crashes the process.
+    """
     page = mmap.PAGESIZE
     room = -(-max(len(data), 1) // page) * page
     area = mmap.mmap(-1, room + 2 * page)

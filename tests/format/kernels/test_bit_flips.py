@@ -1,8 +1,8 @@
-"""Every bit of a record flipped, one at a time: what the scan says to it, field by field.
+"""Every bit of a record flipped, one at a time, and the reaction of the scan, field by field.
 
-A flip that a checksum covers is always found. Of the rest, the tables below say what finds it: a
-length or a constant that no longer fits (a Stop), or nothing at all (``LIMIT``: the scan reads on
-to the end). What ``BODY`` leaves unseen is what the property CRC of 5.2 was added for.
+A flip that a checksum covers is always found. For the others, the tables below say what finds them:
+a length or a constant that no longer fits (a Stop), or nothing at all (``LIMIT``: the scan reads on
+to the end). The property CRC of 5.2 was added for the flips that ``BODY`` does not find.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.format.kernels.drafts import (
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.derive import derive_entries, derive_units
 
-BEHIND = [Draft()] * 4
+FOLLOWING = [Draft()] * 4
 """Records that follow the damaged one, so that a size may grow without leaving the log."""
 
 SIZES = {Stop.SIZE, Stop.CUT}
@@ -62,7 +62,7 @@ CRC_FIELDS: dict[str, tuple[int, set[Stop]]] = {
 
 def flips(draft: Draft, start: int, size: int, check: Check) -> set[Stop]:
     """All that happens when the bits of ``size`` bytes at ``start`` are flipped."""
-    good = pack_log([draft, *BEHIND])
+    good = pack_log([draft, *FOLLOWING])
     found = set()
     for bit in range(8 * start, 8 * (start + size)):
         log = bytearray(good)
@@ -76,7 +76,7 @@ def follow(log: bytearray, check: Check) -> Stop:
     data = fenced(log)
     columns, rows, at, stop = scan_all(data, check=check)
     if stop.is_damage:
-        assert (rows, at) == (0, 0), "all before the damage, and nothing behind it"
+        assert (rows, at) == (0, 0), "everything before the damage, and nothing after it"
     derive_units(data, columns.table, rows, array("q", [1000]))
     derive_entries(data, columns.table, 0, rows, entry_room())
     return stop

@@ -50,12 +50,12 @@ items = st.lists(
 class TestWrite:
     @given(drafts, st.integers(0, 2**62), st.integers(0, 40), st.integers(0, 40))
     def test_a_written_record_equals_one_packed_by_hand(
-        self, draft: Draft, offset: int, before: int, behind: int
+        self, draft: Draft, offset: int, before: int, after: int
     ) -> None:
         expected = draft.pack(offset)
-        out = fenced(b"\xaa" * (before + len(expected) + behind))
+        out = fenced(b"\xaa" * (before + len(expected) + after))
         assert draft.write(RecordWriter(out), before, offset) == len(expected)
-        assert bytes(out) == b"\xaa" * before + expected + b"\xaa" * behind
+        assert bytes(out) == b"\xaa" * before + expected + b"\xaa" * after
 
     @given(st.lists(drafts, min_size=1, max_size=4), st.integers(0, 2**62))
     def test_scans_as_written(self, messages: list[Draft], base: int) -> None:
@@ -201,7 +201,7 @@ class TestBlank:
 def records_of(
     batch: bytes, shared: bytes, property_crc: bool, template: Draft, offset: int
 ) -> list[bytes]:
-    """What the items of a batch become, each packed by hand."""
+    """Return the records of the items of a batch, each packed by hand."""
     records = []
     for number, item in enumerate(decode_batch(batch)):
         raw = item.properties

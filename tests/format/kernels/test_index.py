@@ -191,7 +191,7 @@ class TestWalk:
 
     @given(keys)
     def test_everything_is_found(self, entries: list[Key]) -> None:
-        """In order of time, nothing is hidden behind something older."""
+        """If entries are in the order of time, no entry is hidden by an older one."""
         in_order = sorted(1 + time % 2**40 for _, _, time in entries)
         entries = [(h, o, t) for (h, o, _), t in zip(entries, in_order, strict=True)]
         _, data = built(entries)

@@ -1,7 +1,7 @@
-"""The scan: what it notes of a good record, and where and why it stops at another one.
+"""The scan: the columns of a good record, and where and why it stops at a bad one.
 
-Its measure is ``decode_record``, which reads the same bytes one record at a time: the two accept
-and refuse the same records, for the same reason.
+It is compared with ``decode_record``, which reads the same bytes one record at a time: the two
+accept and refuse the same records, for the same reason.
 """
 
 from dataclasses import replace
@@ -39,11 +39,11 @@ REASONS = {
     "properties length": {Stop.PROPERTIES_LENGTH},
     "body CRC": {Stop.BODY_CRC},
 }
-"""What the scan calls the field that ``decode_record`` names."""
+"""The stops of the scan for each field that ``decode_record`` names."""
 
 
 def scan_by_decoding(data: bytes, base: int, check: Check) -> tuple[int, int, set[Stop]]:
-    """What the scan should return: (rows, position, one of these stops)."""
+    """Return the expected result of the scan: (rows, position, one of these stops)."""
     rows = at = 0
     while len(data) - at >= 8:
         if data[at : at + 8] == bytes(8):

@@ -69,7 +69,7 @@ def main(job: str, store: str, target: str) -> None:
     if job == "driver":
         patch.setattr(rebuild, "assemble", Stopped(FLAGS / "reached"))
         rebuild.rebuild(spark, store, target)
-        raise AssertionError("nobody has killed it")
+        raise AssertionError("the driver was not killed")
     patch.setattr(rebuild, "derive", KilledOnce(derive, "derive"))
     patch.setattr(rebuild, "assemble", KilledOnce(assemble, "assemble"))
     print(rebuild.rebuild(spark, store, target))

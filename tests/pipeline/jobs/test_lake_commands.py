@@ -25,8 +25,8 @@ def test_archive_and_restore(
     assert error == ""
     put(1)
     assert main(["pipeline", "archive", str(root), "--to", lake, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["messages"], told["total_messages"], told["marked"]) == (1, 31, True)
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["messages"], reported["total_messages"], reported["marked"]) == (1, 31, True)
     assert main(["pipeline", "restore", lake, "--into", str(back)]) == 0
     assert capsys.readouterr().out.startswith(f"{back}: 31 messages in 1 log file, from 0 to ")
     assert records(back) == records(root)

@@ -218,7 +218,7 @@ def test_a_late_attempt_at_a_task_does_no_harm(
 
 
 class Killed(BaseException):
-    """Stands for the end of a killed process."""
+    """Simulates the kill of a process."""
 
 
 def dies(*_: object) -> None:

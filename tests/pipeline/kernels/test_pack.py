@@ -30,7 +30,7 @@ def test_items_equal_those_of_the_codec(
     packed, first = b"", 0
     while first < len(picks):
         out = bytearray(room)
-        behind, used = pack_items(
+        end, used = pack_items(
             ends(bodies),
             data(bodies),
             ends(properties),
@@ -39,9 +39,9 @@ def test_items_equal_those_of_the_codec(
             first,
             out,
         )
-        assert behind > first
+        assert end > first
         packed += out[:used]
-        first = behind
+        first = end
     assert packed == encode_batch(BatchItem(0, bodies[row], properties[row]) for row in picks)
 
 

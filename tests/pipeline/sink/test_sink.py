@@ -1,4 +1,4 @@
-"""Writing to a store from Spark: what is stored, what is refused, and no batch twice."""
+"""Writing to a store from Spark: stored rows, refused rows, and no batch twice."""
 
 import os
 import time

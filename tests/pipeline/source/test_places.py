@@ -100,12 +100,12 @@ def test_physical_offsets_select_records_of_remote_stores(
     store: Path, url: str, small_pieces: None, view: str
 ) -> None:
     everything = rows_of(store, view=view)
-    for first, behind in ((30, 90), (31, 32)):
-        low, high = (int(everything[n]["physical_offset"]) for n in (first, behind))
+    for first, end in ((30, 90), (31, 32)):
+        low, high = (int(everything[n]["physical_offset"]) for n in (first, end))
         for less in (0, 1):
             starting, ending = str(low - less), str(high - less)
             places = {"startingPhysicalOffset": starting, "endingPhysicalOffset": ending}
-            assert rows_with({"path": url, "view": view} | places) == everything[first:behind]
+            assert rows_with({"path": url, "view": view} | places) == everything[first:end]
 
 
 def test_physical_offsets_where_records_are_large(

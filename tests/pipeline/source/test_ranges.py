@@ -98,12 +98,12 @@ class TestPlaces:
     @pytest.mark.parametrize("view", ["queue", "log"])
     def test_only_rows_between_physical_offsets_are_read(self, store: Path, view: str) -> None:
         everything = rows_of(store, PLACE, view=view)
-        first, behind = (int(everything[n]["physical_offset"]) for n in (40, 60))
+        first, end = (int(everything[n]["physical_offset"]) for n in (40, 60))
         for low, high, expected in (
-            (first, behind, everything[40:60]),
-            (first - 1, behind + 1, everything[40:61]),
-            (first + 1, behind - 1, everything[41:60]),
-            (behind, first, []),
+            (first, end, everything[40:60]),
+            (first - 1, end + 1, everything[40:61]),
+            (first + 1, end - 1, everything[41:60]),
+            (end, first, []),
             (0, 1 << 62, everything),
         ):
             places = {"startingPhysicalOffset": str(low), "endingPhysicalOffset": str(high)}

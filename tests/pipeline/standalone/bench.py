@@ -48,9 +48,9 @@ class Bench:
 
     def __init__(self, folder: Path, driver: subprocess.Popen[str], view: str) -> None:
         self.trees = {name: folder / name / "view" for name in ("driver", "home", "away")}
-        """What is seen as :attr:`view`."""
+        """The folders that each machine sees as :attr:`view`."""
         self.common = folder / "common"
-        """What all of them see alike."""
+        """The folder that all machines share."""
         self.cwd = folder / "driver/run/cwd"
         """The working directory of the driver; no worker runs there."""
         self.view = view

@@ -51,8 +51,8 @@ def sender_to(namesrv: str, ids: RowIds | None = None, **options: str) -> Sender
     return Sender(parse_wire_options({"namesrv": namesrv} | options, stream=False), ids)
 
 
-def rows(first: int, behind: int, topic: str = "T") -> pa.RecordBatch:
-    numbers = range(first, behind)
+def rows(first: int, end: int, topic: str = "T") -> pa.RecordBatch:
+    numbers = range(first, end)
     return pa.RecordBatch.from_pydict(
         {"topic": [topic for _ in numbers], "body": [str(number) for number in numbers]}
     )
@@ -117,10 +117,10 @@ class TestSink:
             writer.option("retryTimeoutMs", "100").save()
 
     def test_a_broker_that_stays_away_is_an_error(self, tmp_path: Path) -> None:
-        nobody = BrokerProcess(tmp_path).namesrv
+        down = BrokerProcess(tmp_path).namesrv
         assert (
-            f"namesrv={nobody}: connecting to the cluster failed: the name server cannot be reached"
-            in refusal(nobody)
+            f"namesrv={down}: connecting to the cluster failed: the name server cannot be reached"
+            in refusal(down)
         )
 
     def test_the_retry_timeout_must_be_a_number(self) -> None:
@@ -221,9 +221,9 @@ class TestSource:
         assert sorted(found) == list(range(100))
 
     def test_a_broker_that_stays_away_is_an_error(self, tmp_path: Path) -> None:
-        nobody = BrokerProcess(tmp_path).namesrv
+        down = BrokerProcess(tmp_path).namesrv
         with pytest.raises(PipelineError, match=f"name server cannot be reached .*{GAVE_UP}"):
-            plan_batch(parse_options({"namesrv": nobody, "retryTimeoutMs": "300"}))
+            plan_batch(parse_options({"namesrv": down, "retryTimeoutMs": "300"}))
 
 
 def bodies(split: object) -> list[int]:

@@ -94,7 +94,7 @@ class TestTarget:
 
 
 class Killed(BaseException):
-    """Stands for the end of a killed process."""
+    """Simulates the kill of a process."""
 
 
 @pytest.mark.slow

@@ -195,6 +195,6 @@ def test_batches_and_streams_of_spark_are_sent(
     last.with_name(".0.crc").unlink()
     follow()
     found = received(broker.namesrv, "copy", 600)
-    assert len(found) == 600, "the epoch is there twice"
+    assert len(found) == 600, "the epoch was stored twice"
     by_id = {m.properties["SINK_ROW"]: int(m.body) for m in found}
     assert sorted(by_id.values()) == list(range(300)), "each once, by its id"

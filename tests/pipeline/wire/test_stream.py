@@ -21,8 +21,8 @@ from firetrail.pipeline.wire.stream import WireStreamReader
 ALL = ReadAllAvailable()
 
 
-def numbered(first: int, behind: int, topic: str = "T", queues: int = 2) -> list[Message]:
-    return [Message(topic, b"%d" % n, queue_id=n % queues) for n in range(first, behind)]
+def numbered(first: int, end: int, topic: str = "T", queues: int = 2) -> list[Message]:
+    return [Message(topic, b"%d" % n, queue_id=n % queues) for n in range(first, end)]
 
 
 def reader_of(broker: BackgroundBroker, **options: str) -> WireStreamReader:

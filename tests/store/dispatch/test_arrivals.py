@@ -1,4 +1,4 @@
-"""Following a queue: what is there, what arrives, and when to stop."""
+"""Following a queue: existing messages, new ones, and when to stop."""
 
 import threading
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The dispatcher: what wakes it, what listeners get, a full disk, and garbage in the log."""
+"""The dispatcher: its wakeups, calls of listeners, a full disk, and garbage in the log."""
 
 import errno
 import os
@@ -204,8 +204,8 @@ class TestDiskFull:
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
     def test_no_arrival_is_lost(self, open_store: OpenStore, machine: Machine, kind: str) -> None:
         store = open_store(log=1 << 16)
-        told: list[Arrival] = []
-        store.on_arrival(told.extend)
+        arrivals: list[Arrival] = []
+        store.on_arrival(arrivals.extend)
         put_all(store, [b"a"], topic="A", keys=["k"])
         machine.files.fill_disk("consumequeue/C" if kind == "consumequeue" else kind)
         dispatcher = store._engine.dispatcher
@@ -218,7 +218,7 @@ class TestDiskFull:
         machine.files.heal()
         assert store.wait_dispatched(PATIENCE_S)
         expected = {topic: store.max_offset(topic) for topic in "ABC"}
-        eventually(lambda: {heard.topic: heard.max_offset for heard in told} == expected)
+        eventually(lambda: {heard.topic: heard.max_offset for heard in arrivals} == expected)
 
     @pytest.mark.parametrize("kind", ["consumequeue", "index"])
     def test_a_store_closed_on_a_full_disk_is_derived_later(

@@ -1,4 +1,4 @@
-"""The cursor of a queue: what it answers, and what it leaves to others."""
+"""The cursor of a queue: gets that it answers, and gets that it leaves to the caller."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_selects_as_the_model_does(
     model = Model(*caps)
     selection = Selection(*caps)
     log = fenced(LOG)
-    for queue in (first, second):  # the second call goes on with what the first one found
+    for queue in (first, second):  # the second call continues with the results of the first
         data = raw(queue)
         stop, dealt_with = model.take(queue)
         assert selection.take(fenced(data), 0, len(data), log, BASE, READABLE) == stop

@@ -108,7 +108,7 @@ class TestTimeout:
             assert "has not confirmed it within 20 ms" in result.detail
             with pytest.raises(FlushFailedError, match="FLUSH_DISK_TIMEOUT"):
                 store.put(Message("T", b"y"))
-        # Stored all the same; the store goes on.
+        # The message is stored nevertheless, and the store continues to work.
         eventually(lambda: store.flushed_offset == store.log_range[1])
         assert store.put(Message("T", b"z", wait_for_flush=False)).ok
         store.flush()
@@ -226,7 +226,7 @@ class TestFailedSync:
         put_all(store, [b"good"], keys=["k"])
         self.fail(machine)
         store.try_put(Message("T", b"lost", keys=["k"]))
-        assert bodies(store) == [b"good"], "what is not durable is not shown either"
+        assert bodies(store) == [b"good"], "a message that is not durable is not shown"
         assert len(store.query("T", "k")) == 1
 
     def test_close_says_so_and_the_next_open_recovers(

@@ -1,4 +1,4 @@
-"""Puts of every kind: what is stored, and what is refused with which status and words."""
+"""Puts of every kind: the stored record, or the status and text of the refusal."""
 
 from itertools import product
 from pathlib import Path
@@ -228,7 +228,7 @@ class TestPropertyCrc:
             damaged = bytearray(record)
             damaged[bit // 8] ^= 1 << bit % 8
             rows, _, _ = scan(memoryview(damaged), 0, size, 0, Columns(1).table, Check.RECORD)
-            # What no longer looks like a checksum is only covered by the body's.
+            # If the property no longer looks like a checksum, only the body's checksum is left.
             assert not rows or bit // 8 >= size - 20 or bit // 8 == size - 21
 
 

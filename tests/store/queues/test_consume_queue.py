@@ -159,7 +159,7 @@ class TestBeginning:
         assert queue.min_offset(log_min) == expected
 
     def test_a_queue_whose_messages_are_all_deleted(self, queue: ConsumeQueue) -> None:
-        """Its offsets are kept: the next message goes on counting."""
+        """The queue keeps its offsets: the next message gets the next number."""
         queue.append(0, units(0, 25))
         assert queue.min_offset(9999) == 25 == queue.max_offset
         queue.append(25, memoryview(encode_unit(ConsumeQueueUnit(9999, 1, 0))))
@@ -184,7 +184,7 @@ class TestDiskFull:
         for _ in range(2):
             with pytest.raises(DiskFullError, match=segment_name(FILE_SIZE)):
                 queue.append(8, units(8, 5))
-        assert queue.max_offset == 10, "what fits was written"
+        assert queue.max_offset == 10, "the units that fit were written"
         assert not queues.path(1).exists()
         machine.files.heal()
         assert queue.append(8, units(8, 5)) == 3

@@ -227,14 +227,14 @@ def test_a_repair_gives_up_the_former_life(shop: Shop, capsys: pytest.CaptureFix
     shop.close()
     command = ["fsck", str(shop.root), "--repair", "rebuild-derived"]
     assert main([*command, "--dry-run"]) == 0
-    told = "8 messages of topic T, which was deleted and created again since, are left out"
+    notice = "8 messages of topic T, which was deleted and created again since, are left out"
     out = capsys.readouterr().out
-    assert told in out and "discard no message" not in out
+    assert notice in out and "discard no message" not in out
     assert main([*command, "--dry-run", "--json"]) == 0
     (left_out,) = json.loads(capsys.readouterr().out)["left_out"]
     assert left_out == {"topic": "T", "reason": "created-again", "messages": 8}
     assert main(command) == 0
-    assert told in capsys.readouterr().out
+    assert notice in capsys.readouterr().out
     assert not_empty(seen_in(shop.root)) == shop.seen
     assert main([*command[:2], "--json"]) == 0
 
@@ -286,8 +286,8 @@ class TestDamage:
         shop.close()
         spoil(shop.root, shop.seen["T", 0][0])
         done = repair_store(System(), shop.root, Repair.TRUNCATE_LOG, DELAYS)
-        told = "8 messages of topic T, which was deleted and created again since, are left out"
-        assert told in done
+        notice = "8 messages of topic T, which was deleted and created again since, are left out"
+        assert notice in done
         assert not (shop.root / "consumequeue/T").exists()
         assert not_empty(seen_in(shop.root)) == {("U", 0): shop.seen["U", 0][:3]}
         assert checked(shop.root).ok
@@ -399,13 +399,13 @@ class TestQueuesOfBatches:
         self, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["rebuild", str(root), "--into", str(tmp_path / "new")]) == 0
-        told = "topic T1 is left out: it has batch queues, which only RocketMQ reads"
-        assert told in capsys.readouterr().out
+        notice = "topic T1 is left out: it has batch queues, which only RocketMQ reads"
+        assert notice in capsys.readouterr().out
         assert derived(tmp_path / "new")[0] == derived(root)[0]
         assert main(["fsck", str(root)]) == 0
-        assert f"batch-queues: {told}" in capsys.readouterr().out
+        assert f"batch-queues: {notice}" in capsys.readouterr().out
         assert main(["fsck", str(root), "--repair", "rebuild-derived"]) == 0
-        assert told in capsys.readouterr().out
+        assert notice in capsys.readouterr().out
         assert not (root / "consumequeue" / "T1").exists()
 
     def test_the_attribute_alone_says_it(self, root: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The table of queues: what is found, foreign names, flushing, closing, many threads."""
+"""The table of queues: lookups, foreign names, flushing, closing, many threads."""
 
 from collections.abc import Iterator
 from pathlib import Path

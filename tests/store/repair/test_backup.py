@@ -40,7 +40,7 @@ def written(root: Path) -> set[bytes]:
 
 
 def test_a_backup_while_a_writer_runs(tmp_path: Path) -> None:
-    """Everything acknowledged before is there; the copy is a good store, again and again."""
+    """Each of several backups is a good store with all messages acknowledged before it."""
     root = tmp_path / "store"
     acknowledged: list[bytes] = []
     over = threading.Event()

@@ -87,9 +87,9 @@ def test_a_dry_run_says_what_the_repair_then_does(
     assert others == "  1 record that no consumer sees (transactions)"
     assert tree(root) == before
     assert main(["fsck", str(root), "--repair", "truncate-log", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["loss"] == foretold
-    assert told["messages"] == COUNT - foretold["messages"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["loss"] == foretold
+    assert reported["messages"] == COUNT - foretold["messages"]
     left = places(root)
     assert left == stored[:30]
     for queue in foretold["queues"]:

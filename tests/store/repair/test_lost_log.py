@@ -47,9 +47,9 @@ def test_without_any_log_file_nothing_is_changed(
         path.unlink()
     before = tree(root)
     assert run(command, root) != 0
-    told = capsys.readouterr().err
-    assert "the log has no file, although it had messages up to" in told
-    assert "put the files of the log back" in told
+    reported = capsys.readouterr().err
+    assert "the log has no file, although it had messages up to" in reported
+    assert "put the files of the log back" in reported
     assert tree(root) == before
     assert not root.with_name("other").exists()
 

@@ -174,14 +174,14 @@ def test_a_dry_run_says_what_the_repair_says(
     at: int, value: int, root: Path, stored: list[Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
     change(root, stored[30], at, value)
-    told = []
+    reported = []
     for words in (["--dry-run"], []):
         assert main(["fsck", str(root), "--repair", "rebuild-derived", *words]) == 1
-        told.append(capsys.readouterr().err)
-    assert told[0] == told[1]
-    assert f"(record {stored[30].physical_offset}): the record is marked as message" in told[0]
-    assert "nothing was changed; restore the file from a copy, or copy every good" in told[0]
-    assert "'firetrail salvage STORE --into DIR'" in told[0]
+        reported.append(capsys.readouterr().err)
+    assert reported[0] == reported[1]
+    assert f"(record {stored[30].physical_offset}): the record is marked as message" in reported[0]
+    assert "nothing was changed; restore the file from a copy, or copy every good" in reported[0]
+    assert "'firetrail salvage STORE --into DIR'" in reported[0]
     assert not list(root.glob("repair-*"))
 
 
@@ -201,8 +201,8 @@ def test_a_salvage_reports_them(
         "but is 13",
     ]
     assert main(["salvage", str(root), "--into", str(tmp_path / "two"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["misplaced"]
-    assert [(record["physical_offset"], record["number"]) for record in told] == places(root)
+    reported = json.loads(capsys.readouterr().out)["misplaced"]
+    assert [(record["physical_offset"], record["number"]) for record in reported] == places(root)
 
 
 def test_no_more_lines_than_fit(
@@ -257,13 +257,13 @@ def test_a_put_that_cannot_be_dispatched(
     with pytest.raises(StoreReadOnlyError) as caught:
         store.put(Message("T", b"refused"))
     # fsck names the repair, as tested for every kind of problem.
-    told = "'firetrail fsck STORE' says which, and names the repair; reads continue"
-    assert str(caught.value).endswith(told) and "rebuild-derived" not in str(caught.value)
+    reported = "'firetrail fsck STORE' says which, and names the repair; reads continue"
+    assert str(caught.value).endswith(reported) and "rebuild-derived" not in str(caught.value)
     with pytest.raises(FlushFailedError):
         store.close()
     assert main(["fsck", str(root)]) == 1
-    told = capsys.readouterr().out
-    assert f"to repair it: 'firetrail salvage {root} --into DIR'" in told
+    reported = capsys.readouterr().out
+    assert f"to repair it: 'firetrail salvage {root} --into DIR'" in reported
     assert main(["salvage", str(root), "--into", str(tmp_path / "saved")]) == 0
     with Store.open(tmp_path / "saved", CONFIG) as store:
         assert [message.body for message in store.read("T")][:5] == [b"%d" % n for n in range(5)]

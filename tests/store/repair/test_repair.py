@@ -161,8 +161,8 @@ def test_a_store_in_use_is_left_alone(root: Path) -> None:
 def test_the_repair_command(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flip(root / "commitlog" / f"{4096:020d}", 4)
     assert main(["fsck", str(root), "--repair", "truncate-log", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] and told["repaired"]
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["ok"] and reported["repaired"]
 
 
 def test_a_repair_must_be_chosen(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -276,8 +276,8 @@ def test_queue_offsets_continue_after_a_repair(root: Path) -> None:
     damage = root / "commitlog" / f"{low:020d}"
     flip(damage, 4)
     done = repaired(root, Repair.TRUNCATE_LOG)
-    told = "queue old/0 has no messages in the log and continues with number 1"
-    assert any(told in line for line in done)
+    reported = "queue old/0 has no messages in the log and continues with number 1"
+    assert any(reported in line for line in done)
     with Store.open(root) as store:
         assert store.put(Message("old", b"next")).queue_offset == 1
         assert store.put(Message("T", b"next")).queue_offset > MESSAGES

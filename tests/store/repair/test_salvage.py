@@ -71,7 +71,7 @@ def file_sizes(root: Path) -> set[tuple[str, int]]:
 
 
 def test_the_new_store_has_files_of_the_same_size(tmp_path: Path) -> None:
-    """Even if nothing stands before the damage from which the sizes could be seen."""
+    """This holds even if no good record before the damage shows the sizes."""
     root, target = tmp_path / "store", tmp_path / "saved"
     stored = filled(root)
     spoil(root, stored[0], 4)
@@ -173,9 +173,9 @@ def test_the_salvage_command_says_what_was_saved(
     )
     assert f"ok: {COUNT + 1} messages" in last
     assert main(["salvage", str(root), "--into", str(tmp_path / "two"), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["damaged_at"], told["saved"], told["left_out"]) == (place, 91, 0)
-    assert told["check"]["ok"] and told["positions"] == []
+    reported = json.loads(capsys.readouterr().out)
+    assert (reported["damaged_at"], reported["saved"], reported["left_out"]) == (place, 91, 0)
+    assert reported["check"]["ok"] and reported["positions"] == []
 
 
 @pytest.mark.parametrize("expired", [False, True])
@@ -203,8 +203,8 @@ def test_a_store_in_use_is_not_called_good(
     filled(root)
     with Store.open(root, CONFIG):
         assert main(["salvage", str(root), "--into", str(tmp_path / "saved")]) == 2
-        told = capsys.readouterr().err
-        assert "has the store open; stop it first" in told and "good to its end" not in told
+        reported = capsys.readouterr().err
+        assert "has the store open; stop it first" in reported and "good to its end" not in reported
         assert main(["fsck", str(root), "--repair", "truncate-log", "--dry-run"]) == 2
         assert "has the store open; stop it first" in capsys.readouterr().err
     assert not (tmp_path / "saved").exists()

@@ -201,7 +201,7 @@ class TestRefused:
 
 
 class Killed(BaseException):
-    """Stands for the end of a killed process."""
+    """Simulates the kill of a process."""
 
 
 @pytest.mark.parametrize("survived", [0, 1, 2])
