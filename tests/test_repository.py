@@ -14,6 +14,24 @@ ROOT = Path(__file__).parent.parent
 LINES_MAX = 450
 """Lines of a module. Most stay below 400; beyond this a module holds two things."""
 
+PARAMETERS_MAX = 6
+"""Parameters of a constructor. Parts that need more get an object with what they share."""
+LONG_CONSTRUCTORS = {
+    "Broker": "every parameter but the folder is an option that users give by name",
+    "PushConsumer": "every parameter after the listener is an option that users give by name",
+    "Message": "the fields of a message",
+    "PutResult": "the fields of a result",
+    "GetResult": "the fields of a result",
+    "ConsumeQueue": "names the files of one queue, and how they are opened",
+    "SegmentQueue": "names the files of one byte range, and how they are opened",
+    "Segment": "names one file, and how it is opened",
+    "LogWalk": "the range of a walk, and options that callers give by name",
+    "Picker": "the conditions of one search, which compiled code tests per record",
+    "QueueCursor": "the limits of one read, which compiled code tests per message",
+    "Selection": "the limits of one read, which compiled code tests per message",
+}
+"""Classes with more parameters than that, and the reason: theirs are values, not other parts."""
+
 # Where packages come from is each user's own setting.
 REGISTRY = re.compile(
     r"pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org/|maven\.apache\.org/maven2"
@@ -143,3 +161,27 @@ def test_the_logger_of_a_module_has_one_name() -> None:
     found = {name: own.findall(text) for name, text in modules().items() if name.startswith("src/")}
     assert sum(names == ["_log"] for names in found.values()) > 30
     assert not {name: names for name, names in found.items() if names not in ([], ["_log"])}
+
+
+def test_constructors_take_few_parameters() -> None:
+    sources = [ast.parse(text) for name, text in modules().items() if name.startswith("src/")]
+    counts = dict(found for source in sources for found in constructors(source))
+    assert len(counts) > 200
+    long = {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
+    assert long.keys() == LONG_CONSTRUCTORS.keys()
+
+
+def constructors(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names of classes, and how many parameters their constructors have."""
+    classes = (node for node in ast.walk(module) if isinstance(node, ast.ClassDef))
+    for node in classes:
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                given = member.args
+                count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+                yield node.name, count
+
+
+def test_parameters_by_name_count_and_self_does_not() -> None:
+    module = ast.parse("class A:\n def __init__(self, a, /, b, *, c=1): ...")
+    assert list(constructors(module)) == [("A", 3)]

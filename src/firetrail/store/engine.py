@@ -35,6 +35,7 @@ from firetrail.store.lifecycle.recovery import EVERYTHING, Recovery, RecoveryRep
 from firetrail.store.lifecycle.restoration import Lost, RecoveredRuns, Restoration
 from firetrail.store.lifecycle.retention import Retention
 from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.store.lifecycle.store_parts import StoreParts
 from firetrail.store.lifecycle.watermark import (
     Watermark,
     WatermarkFile,
@@ -96,6 +97,7 @@ class Engine:
         self.index = Index(system, root, geometry) if config.index_enabled else None
         if self.index is not None:
             self._resources.callback(self.index.close)
+        self._parts = StoreParts(system, self.root, live, self.log, self.queues, self.index)
         self._abort = AbortFile(system, root)
         self.recovery = self._recover()
         self.light_numbers = LightNumbers(self.queues)
@@ -106,13 +108,7 @@ class Engine:
         self.dispatcher.listeners.append(self.arrivals.notice)
         self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
-            self.log,
-            self.queues,
-            self.index,
-            self.gate,
-            live,
-            self._settled,
-            self.inventory.note_retention,
+            self._parts, self.gate, self._settled, self.inventory.note_retention
         )
 
     def _recover(self) -> RecoveryReport:
@@ -131,13 +127,9 @@ class Engine:
             self.root,
             self.queues.pairs(),
             partial(store_time_at, self.log.queue),
-            self.inventory.noted,
-            listed=listed,
-            closed=clean,
+            self.inventory.noted.listed_queues(listed=listed, closed=clean),
         )
-        restoration = Restoration(
-            self.system, self.root, self.log.queue, self.queues, self.index, self.inventory, catalog
-        )
+        restoration = Restoration(self._parts, self.inventory, catalog)
         batched = self.batched = catalog.batches
         lost = restoration.find_lost(listed=listed).without(batched)
         self._is_listed = clean and listed and lost == Lost()
@@ -216,14 +208,11 @@ class Engine:
         watermark_file = WatermarkFile(self.system, self.root)
         self._resources.callback(watermark_file.close)
         self.housekeeper = Housekeeper(
-            self.log,
-            self.queues,
-            self.index,
+            self._parts,
             self.dispatcher,
             watermark_file,
             self.retention,
             self.inventory,
-            self.live,
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)

@@ -56,11 +56,9 @@ def rebuilt(root: Path, target: Path) -> Rebuilt:
 def catalog_of(
     root: Path, *folders: QueueKey, inventory: Inventory = NOT_LISTED, closed: bool = False
 ) -> Catalog:
-    listed = inventory is not NOT_LISTED
+    known = inventory.listed_queues(listed=inventory is not NOT_LISTED, closed=closed)
     times: dict[int, int] = {}  # no record has a known store time
-    return Catalog(
-        System().files, root, folders, times.get, inventory, listed=listed, closed=closed
-    )
+    return Catalog(System().files, root, folders, times.get, known)
 
 
 def spoil(root: Path, *bodies: bytes) -> None:

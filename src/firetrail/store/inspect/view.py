@@ -409,14 +409,13 @@ class StoreView:
         is_java = last_held_by_java(self.system, self.root)
         known = Inventory() if is_java else read_inventory(self.system, self.root)
         closed = self.state is StoreState.CLOSED
+        listed = known.is_current(closed, self.watermark)
         return Catalog(
             self.system.files,
             self.root,
             self.queues.pairs(),
             partial(store_time_at, self.log),
-            known,
-            listed=known.is_current(closed, self.watermark),
-            closed=closed,
+            known.listed_queues(listed=listed, closed=closed),
         )
 
     # -- reading ------------------------------------------------------------------------------

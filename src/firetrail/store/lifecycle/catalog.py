@@ -21,7 +21,7 @@ from firetrail.format.names import (
     SCHEDULE_TOPIC,
     TOPICS_JSON,
 )
-from firetrail.store.lifecycle.inventory import Inventory
+from firetrail.store.lifecycle.inventory import ListedQueues
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
@@ -49,9 +49,7 @@ class Catalog:
         root: The folder of the store.
         folders: The queues that have a folder.
         store_time: Returns the store time (ms) of the record at a physical offset.
-        inventory: The list of the store's files; an empty one if Java has written the store since.
-        listed: Whether the inventory describes the store as it was left.
-        closed: Whether the store was closed since; then the inventory is complete.
+        known: What the inventory proves; that of an empty one if Java has written the store since.
     """
 
     def __init__(
@@ -60,17 +58,12 @@ class Catalog:
         root: Path,
         folders: Iterable[QueueKey],
         store_time: Callable[[int], int | None],
-        inventory: Inventory,
-        *,
-        listed: bool,
-        closed: bool,
+        known: ListedQueues,
     ) -> None:
-        # An interrupted rebuild leaves an inventory that is not valid but lists what must exist.
-        must_exist = inventory.queues if listed or inventory.is_rebuilding else ()
-        self._queues = frozenset((*folders, *must_exist))
+        self._queues = known.keys.union(folders)
         self._with_queues = {topic for topic, _ in self._queues}
-        self._complete_to = inventory.durable_offset if listed and closed else 0
-        self._removed = inventory.removed
+        self._complete_to = known.complete_to
+        self._removed = known.removed
         self._store_time = store_time
         self._content = _read(files, root / CONFIG / TOPICS_JSON)
         batches = frozenset(files.names(root / BATCH_CONSUME_QUEUE))

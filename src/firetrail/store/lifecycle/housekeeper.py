@@ -10,15 +10,11 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
 from firetrail.errors import DiskFullError
-from firetrail.settings.table import Live
-from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch.dispatcher import Dispatcher
-from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.inventory import InventoryFile
 from firetrail.store.lifecycle.retention import Retention
+from firetrail.store.lifecycle.store_parts import StoreParts
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
-from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.queues.table import QueueTable
 from firetrail.system import NO_DESCRIPTOR
 
 FEW_QUEUES = 64
@@ -38,26 +34,23 @@ class Housekeeper:
 
     def __init__(
         self,
-        log: CommitLog,
-        queues: QueueTable,
-        index: Index | None,
+        parts: StoreParts,
         dispatcher: Dispatcher,
         watermark_file: WatermarkFile,
         retention: Retention,
         inventory: InventoryFile,
-        config: Live[StoreConfig],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        self._log = log
-        self._queues = queues
-        self._index = index
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = index = parts.index
         self._dispatcher = dispatcher
         self._file = watermark_file
         self._retention = retention
         self._inventory = inventory
-        self._live = config
+        self._live = parts.live
         self._on_failure = on_failure
-        self._clock = log.queue.system.clock
+        self._clock = parts.system.clock
         self._stop = threading.Event()
         self._flushing = threading.Lock()  # a flush must not count what another one still syncs
         self._failed = False

@@ -77,6 +77,17 @@ class FileSizes(NamedTuple):
     index_entries: int = 0
 
 
+class ListedQueues(NamedTuple):
+    """What an inventory proves about the queues of a store."""
+
+    keys: frozenset[QueueKey]
+    """Queues that must exist."""
+    complete_to: int
+    """Every queue with messages in the log before this physical offset is listed."""
+    removed: Mapping[str, int]
+    """Deleted topics, and the physical offset after their last message."""
+
+
 class Inventory(NamedTuple):
     """The files that must exist, and how much they hold."""
 
@@ -105,6 +116,17 @@ class Inventory(NamedTuple):
         if clean:
             return watermark.clean and watermark.durable_offset == self.durable_offset
         return self.durable_offset <= watermark.durable_offset
+
+    def listed_queues(self, *, listed: bool, closed: bool) -> ListedQueues:
+        """Return what this proves about queues.
+
+        Args:
+            listed: Whether the inventory describes the store as it was left.
+            closed: Whether the store was closed since; then the inventory is complete.
+        """
+        # An interrupted rebuild leaves an inventory that is not valid but lists what must exist.
+        keys = frozenset(self.queues if listed or self.is_rebuilding else ())
+        return ListedQueues(keys, self.durable_offset if listed and closed else 0, self.removed)
 
     def without(self, topic: str, end: int) -> Inventory:
         """Return the inventory after a topic is deleted whose messages are before ``end``."""

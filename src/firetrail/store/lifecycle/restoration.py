@@ -19,20 +19,18 @@ from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, TOPICS_FILE, is_queue
 from firetrail.format.unit import decode_unit
 from firetrail.storage.parallel import map_in_threads
-from firetrail.storage.queue import SegmentQueue
 from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver
-from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.lifecycle.evidence import Evidence, positions
 from firetrail.store.lifecycle.inventory import Inventory, InventoryFile, index_sizes
 from firetrail.store.lifecycle.recovery import RecoveryReport
 from firetrail.store.lifecycle.removals import find_removal
+from firetrail.store.lifecycle.store_parts import StoreParts
 from firetrail.store.log.progress import ProgressLog
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import gap_detail
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import Extent, QueueKey, QueueTable
-from firetrail.system import System
 from firetrail.text import some_of
 
 _log = logging.getLogger(__name__)
@@ -99,26 +97,17 @@ class RecoveredRuns:
 class Restoration:
     """Finds missing queues and index files, and derives them from the log."""
 
-    def __init__(
-        self,
-        system: System,
-        root: Path,
-        log: SegmentQueue,
-        queues: QueueTable,
-        index: Index | None,
-        inventory: InventoryFile,
-        catalog: Catalog,
-    ) -> None:
-        self._system = system
-        self._root = root
-        self._log = log
-        self._queues = queues
-        self._index = index
+    def __init__(self, parts: StoreParts, inventory: InventoryFile, catalog: Catalog) -> None:
+        self._system = parts.system
+        self._root = parts.root
+        self._log = parts.log.queue
+        self._queues = parts.queues
+        self._index = parts.index
         self._inventory = inventory
         self._catalog = catalog
         self._known = inventory.noted
-        self._had_index = bool(index_sizes(system, root))
-        self._had_queues = queues.count > 0
+        self._had_index = bool(index_sizes(parts.system, parts.root))
+        self._had_queues = parts.queues.count > 0
         self._gaps: set[QueueKey] = set()
 
     # -- before recovery: what can be seen from names and lengths ------------------------------

@@ -14,15 +14,12 @@ from collections.abc import Callable
 from datetime import datetime
 
 from firetrail.format.names import OFFSET_MAX
-from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
-from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.archive_marks import archived_offset
 from firetrail.store.lifecycle.gate import Closure, Gate
-from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.lifecycle.store_parts import StoreParts
 from firetrail.text import human_size
 
 HOUR_MS = 3_600_000
@@ -36,28 +33,25 @@ class Retention:
 
     def __init__(
         self,
-        log: CommitLog,
-        queues: QueueTable,
-        index: Index | None,
+        parts: StoreParts,
         gate: Gate,
-        config: Live[StoreConfig],
         settled: Callable[[], int],
         note_begin: Callable[[int], None],
     ) -> None:
         """``note_begin`` records durably where the log will begin, before a file is deleted."""
-        self._log = log
-        self._queues = queues
-        self._index = index
+        self._log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
         self._gate = gate
-        self._live = config
+        self._live = parts.live
         self._settled = settled
         self._note_begin = note_begin
         self.guard = threading.Lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
-        self._system = log.queue.system
+        self._system = parts.system
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
-        self._followed = log.min_offset
+        self._followed = parts.log.min_offset
         self._waiting: set[SegmentQueue] = set()  # have removed files that are still being read
 
     def round(self) -> int:

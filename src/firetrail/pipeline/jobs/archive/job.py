@@ -119,9 +119,9 @@ def archive(
     with folder.locked(token):
         with StoreView.open(Path(store).absolute()) as view:
             kind = table_of(format, folder)
-            chosen = _layout(layout)
-            run = _ArchiveRun(spark, view, folder, kind, token, chosen, split_bytes, on_plan)
-            done = run.archive(allow_gap)
+            options = _ArchiveOptions(_layout(layout), split_bytes, allow_gap, on_plan)
+            run = _ArchiveRun(spark, view, folder, kind, token, options)
+            done = run.archive()
         return run.compact(done) if compaction else done
 
 
@@ -155,6 +155,15 @@ def follow(
             SYSTEM.clock.sleep_ms(round(1000 * max(begun + every_s - SYSTEM.clock.monotonic(), 0)))
 
 
+class _ArchiveOptions(NamedTuple):
+    """The arguments of :func:`archive` that change what a run does."""
+
+    layout: LakeLayout | None
+    split_bytes: int | None
+    allow_gap: bool
+    on_plan: OnPlan
+
+
 class _ArchiveRun:
     """One run over a store and a lake that this job has locked."""
 
@@ -165,24 +174,20 @@ class _ArchiveRun:
         lake: Lake,
         table: LakeTable,
         token: str,
-        layout: LakeLayout | None,
-        split_bytes: int | None,
-        on_plan: OnPlan,
+        options: _ArchiveOptions,
     ) -> None:
         self._spark = spark
         self._view = view
         self._lake = lake
         self._table = table
-        self._layout = layout
-        self._split_bytes = split_bytes
-        self._on_plan = on_plan
         self._token = token
+        self._options = options
 
-    def archive(self, allow_gap: bool) -> Archived:
+    def archive(self) -> Archived:
         """Copy the new records and publish them."""
         manifest = self._manifest()
         manifest, removed = self._remove_strays(manifest)
-        start, end = self._new_part(manifest, allow_gap)
+        start, end = self._new_part(manifest)
         written = self._write(start, end, manifest.layout) if start < end else []
         files = [file for part in written for file in part.files]
         messages = sum(part.messages for part in written)
@@ -222,7 +227,7 @@ class _ArchiveRun:
         self._table.settle()
         found = self._lake.manifest()
         if found is None:
-            layout = self._layout or LakeLayout.DAY
+            layout = self._options.layout or LakeLayout.DAY
             manifest = Manifest.new(self._table.kind, _facts(self._view), layout)
             self._lake.publish(manifest)
             return manifest
@@ -231,10 +236,10 @@ class _ArchiveRun:
                 f"{self._lake.place}: is an archive with the format {found.table}, not "
                 f"{self._table.kind}; use --format {found.table}, or another folder"
             )
-        if self._layout not in (None, found.layout):
+        if self._options.layout not in (None, found.layout):
             raise LakeError(
                 f"{self._lake.place}: is an archive with the layout {found.layout}, not "
-                f"{self._layout}; continue without --layout, or use another folder"
+                f"{self._options.layout}; continue without --layout, or use another folder"
             )
         self._check_identity(found)
         return found
@@ -264,7 +269,7 @@ class _ArchiveRun:
 
     # -- what is new --------------------------------------------------------------------------
 
-    def _new_part(self, manifest: Manifest, allow_gap: bool) -> tuple[int, int]:
+    def _new_part(self, manifest: Manifest) -> tuple[int, int]:
         view = self._view
         end = safe_end(view)
         start = manifest.end
@@ -272,7 +277,7 @@ class _ArchiveRun:
             return view.log.min_offset, max(end, view.log.min_offset)
         if start >= view.log.min_offset:
             return start, max(start, end)
-        if not allow_gap:
+        if not self._options.allow_gap:
             raise LakeError(
                 f"{view.root}: the log begins at {view.log.min_offset}, but {self._lake.place} "
                 f"ends at {start}: the records in between were deleted before they were archived; "
@@ -281,7 +286,7 @@ class _ArchiveRun:
         return view.log.min_offset, max(end, view.log.min_offset)
 
     def _write(self, start: int, end: int, layout: LakeLayout) -> list[WrittenPart]:
-        splits = plan_log(self._view, start, end, split_bytes=self._split_bytes)
+        splits = plan_log(self._view, start, end, split_bytes=self._options.split_bytes)
         parts = [
             ArchivePart(
                 split.store,
@@ -295,7 +300,7 @@ class _ArchiveRun:
             )
             for split in splits
         ]
-        progress = self._on_plan(len(parts))
+        progress = self._options.on_plan(len(parts))
         written = run_tasks(
             self._spark, archive_part, parts, name=f"archive {self._view.root}", progress=progress
         )
