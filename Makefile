@@ -67,7 +67,7 @@ $(FUZZ)/.installed: Makefile
 	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 orjson lz4 zstandard
 	@touch $@
 
-fuzz: $(FUZZ)/.installed ## Feed made-up input to all that decodes what peers send, for FUZZ_S seconds
+fuzz: $(FUZZ)/.installed ## Feed generated input to all decoders of network data for FUZZ_S seconds
 	@mkdir -p build/fuzz
 	PYTHONPATH=src FIRETRAIL_PURE=1 $(FUZZ)/bin/python fuzz/wire.py build/fuzz \
 	    -artifact_prefix=build/ -max_total_time=$(FUZZ_S) -rss_limit_mb=1024 -timeout=10

@@ -247,10 +247,10 @@ def serve() -> None:
     """Start a broker, and run a client against it, RocketMQ's own if it is installed."""
     with BackgroundBroker() as broker:
         if STOCK_CLIENT.is_dir():
-            heading("A broker, and RocketMQ's own C++ client, which does not notice")
+            heading("A broker: RocketMQ's own C++ client works with it unchanged")
             program = "hello_cpp.py"
         else:
-            heading("A broker, and Firetrail's client (make demo installs a stock one)")
+            heading("A broker and Firetrail's client (make demo installs a stock one)")
             program = "hello_firetrail.py"
         print(f"  name server {broker.namesrv}, broker {broker.address}")
         print(f"  $ python examples/clients/{program} {broker.namesrv}", flush=True)

@@ -1,8 +1,8 @@
 """The only access to the operating system: files, syncs, locks and the clock.
 
 The store reaches the operating system through a :class:`System` that it is given. Tests replace it
-to make a disk full, a sync fail or a clock run backwards. Nothing here retries, and nothing
-swallows an error.
+to make a disk full, a sync fail or a clock run backwards. Nothing here retries, and only advice to
+the kernel, which affects speed alone, may fail without an error.
 
 A sync is ``fdatasync``: on Linux it covers pages that were written through a mapping, and it
 releases the GIL, which ``mmap.flush`` does not.
@@ -447,4 +447,4 @@ class System:
 
 
 SYSTEM = System()
-"""The operating system of this process, the default wherever a System can be given."""
+"""The operating system of this process, which is the default :class:`System`."""

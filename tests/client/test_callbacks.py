@@ -45,7 +45,7 @@ class Consumer:
     def notice_change(self) -> None:
         self.calls.append("change")
 
-    async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def continue_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         self.calls.append(offsets)
 
     async def consume_now(self, message: Received) -> BaseException | None:

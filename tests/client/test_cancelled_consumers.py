@@ -101,7 +101,7 @@ async def test_a_cancelled_change_of_the_invisible_time_loses_no_message(namesrv
 
 
 @pytest.mark.parametrize("in_order", [False, True], ids=["concurrent", "in order"])
-@pytest.mark.parametrize("call", ["commit", "rebalance", "go_on_at", "open", "close"])
+@pytest.mark.parametrize("call", ["commit", "rebalance", "continue_at", "open", "close"])
 async def test_cancelled_calls_of_a_push_consumer_skip_no_message(
     namesrv: str, call: str, in_order: bool
 ) -> None:
@@ -126,8 +126,8 @@ async def test_cancelled_calls_of_a_push_consumer_skip_no_message(
         return all(len(set(heard[queue])) == end for queue, end in ends.items())
 
     def work(consumer: PushConsumer) -> Coroutine[Any, Any, None]:
-        if call == "go_on_at":  # at the current offset, so some messages may be redelivered
-            return consumer.go_on_at({q: t.offset for q, t in consumer.assigned.items()})
+        if call == "continue_at":  # at the current offset, so some messages may be redelivered
+            return consumer.continue_at({q: t.offset for q, t in consumer.assigned.items()})
         method: Callable[[], Coroutine[Any, Any, None]] = getattr(consumer, call)
         return method()
 

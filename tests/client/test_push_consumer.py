@@ -177,13 +177,13 @@ async def test_a_close_waits_for_running_listeners(namesrv: str) -> None:
         assert sum(offset or 0 for offset in committed) == 1
 
 
-async def test_go_on_at_redelivers_messages(namesrv: str) -> None:
+async def test_continue_at_redelivers_messages(namesrv: str) -> None:
     heard = Heard()
     await fill(namesrv, "T", 8)
     async with PushConsumer(namesrv, "G", heard, {"T": "*"}, start=FIRST) as consumer:
         await until(lambda: len(heard.messages) >= 8)
         queue = MessageQueue("T", "broker-a", 2)
-        await consumer.go_on_at({queue: 1, MessageQueue("T", "elsewhere", 0): 0})
+        await consumer.continue_at({queue: 1, MessageQueue("T", "elsewhere", 0): 0})
         await until(lambda: len(heard.messages) >= 9)
         assert (heard.messages[8].queue, heard.messages[8].queue_offset) == (queue, 1)
 

@@ -149,7 +149,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         **{"max_retries": (*NUMBER_OR_NONE, 2**31), "offsets_folder": (5, "folder")},
         "instance": (*TEXT, "a/b", "../x"),
     },
-    "PushConsumer.go_on_at": {
+    "PushConsumer.continue_at": {
         "offsets": (None, [QUEUE], {"T": 0}, *({QUEUE: each} for each in NUMBER))
     },
     "PushConsumer.consume_now": {"message": (None, b"", Message("T", b""))},

@@ -134,7 +134,7 @@ def test_lists_of_what_is_not_on_disk_are_found(monkeypatch: pytest.MonkeyPatch)
 
 
 def not_noted(patch: pytest.MonkeyPatch) -> None:
-    """Let the mutant rebuild without noting it first."""
+    """Do not record which files are being derived again before they are complete."""
     patch.setattr(inventory, "write_inventory", lambda *args: None)
 
 

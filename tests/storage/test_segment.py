@@ -298,14 +298,14 @@ class TestTruncate:
         assert (segment.wrote, segment.committed, segment.flushed) == (100, 100, 100)
         assert machine.files.count("sync") == 1
 
-    def test_writes_nothing_where_nothing_stands(self, segment: Segment, machine: Machine) -> None:
+    def test_writes_nothing_if_the_tail_is_empty(self, segment: Segment, machine: Machine) -> None:
         self.fill(segment, 99)
         machine.files.forget()
         assert segment.truncate(100) == 0
         assert machine.files.count("write_zeros") == 0
         assert machine.files.count("sync") == 0
 
-    def test_space_is_made_sure_of_again_behind_it(self, segment: Segment) -> None:
+    def test_truncation_forgets_allocated_space(self, segment: Segment) -> None:
         """A file of the Java store has holes: the bytes before one do not tell what follows it."""
         self.fill(segment)
         segment.truncate(PAGE_SIZE)

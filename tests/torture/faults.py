@@ -92,7 +92,7 @@ class Faults:
     """The rules for the processes that are started with :attr:`environment`."""
 
     def __init__(self, file: Path, root: Path) -> None:
-        """``file`` is made; only what lies below ``root`` is concerned."""
+        """Create ``file``. Only paths below ``root`` are affected."""
         file.write_bytes(bytes(HEAD.size + RULES * RULE.size))
         with file.open("r+b") as opened:
             self._shared = mmap.mmap(opened.fileno(), 0)

@@ -47,7 +47,7 @@ SPLIT_BYTES = 4096
 
 
 class Alone:
-    """In the place of Spark: tasks run one after the other in this process, which is forked."""
+    """A substitute for Spark that runs tasks one after the other in this (forked) process."""
 
     sparkContext = SimpleNamespace(defaultParallelism=2)
 
@@ -79,7 +79,7 @@ class Job:
     name = ""
 
     def prepare(self, folder: Path) -> None:
-        """Make what the job reads."""
+        """Create the input of the job."""
         with Store.open(folder / "source", small_config()) as store:
             for number in range(MESSAGES):
                 topic = ("orders", "others")[number % 2]
@@ -87,7 +87,7 @@ class Job:
                 store.put(Message(topic, body, keys=[f"k{number}"], queue_id=number // 2 % 2))
 
     def run(self, spark: Any, folder: Path) -> None:
-        """Do it, or what is left of it to do."""
+        """Run the job, or the rest of it after a kill."""
         raise NotImplementedError
 
     def check(self, folder: Path) -> None:
@@ -96,7 +96,7 @@ class Job:
 
 
 class Archive(Job):
-    """In several parts, whose files are then merged."""
+    """An archive written in several parts, whose files are then merged."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -132,7 +132,7 @@ class Archive(Job):
 
 
 class Replay(Job):
-    """In several commits, into a store that has messages already."""
+    """A replay in several commits into a store that already has messages."""
 
     name = "replay"
 
@@ -159,7 +159,7 @@ class Replay(Job):
 
 
 class Restore(Job):
-    """Of a whole archive."""
+    """A restore of a whole archive."""
 
     name = "restore"
 
@@ -185,7 +185,7 @@ class Restore(Job):
 
 
 class Rebuild(Job):
-    """Of queues and index, into another folder."""
+    """A rebuild of queues and index in another folder."""
 
     name = "rebuild"
 
@@ -199,7 +199,7 @@ class Rebuild(Job):
 
 
 class RebuildInPlace(Job):
-    """Of a store whose queues are damaged."""
+    """A repair of a store whose queues are damaged."""
 
     name = "rebuild in place"
 
@@ -219,7 +219,7 @@ class RebuildInPlace(Job):
 
 
 class Sink(Job):
-    """One write of two tasks, known by its id."""
+    """A batch write by two tasks, identified by its write id."""
 
     name = "sink"
 
@@ -248,7 +248,7 @@ class Sink(Job):
 
 
 class Stream(Job):
-    """From store to store, in several batches."""
+    """A stream from one store to another in several batches."""
 
     name = "stream"
 
@@ -270,7 +270,7 @@ class Stream(Job):
         query.awaitTermination()
 
     def _run_alone(self, folder: Path) -> None:
-        """As Spark does that was killed before it noted a commit: from the first batch on."""
+        """Repeat from the first batch, as Spark does after a kill before it recorded the commit."""
         options = {"path": str(folder / "target"), "checkpointLocation": "c"}
         given = columns.parse_options(options, stream=True)
         found = [raw.body for raw in log_of(folder / "source")]
@@ -287,7 +287,7 @@ class Stream(Job):
 
 
 class StreamToFiles(Job):
-    """From a store to files of Spark's own sink."""
+    """A stream from a store to the files of Spark's own sink."""
 
     name = "stream to files"
 
@@ -324,9 +324,9 @@ WITHOUT_SPARK: dict[str, Job] = {
         Stream(),
     )
 }
-"""Those that can run in one process."""
+"""The jobs that can run in one process."""
 ON_SPARK_ONLY = ("sink", "stream", "stream to files")
-"""Those of which Spark's own process does a part, or has files."""
+"""The jobs in which Spark's own process does a part of the work or keeps files."""
 JOBS = WITHOUT_SPARK | {"stream to files": StreamToFiles()}
 
 

@@ -42,7 +42,7 @@ class Sent:
     ended: bool = False
     """Whether no client waits for the answer any more: if it is not stored now, it never may be."""
     place: tuple[int, int] | None = None
-    """Queue id and queue offset; of a delayed message not known."""
+    """Queue id and queue offset; None for delayed messages."""
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Ledger:
     seen: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     """By group: the messages that its consumers got."""
     reached: dict[MessageQueue, int] = field(default_factory=lambda: defaultdict(int))
-    """By queue: the offset before which the committing group has consumed everything."""
+    """Per queue: the committing group has consumed every offset below this one."""
     first: int = 0
     """Messages with lower numbers may be gone, because retention is at work."""
     lenient: bool = False
@@ -98,7 +98,7 @@ class Ledger:
         self.seen[group].add(serial_of(body))
 
     def check_body(self, where: str, body: bytes) -> None:
-        """Check that a client has sent a message with this body."""
+        """Raise a Violation unless a client sent a message with this body."""
         serial = serial_of(body)
         if serial >= len(self.sent) or body != self.body(serial):
             text = f"I2: {where} has a message that no client sent: {body[:40]!r}"

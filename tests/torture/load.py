@@ -66,14 +66,13 @@ class Load:
         self.serving = asyncio.Event()
         self.sending = asyncio.Event()
         self.lives = 0
-        """The number of times that the broker was started. Clients that see another number than
-        before start over."""
+        """The number of broker starts. Clients start over when it changes."""
         self.times_hold = True
-        """Whether the clock of the broker goes as that of its clients does."""
+        """Whether broker and clients agree on the time."""
         self.nothing_expires = True
         """Whether all messages stay in the log; otherwise retention may overtake consumers."""
         self.oks: dict[str, float] = {}
-        """By kind of request that needs the disk: when the last was begun that got an OK."""
+        """Per kind of request that needs the disk: start time of the last one that succeeded."""
         self.errors = Counter[str]()
         self.remarks = Counter[str]()
         self._failure: BaseException | None = None
@@ -246,7 +245,7 @@ class Load:
             self.fail(violation)
 
     async def _consume(self, topic: str) -> None:
-        """A member of a group of its own making: it begins each life at the committed offsets."""
+        """Consume as a group that manages its own offsets; restart at the committed ones."""
         position: dict[MessageQueue, int] = {}
         life = 0
 

@@ -125,7 +125,7 @@ def _workers() -> list[int]:
 
 @functools.cache
 def warm() -> Warm:
-    """The one of this process; it ends with it."""
+    """Return the Spark session of this process; it ends with the process."""
     folder = Path(tempfile.mkdtemp(prefix="firetrail-kills-", dir=scratch_parent()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     made = Warm(folder)
@@ -246,7 +246,7 @@ def kill_once(job: str, below: Path, number: int, who: str, spark: Any) -> str:
 
 @functools.cache
 def boundaries(job: str) -> int:
-    """Return how many boundaries a job has that is not killed."""
+    """Count the boundaries of a job that runs undisturbed."""
     spark = warm()
     spark.prepare(job)
     spark.begin()

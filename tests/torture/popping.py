@@ -56,7 +56,7 @@ class Popping(Use):
         self._tried: set[int] = set()
         """Messages that a consumer tried to acknowledge."""
         self.uncertain: set[int] = set()
-        """In the log at a kill and not final: they may come more than once from then on."""
+        """Messages that were not settled at a kill; they may be redelivered more than once."""
         self._consumers = [
             await resources.enter_async_context(
                 SimpleConsumer(
@@ -155,7 +155,7 @@ class Popping(Use):
         return {"pops acknowledged": len(self._ledger.seen[GROUP]), "of them final": final}
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Note the acknowledgements that a kill has made final; all others are uncertain."""
+        """Record which acknowledgements a kill made final; all others are uncertain."""
         saved = _saved_places(store)
         not_saved: set[int] = set()
         there: set[int] = set()

@@ -133,7 +133,7 @@ class BrokerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the process that runs."""
+        """The id of the running process."""
         assert self._process is not None
         return self._process.pid
 

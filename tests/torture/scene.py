@@ -63,7 +63,7 @@ class Scene:
         self.look()
 
     def look(self) -> None:
-        """At the files of a broker that has ended."""
+        """Check the files of a stopped broker."""
         self.load.look(self.broker.store, self.ledger.check_log(self.broker.store))
         self.ledger.check_files(self.broker.store)
 
@@ -73,7 +73,7 @@ class Scene:
         self.load.started()
 
     async def finish(self) -> None:
-        """Consumers get everything, the broker stops well, and all files agree."""
+        """Check that consumers get everything, the broker stops cleanly, and all files agree."""
         await self.load.drain()
         await self.check_reads()
         self.load.gone()
@@ -92,7 +92,7 @@ class Scene:
 async def scene(
     folder: Path, seed: int, conf: Mapping[str, object] | None = None
 ) -> AsyncIterator[Scene]:
-    """``firetrail up`` as one."""
+    """Run ``firetrail up`` as the broker of a scene."""
     broker, ledger = BrokerProcess(folder, conf), Ledger(seed)
     async with scene_of(broker, ledger, dict(conf or {}), USES) as stage:
         yield stage

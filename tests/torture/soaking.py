@@ -41,7 +41,7 @@ class Sample(NamedTuple):
 
 
 def sample(pid: int) -> Sample:
-    """Of a process."""
+    """Return the resources that a process uses now."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     anonymous = next(line for line in status if line.startswith("RssAnon"))
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()

@@ -37,7 +37,7 @@ class Kept:
     bodies: dict[tuple[int, int], bytes]
     """By queue id and queue offset."""
     offsets: set[int]
-    """That the group may have in queue 0: the last two saved."""
+    """Valid offsets of the group in queue 0: the last two that were saved."""
 
     @property
     def files(self) -> list[Path]:

@@ -43,7 +43,7 @@ class Deciding(Producer):
         return await self._send(draft, None, None), draft
 
     async def end(self, begun: tuple[SendResult, OutgoingMessage], outcome: Outcome) -> None:
-        """End it; returns when the broker has said that it has ended."""
+        """End the transaction; return when the broker has acknowledged the end."""
         address = self._session.address_of(begun[0].queue.broker_name)
         result, draft = begun
         header = end_header(self.group, draft, result, outcome)
@@ -60,7 +60,7 @@ class Transaction:
     begun: bool = False
     """The half message was acknowledged."""
     commits: int = 0
-    """How often a producer sent COMMIT."""
+    """The number of COMMITs that its producer sent."""
     ended_in: int | None = None
     """The life of the broker in which its end was acknowledged."""
     asked: int = 0
@@ -177,13 +177,13 @@ class Transacting(Use):
         ]
 
     def figures(self) -> dict[str, int]:
-        """Ends that were answered, and questions."""
+        """Return the numbers of acknowledged ends and of checks."""
         ended = sum(known.ended_in is not None for known in self.known.values())
         asked = sum(known.asked for known in self.known.values())
         return {"transactions ended": ended, "asked for": asked}
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Check the log: every copy of a message was committed, and every end is noted."""
+        """Check that all copies in the log were committed, and that acknowledged ends are there."""
         copies = Counter[int]()
         halves: dict[int, list[int]] = defaultdict(list)
         ended: set[int] = set()

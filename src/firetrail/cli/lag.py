@@ -16,7 +16,7 @@ from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Print the committed offset and the lag of a group for each queue of a topic, or of all topics that
-it has consumed from.
+it has consumed.
 
 Where the group is beyond the end of a queue, the lag is 0, and a line (the field "ahead" of --json)
 says how far. Messages that were deleted before the group consumed them are not part of the lag; a
@@ -65,7 +65,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         "topic",
         metavar="TOPIC",
         nargs="?",
-        help="name of the topic (default: all that the group has consumed from)",
+        help="name of the topic (default: all topics that the group has consumed)",
     )
     parser.add_argument("--watch", action="store_true", help="repeat every 2 seconds until Ctrl-C")
     parser.add_argument("--json", action="store_true", help="print one JSON object per queue")

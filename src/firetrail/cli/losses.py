@@ -45,7 +45,7 @@ def confirm(args: argparse.Namespace, loss: Loss) -> None:
     for line in loss_lines(loss, "will discard"):
         print(line, file=sys.stderr)
     print(
-        f"firetrail salvage {args.store} --into DIR would keep all that can be read.\n"
+        f"firetrail salvage {args.store} --into DIR keeps every readable message.\n"
         "Discard them? [y/N] ",
         end="",
         file=sys.stderr,

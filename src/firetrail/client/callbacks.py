@@ -39,7 +39,7 @@ class CallbackTarget(Protocol):
     def notice_change(self) -> None:
         """Rebalance soon, because the members of the group have changed."""
 
-    async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def continue_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at other offsets."""
 
     async def consume_now(self, message: Received) -> BaseException | None:
@@ -66,7 +66,7 @@ class CallbackHandlers:
 
     async def reset(self, connection: Connection, request: RemotingCommand) -> None:
         """Continue at the offsets in the request."""
-        await self._consumer.go_on_at(_offsets(request.content))
+        await self._consumer.continue_at(_offsets(request.content))
 
     def status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the offset of each assigned queue."""

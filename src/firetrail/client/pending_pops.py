@@ -38,7 +38,7 @@ class Ask(NamedTuple):
 
     @property
     def key(self) -> _Key:
-        """A key that is equal for pops that may get each other's messages."""
+        """A key that interchangeable pops share: one may return the messages of another."""
         return self.wanted.topic, self.broker_name, self.most, self.invisible_s
 
 

@@ -320,7 +320,7 @@ class PushConsumer(ClusterClient):
         else:
             await self._commits.advance(queue, taken, offset)
 
-    async def go_on_at(self, offsets: Mapping[MessageQueue, int]) -> None:
+    async def continue_at(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Continue at other offsets. Messages that are being consumed may be redelivered.
 
         If this call is cancelled, either all queues continue at the new offsets or none.

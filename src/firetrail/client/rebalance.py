@@ -23,7 +23,7 @@ VIRTUAL_NODES = 10
 def averagely(
     me: str, clients: Sequence[str], queues: Sequence[MessageQueue]
 ) -> list[MessageQueue]:
-    """Assign contiguous ranges of equal size; the first clients get one more if there is a rest.
+    """Assign contiguous ranges of equal size; a remainder goes to the first clients, one each.
 
     Args:
         me: the id of this client.

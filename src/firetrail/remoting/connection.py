@@ -1,7 +1,7 @@
 """A connection, the same on both sides: each may send requests and answer those of the other.
 
-Commands sent within one iteration of the event loop are written together. A peer that does not read
-its responses is not read from, until it does.
+Commands sent within one iteration of the event loop are written together. Requests are not read
+from a peer while it does not read its responses.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ URGENT = frozenset(
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
     }
 )
-"""Requests that are handled before all others, because clients would be considered dead."""
+"""Requests that are handled before all others, because a delay would make clients look dead."""
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 """RocketMQ's remark, which stock clients look for."""
 _SLICE = 128
@@ -149,9 +149,9 @@ class RemotingServer:
         """Accept the connection, or refuse it if there are too many."""
         if len(self.connections) >= self._limits.connections:
             _log.warning(
-                "the connection of %s is refused, because %d connections are open, the limit",
+                "refused a connection from %s: the limit of %d connections is reached",
                 connection.peer,
-                len(self.connections),
+                self._limits.connections,
             )
             connection.abort()
             return

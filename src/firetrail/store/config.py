@@ -279,7 +279,7 @@ class StoreConfig:
         10_000, "cleanResourceInterval", MS, "Pause between cleanup rounds."
     )
     delete_batch_max: int = RETENTION.live(
-        10, "deleteFileBatchMax", Whole(1, unit="files"), "Most files deleted per round."
+        10, "deleteFileBatchMax", Whole(1, unit="files"), "Maximum files deleted per round."
     )
     delete_interval_ms: int = RETENTION.live(
         100,
@@ -305,19 +305,19 @@ class StoreConfig:
         256 * KIB,
         "maxTransferBytesOnMessageInMemory",
         BYTES,
-        "Most bytes that a get returns of messages that are likely in memory.",
+        "Maximum number of bytes that a get returns of messages that are likely in memory.",
     )
     max_transfer_count_in_memory: int = READ.live(
         32,
         "maxTransferCountOnMessageInMemory",
         MESSAGES,
-        "Most messages that a get returns if they are likely in memory.",
+        "Maximum number of messages that a get returns if they are likely in memory.",
     )
     max_transfer_bytes_on_disk: int = READ.live(
-        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Most bytes of older messages."
+        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Maximum bytes of older messages."
     )
     max_transfer_count_on_disk: int = READ.live(
-        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Most messages, if they are older."
+        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Maximum number of older messages."
     )
     in_memory_ratio: float = READ(
         0.40,
@@ -329,8 +329,8 @@ class StoreConfig:
         16_000,
         "maxFilterMessageSize",
         Whole(layout.UNIT.size, unit="bytes"),
-        "Most consume-queue bytes that one get examines, 20 per message, unless it asks for more"
-        " messages than that.",
+        "Maximum consume-queue bytes that one get examines (20 per message), unless it asks for"
+        " more messages than that.",
     )
     offset_check_in_slave: bool = READ.live(
         False,
@@ -339,7 +339,7 @@ class StoreConfig:
         "On a slave, too, a get outside the queue returns the offset to continue from.",
     )
     max_query_count: int = READ.live(
-        64, "maxMsgsNumBatch", MESSAGES, "Most messages per query by key."
+        64, "maxMsgsNumBatch", MESSAGES, "Maximum number of messages per query by key."
     )
     default_query_count: int = READ.live(
         32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key without a maximum."

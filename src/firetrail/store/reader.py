@@ -1,7 +1,7 @@
 """Reads by queue offset, by physical offset or id, by key and by time.
 
-Results are slices of the mapped log; nothing is copied or decoded here. Statuses and next
-offsets of :meth:`Reader.get` follow the Java store's table, condition by condition.
+Results are slices of the mapped log. Statuses and next offsets of :meth:`Reader.get` follow the
+Java store's table, condition by condition.
 """
 
 from __future__ import annotations

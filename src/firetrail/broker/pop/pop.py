@@ -72,7 +72,7 @@ class Taken:
     counts: list[tuple[int, int, int]] = field(default_factory=list)
     """For pops in order: queue id, offset, and how often the message was popped before."""
     is_cut: bool = False
-    """Whether there may be matching messages after a long run of others that was not finished."""
+    """Whether the search stopped early, so that more matching messages may follow."""
 
     def add(
         self, is_retry: bool, queue_id: int, start: int, offsets: list[int], messages: Part

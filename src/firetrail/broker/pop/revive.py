@@ -35,7 +35,7 @@ BATCH_SIZE = 32
 """Checkpoints that are revived before the event loop runs other tasks; each may have 32
 messages."""
 PROPERTIES_MAX = MAX_PROPERTIES - 512
-"""Most bytes of properties that leave room for the receipt of the next pop."""
+"""Maximum size of the properties in bytes; the rest is for the receipt of the next pop."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ class ReviveService:
         self._checkpoints.ack(point, offsets, wait=False)
 
     def _message(self, point: PopCheckpoint, offset: int) -> Record | None:
-        """Return a message, None if it is deleted, or damaged, which is logged."""
+        """Return a message, or None if it was deleted or is damaged; damage is logged."""
         unit = self._store.unit(point.topic, point.queue_id, offset)
         try:
             return self._store.stored(unit.physical_offset) if unit is not None else None

@@ -3,8 +3,8 @@
 A half message waits in an internal topic. A commit puts the message into its real topic. Commit and
 rollback both store an end mark in another internal topic. If a producer does neither, the broker
 checks: it asks a producer of the group for the outcome. Before each check the half message is
-stored again at the end of its topic, with the number of checks, so that the oldest open one is
-never far back. While no producer of the group is connected, there are no checks and none is
+stored again at the end of its topic, with the number of checks, so that a start never reads far
+back. While no producer of the group is connected, there are no checks and none is
 counted: the half message waits for as long as the log is kept. The topics, and the offsets in them,
 are those of RocketMQ's broker.
 """
@@ -309,7 +309,7 @@ class Transactions:
         return next((one for one in producers if not one.connection.is_closed), None)
 
     def _stored(self, half: Half) -> Record | None:
-        """Return its record, None if it is deleted, or damaged, which is logged."""
+        """Return its record, or None if it was deleted or is damaged; damage is logged."""
         try:
             return self._store.stored(half.physical_offset)
         except StoreDamagedError as error:

@@ -130,7 +130,7 @@ class Chooser:
         return cls([found], units, wanted, has_units=True)
 
     def missed(self) -> tuple[QueueRange, int] | None:
-        """Return a range with units that lack their record, and the number of those that do not."""
+        """Return a range with units that lack their record, and how many of its units have one."""
         for number, part in enumerate(self._ranges or ()):
             seen = self.picker.seen(number)
             if seen != part.count:

@@ -41,7 +41,7 @@ SLICES_MAX = 32
 HELD_BYTES = 64 << 20
 """Limit for answers that wait for their turn; only the next one in turn may exceed it."""
 BATCH_BYTES = 4 << 20
-"""Bytes of records from which on they become a batch."""
+"""A batch is emitted once it has at least this many bytes of records."""
 IDLE_MAX = 6
 """Consecutive answers without progress after which the read fails."""
 IDLE_S = 0.2

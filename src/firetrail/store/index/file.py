@@ -116,7 +116,7 @@ class IndexFile:
         return max(count, 1) if count >= 0 else self.header.next_entry
 
     def append(self, entries: array[int] | memoryview, first: int, count: int) -> int:
-        """Append entries ``first`` to ``count`` while there is room; return the next one.
+        """Append entries from ``first`` on, as many as fit; return the index of the next one.
 
         After a DiskFullError none was appended.
         """

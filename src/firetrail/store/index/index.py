@@ -100,10 +100,10 @@ class Index:
         return 0, 0
 
     def append(self, entries: array[int], first: int, count: int) -> int:
-        """Append some of the entries ``first`` to ``count``; return the next one to append.
+        """Append entries from ``first`` on, as many as fit; return the index of the next one.
 
-        They were derived from the log after :attr:`end_offset`. After a DiskFullError none was
-        appended.
+        ``entries`` holds ``count`` entries, derived from the log after :attr:`end_offset`. After a
+        DiskFullError none was appended.
         """
         if not self.files or self.files[-1].is_full:
             self._roll()

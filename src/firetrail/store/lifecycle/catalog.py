@@ -84,8 +84,8 @@ class Catalog:
 
         That is so if it has no queues, and the list of topics was changed after the message was
         stored and lacks the topic. An older list proves nothing: it is saved after the first send
-        to a topic, not before it, and may come from a backup. Nor does any list prove something if
-        the topic is known to have been deleted before the message, but not after it.
+        to a topic, not before it, and may come from a backup. A list also proves nothing if the
+        topic is known to have been deleted before the message, but not after it.
         """
         if topic in self._with_queues or topic in self._listed.names or _is_internal(topic):
             return False

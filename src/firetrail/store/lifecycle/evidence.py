@@ -1,4 +1,4 @@
-"""What the log and the broker's files show that queues and index must contain.
+"""Evidence from the log and the broker's files of units and entries that must exist.
 
 This is for stores without a reliable list of their files: one that was never closed, one that a
 Java broker has written, or one that got new queues just before it was killed. A start samples a

@@ -139,7 +139,7 @@ class Lives:
           message before that comes after ``first``. The topic was deleted after that message. As
           the numbers from ``first`` to ``newest`` are consecutive, it was not deleted between them,
           and therefore after ``newest``. That another queue began again after ``newest`` does not
-          prove it: this queue may have got its messages first after the topic was created again.
+          prove it: this queue may have received its first messages after the topic was recreated.
 
         In case of doubt the queue is kept: messages of a deleted topic do less harm than lost ones.
         """

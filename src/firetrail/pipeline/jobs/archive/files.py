@@ -48,7 +48,7 @@ OWN_BYTES = 4 << 20
 SMALL_SHARE = 64
 """A topic with less than 1/64 of the bytes of a scan is gathered together with other small ones."""
 SHARED = ""
-"""Stands for the topic where rows belong to several."""
+"""Placeholder for the topic of rows and files that several topics share."""
 DAY_MS = 86_400_000
 
 PROPERTIES_OPEN = pa.field("properties_open", pa.bool_())
