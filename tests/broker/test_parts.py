@@ -5,7 +5,11 @@ import importlib
 import inspect
 import pkgutil
 
+import pytest
+
 import firetrail.broker
+from firetrail.broker.parts import combined
+from firetrail.remoting.codes import RequestCode
 
 COLLABORATORS_MAX = 6
 
@@ -25,3 +29,13 @@ def test_constructors_take_at_most_six_collaborators() -> None:
             if not issubclass(kind, tuple) and len(positional) > COLLABORATORS_MAX:
                 long.append(f"{module.name}.{name}")
     assert not long
+
+
+def answer(*_: object) -> None: ...
+
+
+def test_two_handlers_of_one_request_are_refused() -> None:
+    pull, send = RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE
+    with pytest.raises(ValueError, match=r"two processors handle request PULL_MESSAGE; remove one"):
+        combined([{send: answer, pull: answer}, {pull: answer}])
+    assert combined([{send: answer}, {pull: answer}]) == {send: answer, pull: answer}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,6 +45,7 @@ from firetrail.broker.takeover import java_timer, unsupported
 from firetrail.broker.takeover.waiting_timers import WaitingTimers, count_waiting
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.codes import request_name
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
 from firetrail.settings.table import Live
@@ -208,7 +210,15 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
         ConfigProcessor(state, conf),
         ConsumerProcessor(state),
     )
+    return combined(part.handlers for part in answering)
+
+
+def combined(parts: Iterable[Mapping[int, Handler]]) -> dict[int, Handler]:
+    """Return the handlers of all ``parts``; raise ValueError if two handle the same request."""
     handlers: dict[int, Handler] = {}
-    for part in answering:
-        handlers.update(part.handlers)
+    for part in parts:
+        if taken := sorted(handlers.keys() & part.keys()):
+            codes = ", ".join(request_name(code) for code in taken)
+            raise ValueError(f"two processors handle request {codes}; remove one of the handlers")
+        handlers.update(part)
     return handlers
