@@ -1,10 +1,12 @@
 """Counters and rates."""
 
+import asyncio
+
 import pytest
 from tests.helpers import Machine, put_all
 from tests.store.conftest import OpenStore
 
-from firetrail import FlushMode, Message, Store
+from firetrail import Batch, FlushMode, Message, Store
 from firetrail.store.stats import PUT_LATENCY_BOUNDS_MS, Statistics
 
 
@@ -54,6 +56,23 @@ class TestStore:
         for _ in range(3):
             store.put(Message("T", b"x"))
         assert sum(store.statistics().put_latency) == 3
+
+    @pytest.mark.parametrize("flush", FlushMode)
+    @pytest.mark.parametrize("wait", [True, False])
+    def test_every_put_is_timed_if_and_only_if_it_waits_for_the_disk(
+        self, open_store: OpenStore, flush: FlushMode, wait: bool
+    ) -> None:
+        store = open_store(flush=flush)
+        message = Message("T", b"x", wait_for_flush=wait)
+        batch = Batch.of([message])
+        store.put(message)
+        store.try_put(message)
+        store.put_batch(batch)
+        store.try_put_batch(batch)
+        asyncio.run(store.put_async(message))
+        store.try_put(Message("no/topic", b""))
+        timed = 5 if flush is FlushMode.SYNC and wait else 0
+        assert sum(store.statistics().put_latency) == timed
 
     def test_rates_are_per_second(self, store: Store, machine: Machine) -> None:
         before = store.statistics()

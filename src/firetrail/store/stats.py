@@ -20,8 +20,8 @@ class Snapshot(NamedTuple):
         put_messages: Messages that were stored.
         put_bytes: Their bytes in the log.
         put_refused: Puts that stored nothing.
-        put_latency: Timed puts per latency class of ``PUT_LATENCY_BOUNDS_MS``.
-        put_latency_max_ms: The longest put.
+        put_latency: Puts that waited for the disk, per class of ``PUT_LATENCY_BOUNDS_MS``.
+        put_latency_max_ms: The longest put that waited for the disk.
         get_calls: Gets.
         get_messages: Messages that gets have returned.
         get_bytes: Their bytes.
@@ -43,7 +43,7 @@ class Snapshot(NamedTuple):
     def put_times_since(self, earlier: Snapshot) -> list[int]:
         """Return the puts of each latency class since ``earlier``.
 
-        The first class includes puts that waited for nothing, which are not timed.
+        The first class includes puts that did not wait for the disk, which are not timed.
 
         Args:
             earlier: A snapshot of the same store that was taken before this one.
@@ -85,8 +85,8 @@ class Statistics:
     """The counters of a working store.
 
     Increments are not locked: with many threads a few may be lost. The figures tolerate that, and
-    the code that counts cannot afford a lock. Puts that wait for nothing are not timed, because
-    their latency is negligible.
+    the code that counts cannot afford a lock. Only puts that wait for the disk are timed: the
+    latency of the others is negligible.
     """
 
     __slots__ = (

@@ -68,8 +68,7 @@ class Writer(StoreStatus):
         started = perf_counter()
         result = self._append(message)
         if self._sync and result.ok and message.wait_for_flush:
-            result = self._wait_durable(result)
-        self._statistics.note_latency(perf_counter() - started)
+            return self._wait_durable(result, started)
         return result
 
     async def put_async(self, message: Message) -> PutResult:
@@ -118,8 +117,7 @@ class Writer(StoreStatus):
         started = perf_counter()
         result = self._append_batch(batch)
         if self._sync and result.ok and batch.wait_for_flush:
-            result = self._wait_durable(result)
-            self._statistics.note_latency(perf_counter() - started)
+            return self._wait_durable(result, started)
         return result
 
     def _append(self, message: Message) -> PutResult:
@@ -233,10 +231,11 @@ class Writer(StoreStatus):
             self._engine.fail(error)
         return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
 
-    def _wait_durable(self, result: PutResult) -> PutResult:
+    def _wait_durable(self, result: PutResult, started: float) -> PutResult:
         waiter = ThreadWaiter(result.end_offset)
         self._engine.flusher.add(waiter)
         in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
+        self._statistics.note_latency(perf_counter() - started)
         return self._flushed_or_not(result, in_time, waiter.durable)
 
     async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
