@@ -44,7 +44,16 @@ LAYERS[""] = {"format", "system", "store"}
 STORE_ROOMS = (
     *("repair", "bulk", "broker_store", "store", "put.writer", "status", "engine", "put.draft"),
     *("inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log", "queues"),
-    *("live_config", "config", "config_rules", "stats", "results", "problems", "kernels"),
+    *(
+        "live_config",
+        "config",
+        "config_rules",
+        "config_groups",
+        "stats",
+        "results",
+        "problems",
+        "kernels",
+    ),
 )
 
 # `format` is bytes and nothing else.

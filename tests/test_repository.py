@@ -11,8 +11,9 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-LINES_MAX = 450
-"""Lines of a module. Most stay below 400; beyond this a module holds two things."""
+LINES_MAX = 500
+"""Most lines of a module. Most modules stay below 400. The descriptions of arguments need lines but
+add no concept; a module beyond this limit holds more than one concept and can be split."""
 
 PARAMETERS_MAX = 6
 """Parameters of a constructor. Parts that need more get an object with what they share."""
@@ -95,7 +96,11 @@ def test_no_paths_of_one_machine() -> None:
 
 def test_modules_are_short() -> None:
     lengths = {name: len(text.splitlines()) for name, text in modules().items()}
-    assert not {name: n for name, n in lengths.items() if n > LINES_MAX}
+    long = {name: count for name, count in lengths.items() if count > LINES_MAX}
+    assert not long, (
+        f"modules have at most {LINES_MAX} lines: move one concept of the module, with its tests,"
+        " into a module of its own (store/config_groups.py was split off store/config.py)"
+    )
 
 
 def test_every_module_says_what_it_is() -> None:

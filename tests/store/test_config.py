@@ -17,6 +17,7 @@ from firetrail.format.hosts import Host
 from firetrail.settings.conf_file import why_unused
 from firetrail.settings.table import Flag, Group, Whole, table
 from firetrail.store.config import SETTINGS, BrokerRole, FlushMode, StoreConfig
+from firetrail.store.config_rules import Conflict
 
 ROCKETMQ_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",
@@ -67,6 +68,9 @@ ROCKETMQ_DEFAULTS = {
     "maxMsgsNumBatch": "64",
     "defaultQueryMaxNum": "32",
 }
+
+# RocketMQ lacks these settings, or has no key for them in broker.conf.
+FIRETRAIL_ONLY = {"delete_archived_only", "index_tags", "lock_memory"}
 """The values in the configuration objects of RocketMQ 4.9.8 and 5.3.4."""
 
 OTHER_TEXT: dict[type, str] = {
@@ -94,7 +98,10 @@ def test_defaults_are_rocketmqs() -> None:
     assert loaded.config == StoreConfig()
     assert loaded.remarks == ()
     unlisted = {s.name for s in SETTINGS.values() if not ROCKETMQ_DEFAULTS.keys() & set(s.keys)}
-    assert unlisted == {"delete_archived_only", "index_tags", "lock_memory"}
+    assert unlisted == FIRETRAIL_ONLY, (
+        "add a new setting of RocketMQ to ROCKETMQ_DEFAULTS with its default in RocketMQ, and a"
+        " setting that RocketMQ does not have, or has without a key, to FIRETRAIL_ONLY"
+    )
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -281,6 +288,20 @@ def test_a_broker_conf_as_people_have_it(tmp_path: Path) -> None:
     }
     assert ignored["storePathRootDir"].startswith("has no effect: the store is in the folder")
     assert ignored["brokerName"] == "has no effect: it belongs to the broker"
+
+
+def test_a_rule_may_correct_a_setting_that_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflicts(values: dict[str, Any]) -> list[Conflict]:
+        unlocked = Conflict("lock_memory", False, "needs the write-buffer pool")
+        return [unlocked] if values["lock_memory"] or not values["index_enabled"] else []
+
+    monkeypatch.setattr("firetrail.store.config.conflicts", conflicts)
+    monkeypatch.setattr(StoreConfig, "__post_init__", lambda _: None)
+    taken = "lock_memory is taken as false: needs the write-buffer pool"
+    loaded = StoreConfig.from_properties("lock_memory=true")
+    assert [str(remark) for remark in loaded.adjusted] == [f"line 1: {taken}"]
+    loaded = StoreConfig.from_properties("messageIndexEnable=false")
+    assert [str(remark) for remark in loaded.adjusted] == [taken]
 
 
 def test_a_file_that_rocketmq_accepts_is_accepted() -> None:

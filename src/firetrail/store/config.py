@@ -27,14 +27,30 @@ from firetrail.settings.table import (
     INT32_MAX,
     Address,
     Delays,
-    Flag,
-    Group,
     Hours,
     OneOf,
     Ratio,
     Setting,
     Whole,
     table,
+)
+from firetrail.store.config_groups import (
+    BYTES,
+    FILES,
+    FLAG,
+    FLUSH,
+    GIB,
+    KIB,
+    MESSAGES,
+    MIB,
+    MS,
+    MS_OR_0,
+    PAGES,
+    POOL,
+    PUT,
+    READ,
+    RECOVERY,
+    RETENTION,
 )
 from firetrail.store.config_rules import (
     MOST_SLOTS,
@@ -47,41 +63,6 @@ from firetrail.store.config_rules import (
 from firetrail.system import SYSTEM
 
 __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
-
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
-
-FLAG = Flag()
-BYTES = Whole(1, unit="bytes")
-MESSAGES = Whole(1, unit="messages")
-MS = Whole(1, unit="ms")
-MS_OR_0 = Whole(0, unit="ms")
-PAGES = Whole(0, unit="pages")
-
-FILES = Group(
-    "Files",
-    "Sizes apply to new files. A store keeps the sizes that it was created with: Firetrail derives"
-    " them from the files, and the Java store refuses to start if its settings differ.",
-)
-PUT = Group("Put", "These settings control which messages are accepted, and how they are stored.")
-FLUSH = Group(
-    "Flush",
-    "With `SYNC_FLUSH`, a put waits for the disk, and the intervals for the log do not apply.",
-)
-POOL = Group(
-    "Write-buffer pool",
-    "Messages are collected in memory, committed to the file and then synced. They are not readable"
-    " before the commit, and a killed process loses uncommitted messages. The pool requires"
-    " `ASYNC_FLUSH` and a master.",
-)
-RECOVERY = Group("Recovery", "This setting controls the start after an unclean stop.")
-RETENTION = Group(
-    "Retention",
-    "Commit-log files are deleted oldest first, but never the active one. Consume queues and index"
-    " files follow. The ratios refer to the used space of the file system.",
-)
-READ = Group("Read", "These limits apply to one call, but the first message is always returned.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -435,9 +416,8 @@ def _load(entries: Mapping[str, Entry]) -> LoadedConfig:
     for name, nearest, detail in conflicts(values):
         values[name] = nearest
         setting = SETTINGS[name]
-        key = next(
-            (key for key in reversed(setting.names_in_file) if key in entries), setting.keys[0]
-        )
+        written = (key for key in reversed(setting.names_in_file) if key in entries)
+        key = next(written, setting.key)
         place = entries[key].place if key in entries else ""
         shown = setting.kind.show(nearest)
         reading.adjusted.append(Remark(key, f"is taken as {shown}: {detail}", place))
