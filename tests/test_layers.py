@@ -7,6 +7,7 @@ only an annotation needs is still knowledge of a higher layer.
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "firetrail"
@@ -132,6 +133,25 @@ def test_the_rules_have_no_circle() -> None:
 
 def test_imports_go_down() -> None:
     assert not violations(modules(), goes_down)
+
+
+def imported_modules(path: Path) -> set[Path]:
+    """The modules of the package that a module imports."""
+    found = set()
+    for _, name in imported_names(path):
+        parts = name.removeprefix("cython.cimports.").split(".")
+        if parts[0] == "firetrail":
+            places = (PACKAGE.joinpath(*parts[1:end]) for end in (len(parts), len(parts) - 1))
+            files = (place.with_suffix(".py") for place in places)
+            found |= {file for file in files if file.is_file() and file != path}
+    return found
+
+
+def test_modules_do_not_import_each_other() -> None:
+    """Packages are left out: a front door imports what it offers."""
+    graph = {path: imported_modules(path) for path in modules() if path.name != "__init__.py"}
+    assert PACKAGE / "system.py" in graph[PACKAGE / "storage" / "segment.py"]
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_core_needs_the_standard_library_only() -> None:

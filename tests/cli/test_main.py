@@ -10,6 +10,7 @@ import pytest
 
 from firetrail import __version__
 from firetrail.cli import main as cli
+from firetrail.cli import run_command, version_line
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.errors import FormatError, NotAStoreError, StoreDamagedError
 from firetrail.kernels import kernel_names
@@ -127,6 +128,25 @@ def test_a_bug_keeps_its_traceback(failing: SimpleNamespace) -> None:
 def test_an_interrupt_exits_with_130(failing: SimpleNamespace) -> None:
     failing.error = KeyboardInterrupt()
     assert cli.main(["fail"]) == ExitCode.INTERRUPTED
+
+
+def test_the_module_runs_as_a_program_without_a_warning() -> None:
+    """Python warns if the package has imported the module that it is about to run."""
+    done = subprocess.run(
+        [sys.executable, "-m", "firetrail.cli.main", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout.split()[0], done.stderr) == ("firetrail", "")
+
+
+def test_the_package_offers_the_command_and_its_version(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_command([]) == ExitCode.USAGE
+    assert "usage: firetrail" in capsys.readouterr().err
+    assert version_line().startswith(f"firetrail {__version__} (kernels: ")
 
 
 def test_reader_that_leaves_early() -> None:

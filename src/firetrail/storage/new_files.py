@@ -12,13 +12,25 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from firetrail.errors import StoreClosedError
 from firetrail.system import NO_DESCRIPTOR, Files, SyncError
 
-if TYPE_CHECKING:
-    from firetrail.storage.segment import Segment
+
+class NewFile(Protocol):
+    """A segment whose file was created."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+
+    @property
+    def flushed(self) -> int:
+        """The position up to which the content is on disk; 0 if nothing was synced yet."""
+
+    def sync(self) -> None:
+        """Make the content durable. Raises StoreClosedError if the file was removed."""
 
 
 class NewFiles:
@@ -29,7 +41,7 @@ class NewFiles:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._segments: dict[Segment, None] = {}
+        self._segments: dict[NewFile, None] = {}
         self._folders: dict[Path, None] = {}
         self._syncing = threading.Lock()  # a second sync must not return before the first is done
 
@@ -41,12 +53,12 @@ class NewFiles:
         self._files.begin_folder(path)
         self._folders[path.parent] = None
 
-    def add(self, segment: Segment) -> None:
+    def add(self, segment: NewFile) -> None:
         """Add a segment whose file was created."""
         self._segments[segment] = None
         self._folders[segment.path.parent] = None
 
-    def add_existing(self, segment: Segment) -> None:
+    def add_existing(self, segment: NewFile) -> None:
         """Add a file that existed at open: a killed writer may not have synced it and its name."""
         self._segments[segment] = None
 
@@ -71,14 +83,14 @@ class NewFiles:
                 del self._segments[segment]
         return True
 
-    def sync_one(self, segment: Segment) -> None:
+    def sync_one(self, segment: NewFile) -> None:
         """Make one file and its name durable, which must happen before the next file is created."""
         if segment in self._segments:
             with self._syncing:
                 self._sync_file(segment)
                 self._sync_folder(segment.path.parent)
 
-    def _sync_file(self, segment: Segment) -> None:
+    def _sync_file(self, segment: NewFile) -> None:
         if segment.flushed == 0:
             with suppress(StoreClosedError):  # removed in the meantime
                 segment.sync()

@@ -7,10 +7,7 @@ when it is used again, so this affects only speed.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from firetrail.storage.segment import Segment
+from typing import Protocol
 
 LEAST = 64
 MOST = 16_384
@@ -21,6 +18,13 @@ OTHERS = 256
 """Descriptors reserved for everything else, mainly connections; at least half of all."""
 
 
+class OpenFile(Protocol):
+    """A segment whose file is open."""
+
+    def close_if_idle(self) -> bool:
+        """Close the file unless it is in use; return whether it is closed."""
+
+
 class OpenSegments:
     """The segments whose files are open, of all queues that share the limit."""
 
@@ -28,12 +32,12 @@ class OpenSegments:
         spare = max(OTHERS, descriptors // 2)
         self.most = min(max((descriptors - spare) // PER_FILE, LEAST), MOST)
         """Files that may be open; more only if all of them are in use."""
-        self._open: deque[Segment] = deque()
+        self._open: deque[OpenFile] = deque()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def opened(self, segment: Segment) -> None:
+    def opened(self, segment: OpenFile) -> None:
         """Add a segment that was opened; close the least recently opened ones above the limit.
 
         Files in use are kept open. The number of attempts is limited, so that one call does not
