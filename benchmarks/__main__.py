@@ -30,7 +30,7 @@ SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     made = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     made.add_argument("--quick", action="store_true", help="small numbers: a look, not a result")
     made.add_argument(
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def measure(bench: Bench, names: Sequence[str]) -> dict[str, list[Line]]:
-    """The lines of the measurements of these names."""
+    """Return the lines of the measurements of these names."""
     lines: dict[str, list[Line]] = {}
     for name in names:
         bench.say(name)

@@ -56,7 +56,7 @@ def events(rng: random.Random) -> Iterator[bytes]:
 
 
 def repeated(rng: random.Random) -> Iterator[bytes]:
-    """500 different bodies of JSON, each again and again: states, heartbeats, commands."""
+    """Yield 500 different bodies of JSON, each repeatedly: states, heartbeats, commands."""
     known = [
         json.dumps({"device": n, "state": rng.randbytes(60).hex()}).encode() for n in range(500)
     ]
@@ -72,7 +72,7 @@ def large(rng: random.Random) -> Iterator[bytes]:
 
 
 def identical(rng: random.Random) -> Iterator[bytes]:
-    """One body of 100 bytes."""
+    """Yield the same body of 100 bytes."""
     while True:
         yield b"ping" * 25
 

@@ -39,7 +39,7 @@ class Java:
         return f"Java {self.version}"
 
     def run(self, command: str, store: Path, *options: object, kill: bool = False) -> Json:
-        """The figures of one of the peer's ``bench-`` commands; ``kill`` ends it as a crash."""
+        """Return the figures of a ``bench-`` command of the peer; ``kill`` ends it as a crash."""
         words = (RUN, self.line, command, store, *options, *(["--kill"] if kill else []))
         dies = kill or (command == "bench-recover" and (store / ABORT).exists())
         figures = _run(
@@ -54,14 +54,14 @@ JAVAS = (Java("v4", "4.9.8"), Java("v5", "5.5.1"))
 
 
 def firetrail(command: str, store: Path, **arguments: Any) -> Json:
-    """The figures of a command of the worker."""
+    """Return the figures of a command of the worker."""
     text = json.dumps({"folder": str(store), **arguments})
     code = -signal.SIGKILL if arguments.get("kill") else 0
     return _run([sys.executable, "-m", "benchmarks.worker", command, text], code)
 
 
 def _run(command: list[str], code: int, **environment: str) -> Json:
-    """The last line that a process prints, which must end with exit status ``code``."""
+    """Return the last line that a process prints, which must end with exit status ``code``."""
     done = subprocess.run(
         command,
         cwd=ROOT,

@@ -126,7 +126,7 @@ class Run:
             response = await self._ask(
                 client, RequestCode.PULL_MESSAGE, self._pull(number, offset, 1000)
             )
-            if "nextBeginOffset" not in response.fields:  # the topic is not there yet
+            if "nextBeginOffset" not in response.fields:  # the topic does not exist yet
                 await asyncio.sleep(0.1)
                 continue
             next_offset = int(response.fields["nextBeginOffset"])
@@ -141,7 +141,7 @@ class Run:
         return PullHeader("crowd", topic, queue, offset, 32, int(flags), 0, suspend_ms, 0, "*")
 
     async def _ask_and_not_read(self) -> None:
-        """A consumer that wants more than its connection takes."""
+        """Request more than the connection can take, as a consumer that does not read."""
         client = RemotingClient()
         connection = await client.connect(self._address)
         await asyncio.sleep(self._crowd.seconds / 4)

@@ -22,11 +22,11 @@ class Unit(Enum):
 
     @property
     def more_is_better(self) -> bool:
-        """Whether it is a rate, or how much of something good there is."""
+        """Whether a higher figure is better, as for rates and shares."""
         return self in (Unit.MESSAGES, Unit.BYTES, Unit.SHARE)
 
     def show(self, value: float) -> str:
-        """With three digits and a fitting prefix."""
+        """Return the value with three digits and a suitable prefix."""
         scales = _SCALES[self]
         for size, name in scales:
             if value >= size:
@@ -118,7 +118,7 @@ class Line:
         return f"{shown}, {self.baseline} {self.theirs}, ratio {self.ratio:.2f}"
 
     def as_json(self) -> Json:
-        """For other programs."""
+        """Return the figures in the form for other programs."""
         return {
             "measurement": self.measurement,
             "unit": self.ours.unit.value,

@@ -19,7 +19,7 @@ DISPATCH_LAG_S = 0.005
 
 
 def single_put(bench: Bench) -> Iterator[Line]:
-    """One producer; also two for Java, whose producers run side by side, and the pool."""
+    """Measure one producer; for Java, also two in parallel, and the write-buffer pool."""
     pool = {"transientStorePoolEnable": "true"}
     kinds: tuple[tuple[str, dict[str, list[str]], dict[str, str]], ...] = (
         ("put, one message", {"": [], ", two producers": ["--threads", "2"]}, {}),
@@ -46,7 +46,7 @@ def batch_put(bench: Bench) -> Iterator[Line]:
 
 
 def sync_put(bench: Bench) -> Iterator[Line]:
-    """Each put waits for the disk."""
+    """Measure puts that wait for the disk."""
     count = bench.scale.sync
     settings = {"flushDiskType": "SYNC_FLUSH"}
     java_options = ["--flush", "sync", "--threads", str(PRODUCERS)]
@@ -95,7 +95,7 @@ def _our_puts(
 
 
 def sequential_get(bench: Bench) -> Iterator[Line]:
-    """All queues of one store in pulls of 32."""
+    """Measure reads of all queues of one store in pulls of 32."""
     rounds = bench.scale.rounds
     with bench.folder("store") as store:
         _write(bench, store, messages=bench.scale.put)
@@ -155,7 +155,7 @@ def _write(bench: Bench, store: Path, messages: int) -> None:
 
 
 def log_scan(bench: Bench) -> Iterator[Line]:
-    """One file of the log against copying as many bytes, on one core."""
+    """Measure the scan of one file of the log against a copy of as many bytes, on one core."""
     with bench.folder("store") as store:
         bench.say("  writing a log")
         firetrail("fill", store, size=bench.scale.scan, settings=bench.scale.settings)
@@ -218,7 +218,7 @@ def _write_and_die(bench: Bench, store: Path, size: int) -> str:
 
 
 def fill(bench: Bench, store: Path, size: int, *, kill: bool = False) -> None:
-    """A store of Firetrail's, its log ``size`` bytes long."""
+    """Write a store with Firetrail until its log is ``size`` bytes long."""
     bench.say(f"  {OURS} writes {size_text(size)}")
     firetrail("fill", store, size=size, settings=bench.scale.settings, kill=kill)
 
@@ -233,7 +233,7 @@ def _open(
     without: tuple[str, ...] = (),
     kill: bool = False,
 ) -> Iterator[Line]:
-    """Seconds to open a copy of the same store again and again."""
+    """Measure the seconds that repeated opens of a copy of the same store take."""
 
     def ready() -> None:
         snapshot.restore(without=without)
@@ -277,7 +277,7 @@ def _compare(
     wanted: float | None = None,
     unit: Unit = Unit.MESSAGES,
 ) -> Iterator[Line]:
-    """A line for each of the others; one for Firetrail alone if there is no other."""
+    """Yield a line per other store, or one for Firetrail alone if there is no other."""
     ours = samples(unit, answers[OURS], name)
     others = [other for other in answers if other != OURS]
     if not others:
@@ -287,7 +287,7 @@ def _compare(
 
 
 def size_text(size: int) -> str:
-    """For people."""
+    """Return a size in readable form."""
     gib = size / (1 << 30)
     return f"{gib:g} GiB" if gib >= 1 else f"{size / (1 << 20):g} MiB"
 

@@ -34,7 +34,7 @@ def fill(folder: str, size: int, settings: Mapping[str, str], kill: bool = False
 
 
 def reopen(folder: str, kill: bool = False) -> Figures:
-    """Seconds to open the store, and how much of the log that scanned; the end as in fill."""
+    """Measure the seconds to open the store and the bytes of log scanned; end as fill does."""
     started = perf_counter()
     store = Store.open(folder)
     seconds = perf_counter() - started

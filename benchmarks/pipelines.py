@@ -15,7 +15,7 @@ from firetrail.format.names import CONSUME_QUEUE
 
 
 def spark_scan(bench: Bench) -> Iterator[Line]:
-    """How fast the log gets into Spark: against its limit, and how that grows with the log."""
+    """Measure how fast Spark reads the log, against Spark's limit and for growing logs."""
     for size in bench.scale.spark_sizes:
         with bench.folder("store") as store:
             fill(bench, store, size)
@@ -73,7 +73,7 @@ def spark_rebuild(bench: Bench) -> Iterator[Line]:
 
 
 def spark_key(bench: Bench) -> Iterator[Line]:
-    """One key: through the index, and by a scan."""
+    """Measure reading one key, through the index and by a scan."""
     size = max(bench.scale.spark_sizes[0], bench.scale.open_small)
     with bench.folder("store") as store:
         fill(bench, store, size)
@@ -92,7 +92,7 @@ def spark_key(bench: Bench) -> Iterator[Line]:
 
 
 def spark_pruning(bench: Bench) -> Iterator[Line]:
-    """A small part of a store, pruned by options and by ``sql``, and by a filter on a frame."""
+    """Measure reading a small part of a store, pruned by options, by ``sql`` and by a filter."""
     size = bench.scale.spark_sizes[0]
     with bench.folder("store") as store:
         fill(bench, store, size)

@@ -17,7 +17,7 @@ _DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 
 
 def spark_fill_queues(folder: str, topics: int) -> Figures:
-    """A store of many topics with few messages each."""
+    """Write a store of many topics with few messages each."""
     allow_many_files()
     with Store.open(folder) as store:
         for number in range(2 * topics * QUEUES):

@@ -17,7 +17,7 @@ DISPATCH_PATIENCE_S = 600.0
 
 
 def put(folder: str, count: int, warm: int, settings: Mapping[str, str]) -> Figures:
-    """One message after the other from one thread, each built when its turn comes."""
+    """Measure single puts from one thread; each message is built just before its put."""
 
     def prepare(messages: int) -> PutAll:
         def put_all(store: Store) -> None:
@@ -92,7 +92,7 @@ def _measured(
     settings: Mapping[str, str],
     prepare: Callable[[int], PutAll],
 ) -> Figures:
-    """The figures of ``count`` messages, after ``warm`` of them in a store that is removed."""
+    """Return the figures of ``count`` messages, after ``warm`` messages in a temporary store."""
     _timed(f"{folder}.warmup", warm, settings, prepare)
     shutil.rmtree(f"{folder}.warmup")
     return _timed(folder, count, settings, prepare)

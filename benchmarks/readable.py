@@ -64,7 +64,7 @@ class Reader:
         return time.perf_counter() - began, pulls
 
     async def _send(self) -> int:
-        """The queue offset of a message, sent again while the broker is busy."""
+        """Send a message, again while the broker is busy; return its queue offset."""
         while True:
             now = int(time.time() * 1000)
             header = SendHeaderV2(GROUP, TOPIC, MODEL, 1, 0, 0, now, 0, "")

@@ -19,7 +19,7 @@ ROWS_PER_STEP = 4096
 
 
 def get(folder: str, rounds: int, slices: bool) -> Figures:
-    """All queues in pulls, the best of some rounds after one to warm up."""
+    """Read all queues in pulls; return the best of some rounds after one to warm up."""
     with Store.open(folder) as store:
         messages = _read_all(store, slices)
         best = min(_seconds_to_read(store, slices, messages) for _ in range(rounds))
@@ -46,7 +46,7 @@ def _read_all(store: Store, slices: bool) -> int:
 
 
 def query(folder: str, keys_file: str) -> Figures:
-    """One query a key, all of them once before to warm up; seconds."""
+    """Measure the seconds of one query per key, after a round of all of them to warm up."""
     keys = Path(keys_file).read_text(encoding="utf-8").split()
     with Store.open(folder) as store:
         for key in keys:
@@ -93,7 +93,7 @@ def scan_and_copy(folder: str, rounds: int) -> Figures:
 
 
 def _scanned(mapping: mmap.mmap, check: Check) -> tuple[int, int]:
-    """How many bytes and records there are."""
+    """Return the numbers of bytes and records."""
     at = records = 0
     for rows, at in _steps(mapping, check):  # noqa: B007
         records += rows

@@ -96,7 +96,7 @@ def serving(bench: Bench) -> Iterator[Line]:
 
 
 def readable(bench: Bench) -> Iterator[Line]:
-    """How soon a message can be read that was acknowledged."""
+    """Measure how soon an acknowledged message can be read."""
     figures: tuple[Figure, ...] = (
         ("broker, the first pull after a send finds it", Unit.SHARE, "first", 1.0),
         ("broker, from the response of a send to its message, p50", Unit.SECONDS, "p50_s", 1.0),
@@ -121,7 +121,7 @@ def _beside_java(
 
 
 def crowd(bench: Bench) -> Iterator[Line]:
-    """How long heartbeats of many connections take while others flood the broker."""
+    """Measure how long heartbeats of many connections take while others flood the broker."""
     answers = [_crowd(bench) for _ in range(bench.repeat)]
     beats = samples(Unit.SECONDS, answers, "p99_s")
     title = f"broker, heartbeats of {bench.scale.crowd:,} connections under load, p99"

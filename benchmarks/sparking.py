@@ -42,7 +42,7 @@ class Prebuilt(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """For ``spark.read.format``."""
+        """Return the name for ``spark.read.format``."""
         return "prebuilt"
 
     def schema(self) -> str:
@@ -50,7 +50,7 @@ class Prebuilt(DataSource):
         return ddl(NAMES)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Its reader."""
+        """Return the reader of this source."""
         return PrebuiltReader(self.options["path"], int(self.options["rows"]))
 
 
@@ -62,11 +62,11 @@ class PrebuiltReader(DataSourceReader):
         self._rows = rows
 
     def partitions(self) -> Sequence[InputPartition]:
-        """As many as the real source has."""
+        """Return as many partitions as the real source has."""
         return [InputPartition(split) for split in splits_of(self._path)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The same batch, over and over."""
+        """Yield the same batch repeatedly."""
         (batch,) = islice(read_split(partition.value, NAMES), 1)
         left = self._rows // len(splits_of(self._path))
         while left > 0:
@@ -75,12 +75,12 @@ class PrebuiltReader(DataSourceReader):
 
 
 def splits_of(path: str) -> list[Split]:
-    """How a read of the whole log is divided."""
+    """Return the splits of a read of the whole log."""
     return plan_batch(parse_options({"path": path, "view": "log"})).splits
 
 
 def spark_scans(folder: str, rounds: int) -> Figures:
-    """The log into nowhere: all columns, all but the body, and the limit; bytes of log a second."""
+    """Measure reads in bytes of log per second: all columns, all but the body, and the limit."""
     spark = active_session() or session(**MEMORY)
     spark.dataSource.register(Prebuilt)
     log = spark.read.format("rocketmq").option("view", "log")
@@ -230,6 +230,6 @@ def timed(run: Callable[..., object], *arguments: object) -> float:
 
 
 def log_bytes(folder: str) -> int:
-    """How long the log is."""
+    """Return the length of the log in bytes."""
     with StoreView.open(folder) as view:
         return view.end - view.log.min_offset

@@ -34,7 +34,10 @@ COMMANDS: dict[str, Callable[..., Figures]] = {
 
 
 def _command(name: str) -> Callable[..., Figures]:
-    """Those of the pipeline need Spark, whose import would slow down all others."""
+    """Return the function of a command.
+
+    Those of the pipeline are imported on demand: importing Spark would slow down all others.
+    """
     if name.startswith("spark_"):
         from benchmarks import planning, sparking
 

@@ -53,7 +53,7 @@ Kind = TypeVar("Kind")
 
 
 def all_of(kind: type[Kind], *modules: object) -> list[type[Kind]]:
-    """The subclasses of ``kind`` in some modules, in order."""
+    """Return the subclasses of ``kind`` in some modules, in order."""
     found = [v for m in modules for v in vars(m).values() if isinstance(v, type)]
     return sorted({v for v in found if issubclass(v, kind) and v is not kind}, key=str)
 
@@ -73,7 +73,7 @@ def stream(data: bytes) -> None:
 
 
 def again(command: RemotingCommand) -> None:
-    """A command that was read can be answered, and reads as it was when it is written."""
+    """Check that a decoded command can be answered, and is the same when written and read."""
     decode_frame(b"".join(map(bytes, encode_frame(command.answer(1, command.remark)))))
     if command.remark != "":  # which the binary form cannot tell from none
         copy = decode_frame(b"".join(map(bytes, encode_frame(command))))
@@ -81,7 +81,7 @@ def again(command: RemotingCommand) -> None:
 
 
 def framed(kind: Serialize) -> Target:
-    """A whole frame with a header of anything."""
+    """Return a target that reads a whole frame whose header is the input."""
 
     def target(data: bytes) -> None:
         mark = kind << 24 | len(data)
@@ -92,7 +92,7 @@ def framed(kind: Serialize) -> Target:
 
 
 def plain_json_header(data: bytes) -> None:
-    """The JSON header as it is read where orjson is not installed."""
+    """Read the JSON header as without orjson."""
     fast, json_header._LOADS = json_header._LOADS, json.loads
     try:
         json_header.decode_carefully(data, b"")
@@ -121,7 +121,7 @@ def quick_json_header(data: bytes) -> None:
 
 
 def accepted_alone(data: bytes) -> None:
-    """The kernel takes no header that the careful way refuses."""
+    """Check that the kernel accepts no header that the careful reader refuses."""
     if read_json_header(data, b"", json_header._LANGUAGES, Serialize.JSON) is not None:
         try:
             json_header.decode_carefully(data, b"")
@@ -130,7 +130,7 @@ def accepted_alone(data: bytes) -> None:
 
 
 def body(data: bytes) -> None:
-    """A body of some request, written and read again if it is one."""
+    """Decode the body of some request; if it is valid, write and read it again."""
     if data:
         kind = BODIES[data[0] % len(BODIES)]
         found = kind.decode(data[1:])
@@ -149,14 +149,14 @@ def header(data: bytes) -> None:
 
 
 def sql(data: bytes) -> None:
-    """A filter over properties, applied to some."""
+    """Parse a filter over properties and apply it to some."""
     text, _, properties = data.partition(b"\n")
     wanted = sql92.parse(text.decode("utf-8", "replace"))
     wanted.matches(decode_properties(properties))
 
 
 def compressed(data: bytes) -> None:
-    """A compressed body."""
+    """Decompress a body."""
     if data:
         compression.inflated(data[1:], data[0] % 8 << 8 | 1)
 

@@ -39,7 +39,7 @@ def check_clean(store: Path, messages: int) -> None:
 
 
 def contents(store: Path) -> dict[str, bytes | None]:
-    """Every file of a store, and every folder."""
+    """Return every file of a store, and every folder."""
     return {
         path.relative_to(store).as_posix(): path.read_bytes() if path.is_file() else None
         for path in store.rglob("*")

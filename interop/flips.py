@@ -59,7 +59,7 @@ class Flip(NamedTuple):
 
 
 def _ends(path: str, at: int, size: int) -> list[Flip]:
-    """The last bit of a field and its first."""
+    """Return the last and the first bit of a field."""
     return [Flip(path, at + size - 1, 1), Flip(path, at, 0x80)]
 
 
@@ -72,7 +72,7 @@ def _fields(path: str, at: int, layout: Layout) -> Iterator[tuple[str, list[Flip
 
 
 def flips_of(root: Path, sizes: Sizes, place: int) -> dict[str, list[Flip]]:
-    """By file and field: the bits to flip; ``place`` is the physical offset of the tenth."""
+    """Return the bits to flip by file and field; ``place`` is the tenth's physical offset."""
     found: dict[str, list[Flip]] = {}
     log = f"commitlog/{place // sizes.log * sizes.log:020}"
     for name, flips in _record(root, log, place % sizes.log):
@@ -133,7 +133,7 @@ def _properties(path: str, at: int, content: bytes) -> Iterator[tuple[str, list[
 
 
 def _blank(path: Path) -> int | None:
-    """Where the end of a file of the log is marked, if it is."""
+    """Return the position of the end mark in a file of the log, or None."""
     content = path.read_bytes()
     at = 0
     while at + BLANK.size <= len(content):
@@ -304,7 +304,7 @@ def _served(root: Path, config: object) -> Served:
 
 
 def _walked(store: BrokerStore, tags: str | None) -> tuple[list[object], int]:
-    """The messages of the queue as a consumer goes through it, and how many reads failed."""
+    """Return the messages of the queue as a consumer reads it, and how many reads failed."""
     found: list[object] = []
     errors = 0
     offset, end = 0, store.max_offset(TOPIC, 0)
@@ -330,7 +330,7 @@ SIDES = [
 
 
 def outcomes(side: Side, folder: Path, sizes: Sizes, only: str = "") -> dict[str, str]:
-    """Return, by file and field, what the side makes of a flipped bit.
+    """Return, by file and field, how the side handles a flipped bit.
 
     Several bits of a field are flipped in turn; each distinct outcome is listed. Only fields whose
     name begins with ``only`` are tried.

@@ -70,7 +70,7 @@ class History:
             self.records += stored(line, result, writer, crc)
 
     def queues(self) -> dict[QueueName, list[Json]]:
-        """The messages of each queue."""
+        """Return the messages of each queue."""
         queues: dict[QueueName, list[Json]] = defaultdict(list)
         for record in self.records:
             if record["sys_flag"] & TRANSACTION in (0, COMMIT):
@@ -87,7 +87,7 @@ class History:
         return dict(found)
 
     def ids(self) -> list[str]:
-        """The offset message id of each record."""
+        """Return the offset message id of each record."""
         return [
             encode_message_id(parse_host(record["store_host"]), record["physical_offset"])
             for record in self.records
@@ -149,7 +149,7 @@ class History:
         return abs(int(record["store_time"]) - at)
 
     def offset_at(self, topic: str, queue_id: int, at: int, boundary: Boundary) -> int:
-        """The queue offset that 5.x gives for a time."""
+        """Return the queue offset that 5.x gives for a time."""
         records = self.queues()[topic, queue_id]
         times = [record["store_time"] for record in records]
         first = int(records[0]["queue_offset"])
@@ -176,7 +176,7 @@ class History:
     def check_java(
         self, answers: list[list[Json]], line: str, sizes: Sizes, *, keys: bool = True
     ) -> None:
-        """As :meth:`check_firetrail`, for the answers of a Java store of release ``line``."""
+        """Do the same as :meth:`check_firetrail`, for answers of a Java store of ``line``."""
         left = iter(answers)
         assert without_crc(next(left)) == self.records
         self._check_queues(java_queues(next(left)))
@@ -241,7 +241,7 @@ def _boundaries(line: str) -> tuple[str, ...]:
 
 
 def _by_file(records: list[Json], sizes: Sizes) -> list[list[Json]]:
-    """The messages of a queue by the file that their units are in."""
+    """Return the messages of a queue by the file that their units are in."""
     files: dict[int, list[Json]] = defaultdict(list)
     for record in records:
         files[record["queue_offset"] * 20 // sizes.queue].append(record)

@@ -34,7 +34,7 @@ def encoded(body: bytes) -> str:
 
 
 def message(topic: str, body: str | bytes = b"", **fields: Any) -> Json:
-    """A line with the hosts and the born time that all messages share unless they say otherwise."""
+    """Return a line with the hosts and born time that messages have unless ``fields`` differ."""
     content = body.encode() if isinstance(body, str) else body
     return {
         "topic": topic,
@@ -48,7 +48,7 @@ def message(topic: str, body: str | bytes = b"", **fields: Any) -> Json:
 
 
 def plain(number: int, topic: str = "T1", queues: int = 2, **fields: Any) -> Json:
-    """An ordinary message: a tag out of three, two keys, a unique key."""
+    """Return an ordinary message: a tag out of three, two keys, a unique key."""
     return message(
         topic,
         f"hello {number}",
@@ -63,7 +63,7 @@ def plain(number: int, topic: str = "T1", queues: int = 2, **fields: Any) -> Jso
 
 
 def specials() -> list[Json]:
-    """One of every record variant that 4.9 and 5.x both know."""
+    """Return one of every record variant that 4.9 and 5.x both know."""
     tags = {"TAGS": "TagA"}
     half = {"KEYS": "half"}
     hosts = [
@@ -106,14 +106,14 @@ def specials() -> list[Json]:
 
 
 def long_retry() -> list[Json]:
-    """A record of version 2, which 4.9 does not know and would cut the log at."""
+    """Return a record of version 2, which 4.9 does not know and would truncate the log at."""
     return [
         message(RETRY_TOPIC, "again", reconsume_times=1, properties={"KEYS": "v2", "TAGS": "TagR"})
     ]
 
 
 def stored_by(host: str, lines: Iterable[Json]) -> list[Json]:
-    """The lines with the address of one store, as those of Firetrail have it."""
+    """Return the lines with the address of one store, as Firetrail stores them."""
     return [{**line, "store_host": host} for line in lines]
 
 
@@ -134,7 +134,7 @@ def mixed(seed: int, count: int, extra: Iterable[Json] = ()) -> list[Json]:
 
 
 def stored(line: Json, result: Json, writer: str, crc: bool = False) -> list[Json]:
-    """The records that ``line`` must have become, in the form of ``firetrail dump --json``.
+    """Return the records that ``line`` must have become, in the form of ``firetrail dump --json``.
 
     ``result`` is what the store said about the put, ``writer`` is v4, v5 or firetrail. Checksums
     of whole records (``crc``) count in sizes; the property that holds them is left out.
@@ -159,7 +159,7 @@ def stored(line: Json, result: Json, writer: str, crc: bool = False) -> list[Jso
 
 
 def _properties(line: Json) -> dict[str, str]:
-    """Those of a single message, as the store completes them."""
+    """Return the properties of a single message, as the store completes them."""
     properties = dict(line.get("properties", {}))
     if _delay(line):
         properties |= {

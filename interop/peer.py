@@ -52,7 +52,7 @@ class Sizes:
         return [text for name, size in named.items() for text in (name, str(size))]
 
     def config(self, **settings: Any) -> StoreConfig:
-        """As settings of Firetrail."""
+        """Return these sizes as settings of Firetrail."""
         return StoreConfig(**settings).for_files(
             commit_log_file_size=self.log,
             consume_queue_file_size=self.queue,
@@ -80,7 +80,7 @@ class Surveyed:
     failure: str = ""
 
     def take(self, answer: Json) -> None:
-        """One line of the peer's."""
+        """Add one line of the peer's output."""
         if "end" in answer:
             self.answers.append([])
         elif "failed" in answer:

@@ -52,7 +52,7 @@ _OPENED = [
 
 
 def jars(line: str) -> str:
-    """The class path of a release line; fetched on first use."""
+    """Return the class path of a release line; the files are fetched on first use."""
     lib = TARGET / line / "lib"
     stamp = TARGET / line / "fetched"
     TARGET.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ class Servers:
 
     @contextmanager
     def name_server(self) -> Iterator[str]:
-        """A name server; its address."""
+        """Run a name server; yield its address."""
         port = free_port()
         conf = self.folder / "namesrv.conf"
         conf.write_text(f"listenPort={port}\nkvConfigPath={self.folder / 'kv.json'}\n")
@@ -121,14 +121,14 @@ class Servers:
     def broker(
         self, namesrv: str, name: str, stop: signal.Signals = signal.SIGTERM
     ) -> Iterator[str]:
-        """A broker, with its store in the folder of its name; its address."""
+        """Run a broker with its store in the folder of its name; yield its address."""
         port, conf = self._configured(name)
         with self._running(BROKER, "-n", namesrv, "-c", str(conf), stop=stop):
             yield f"127.0.0.1:{port}"
 
     @contextmanager
     def proxy(self, namesrv: str) -> Iterator[str]:
-        """The gRPC proxy in cluster mode, of the line ``proxy``; its address."""
+        """Run the gRPC proxy in cluster mode, of the line ``proxy``; yield its address."""
         port = free_port()
         conf = self.folder / "rmq-proxy.json"
         settings = {
@@ -211,7 +211,7 @@ class Servers:
         return [java, *self._flags, *opened, home, "-cp", jars(self.line), main, *arguments]
 
     def environment(self) -> dict[str, str]:
-        """Of every process."""
+        """Return the environment of every process."""
         return {**os.environ, "ROCKETMQ_HOME": str(self.folder), "LC_ALL": "C.UTF-8"}
 
 
@@ -224,7 +224,7 @@ def our_name_server() -> Iterator[str]:
 
 @contextmanager
 def _firetrail(*arguments: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
-    """A server of Firetrail's; its first line, which it says when it serves."""
+    """Run a server of Firetrail; yield its first line, which it prints when it is ready."""
     command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -137,7 +137,7 @@ def bodies(events: Iterable[Event], kind: str, who: str) -> list[str]:
 
 
 def all_delivered(events: Sequence[Event], who: str, expected: Iterable[str]) -> None:
-    """A consumer got these messages, each at least once, and no other."""
+    """Check that a consumer got these messages, each at least once, and no other."""
     got = Counter(bodies(events, "got", who))
     wanted = Counter(expected)
     assert set(got) == set(wanted), who
@@ -145,7 +145,7 @@ def all_delivered(events: Sequence[Event], who: str, expected: Iterable[str]) ->
 
 
 def all_pushed(events: Sequence[Event], sent: Sequence[str]) -> None:
-    """A push consumer got what was sent, with the keys, tags and properties that it was given."""
+    """Check that a push consumer got what was sent, with its keys, tags and properties."""
     all_delivered(events, "push", sent)
     assert {(event["keys"], event["tags"]) for event in of(events, "got", "push")} == {
         (f"key-{body[:20]}", "TagA") for body in sent
@@ -161,7 +161,7 @@ def all_in_order(events: Sequence[Event]) -> None:
 
 
 def tried_again(events: Sequence[Event], topic: str) -> None:
-    """One message came three times, each time with a higher count."""
+    """Check that one message was delivered three times, each time with a higher count."""
     got = of(events, "got", "retry")
     assert [(event["times"], event["topic"]) for event in got] == [(n, topic) for n in range(3)]
     assert len({event["id"] for event in got}) == 1
@@ -185,7 +185,7 @@ def same_messages(events: Sequence[Event], *fields: str) -> int:
 
 
 async def masters(namesrv: str) -> dict[str, str]:
-    """The addresses of the brokers, by name."""
+    """Return the addresses of the brokers, by name."""
     async with Admin(namesrv) as admin:
         return await admin.masters()
 

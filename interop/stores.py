@@ -56,7 +56,7 @@ class JavaStore:
 
 
 def written_by_java(case: JavaCase, root: Path) -> JavaStore:
-    """Every record variant, every kind of file rolled."""
+    """Write a store with Java: every record variant, and several files of every kind."""
     lines = mixed(1, 180, specials() + case.extra)
     results, log, queues = Java(case.line).session(
         root,
@@ -106,7 +106,7 @@ class OurStore:
 
 
 def written_by_us(case: OurCase, root: Path) -> OurStore:
-    """The same by Firetrail in two sessions, for it has one address in each."""
+    """Write the same with Firetrail, in two sessions, because it has one address in each."""
     history = History()
     for seed, host in ((1, STORE_V6_HOST), (2, STORE_V4)):
         lines = stored_by(host, mixed(seed, 80, specials()))

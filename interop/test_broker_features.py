@@ -139,7 +139,7 @@ async def back_in_java(talk: Talk, killed: bool) -> None:
 
 
 async def waiting_timers(talk: Talk) -> str:
-    """How many messages wait in the timer, as the status of the broker says."""
+    """Return how many messages wait in the timer, as the status of the broker says."""
     answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
     if answer.code:  # in its first second, a Java broker has no statistics to get the last of
         return ""

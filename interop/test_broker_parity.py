@@ -68,7 +68,7 @@ async def searched(talk: Talk) -> list[int]:
 
 
 async def refused(talk: Talk) -> list[int]:
-    """The codes of answers to requests about topics and groups that do not exist."""
+    """Return the codes of answers to requests about topics and groups that do not exist."""
     reset = {"topic": "Plain", "group": "G", "timestamp": 0, "isForce": True}
     asked: list[tuple[RequestCode, dict[str, Any]]] = [
         (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "unknown"}),

@@ -264,11 +264,11 @@ async def test_a_topic_is_served_by_both_brokers(line: str, tmp_path: Path) -> N
                 await until(lambda: len(heard) >= 42)
             assert sorted(heard) == sorted([b"0", *(b"%d" % n for n in range(41))])
         async with Admin(namesrv) as admin:
-            assert list(await admin.masters()) == ["java-a"], "ours has taken leave"
+            assert list(await admin.masters()) == ["java-a"], "ours has unregistered"
 
 
 async def fresh_queues(namesrv: str, topic: str) -> list[MessageQueue]:
-    """The queues of a topic by now."""
+    """Return the current queues of a topic."""
     async with Admin(namesrv) as admin:
         return await admin.queues(topic)
 

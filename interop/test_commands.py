@@ -12,7 +12,7 @@ from interop.views import index_files, java_queues, queue_files, without_crc
 
 
 def dumped(root: Path, *arguments: str) -> list[Json]:
-    """The messages that ``dump`` prints, all of them good."""
+    """Return the messages that ``dump`` prints, all of them good."""
     code, lines = commands.run("dump", root, *arguments, "--json")
     assert code == 0
     assert all(line.pop("crc_ok") for line in lines)

@@ -1,6 +1,6 @@
 """Features that not every store has, through a hand-over: Java, Firetrail, Java, Firetrail.
 
-One line of :data:`OWNERS` is who begins and how each of them stops.
+A line of :data:`OWNERS` says which side begins and how each of them stops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LMQ = ("--lmq",)
 
 
 def light(who: str, *named: str) -> list[Json]:
-    """Some messages that name these light queues in turn, and one that names all of them."""
+    """Return some messages that name these light queues in turn, and one that names all of them."""
     queues = [[name] for name in named] * 3 + [list(named), []]
     return [
         message(
@@ -39,7 +39,7 @@ def light(who: str, *named: str) -> list[Json]:
 
 
 def in_java(answers: list[Json]) -> dict[str, list[int]]:
-    """The physical offsets of the messages of each light queue, as Java read them."""
+    """Return the physical offsets of the messages of each light queue, as Java read them."""
     return {
         topic: [message["physical_offset"] for message in queue.messages]
         for (topic, _), queue in java_queues(answers).items()
@@ -48,7 +48,7 @@ def in_java(answers: list[Json]) -> dict[str, list[int]]:
 
 
 def in_firetrail(root: Path, messages: int) -> dict[str, list[int]]:
-    """The same as Firetrail finds it, in a copy."""
+    """Return the same as Firetrail finds it, in a copy."""
     copy = shutil.copytree(root, root.with_name(f"{root.name}-copy"))
     with Store.open(copy) as store:
         found = {
@@ -91,12 +91,12 @@ def test_light_queues(line: str, killed: bool, tmp_path: Path) -> None:
 
 
 def sizes_of(queues: Mapping[QueueName, QueueView]) -> dict[int, int]:
-    """How many messages each queue of the topic has."""
+    """Return how many messages each queue of the topic has."""
     return {queue_id: len(queue.messages) for (_, queue_id), queue in queues.items()}
 
 
 def sizes_in_firetrail(root: Path) -> dict[int, int]:
-    """The same as Firetrail finds it, in a copy."""
+    """Return the same as Firetrail finds it, in a copy."""
     copy = shutil.copytree(root, root.with_name(f"{root.name}-copy"))
     with Store.open(copy) as store:
         found = sizes_of(queues_of(store))

@@ -130,7 +130,7 @@ def test_a_store_that_java_has_open_can_only_be_looked_at(line: str, tmp_path: P
 
 
 def check_checksums(root: Path, store: Store) -> None:
-    """Every record has the checksum that follows from its bytes."""
+    """Check that every record has the checksum of its bytes."""
     log = (root / "commitlog").iterdir()
     content = b"".join(path.read_bytes() for path in sorted(log))
     for record in records(store):

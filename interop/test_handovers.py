@@ -101,7 +101,7 @@ class Relay:
             self.history.check_firetrail(store, keys=self.keys)
 
     def check_java_copy(self, java: Java) -> None:
-        """A Java store finds everything too."""
+        """Check that a Java store finds everything, too."""
         assert self.last is not None
         copy = shutil.copytree(self.root, self.folder / f"end-{java.line}")
         keys = self.keys and not (self.last.killed and self.last.is_java)

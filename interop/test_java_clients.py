@@ -52,7 +52,7 @@ def namesrv(tmp_path: Path) -> Iterator[str]:
 
 
 def run(line: str, namesrv: str, scenario: str, *options: str) -> list[list[str]]:
-    """The lines that the clients print, in their columns."""
+    """Return the lines that the clients print, in their columns."""
     command = ["java", "-XX:TieredStopAtLevel=1", *options, "-cp", jars(line), str(CLIENTS)]
     done = subprocess.run(
         [*command, namesrv, scenario], capture_output=True, text=True, timeout=WAIT_S

@@ -1,7 +1,7 @@
 """The same calls on the same store: Firetrail and Java answer alike.
 
 The table of calls is generated from what is in the store: every queue, at and around its bounds
-and the ends of its files, with several counts and tag filters; queues that are not there. Where
+and the ends of its files, with several counts and tag filters; queues that do not exist. Where
 the answers differ by design, the difference is named here and held to.
 """
 
@@ -49,7 +49,7 @@ class Get(NamedTuple):
         )
 
     def ask(self, store: Store) -> Json:
-        """For Firetrail, answered as the peer does."""
+        """Ask Firetrail; return the answer in the form of the peer."""
         result = store.get(self.topic, self.queue_id, self.offset, self.limit, self.tags)
         return {
             "status": result.status.value,
@@ -112,7 +112,7 @@ def gets(history: History, whole: History, sizes: Sizes) -> list[Get]:
 
 
 def queries(history: History) -> list[Query]:
-    """Every key without bounds; some with bounds at and around the times of its messages."""
+    """Return queries: every key without bounds, and some with bounds around their messages."""
     rng = random.Random(2)
     calls = []
     for (topic, key), records in history.by_key().items():

@@ -68,7 +68,7 @@ async def heard(namesrv: str, count: int) -> set[str]:
 
 
 async def stored(namesrv: str) -> list[str]:
-    """Every message of the topic."""
+    """Return every message of the topic."""
     async with PullConsumer(namesrv, "reading") as consumer:
         queues = await consumer.queues(TOPIC)
         return [m.body.decode() for queue in queues async for m in consumer.read(queue)]

@@ -24,7 +24,7 @@ class QueueView(NamedTuple):
 
 
 def described(record: Record) -> Json:
-    """A record in the form in which the Java peer prints it."""
+    """Return a record in the form in which the Java peer prints it."""
     return {
         "physical_offset": record.physical_offset,
         "size": record.size,
@@ -47,7 +47,7 @@ def described(record: Record) -> Json:
 
 
 def log_of(store: Store) -> list[Json]:
-    """Every record in the order of the log, as Firetrail reads it."""
+    """Return every record in the order of the log, as Firetrail reads it."""
     found = []
     offset, end = store.log_range
     size = store.config.commit_log_file_size
@@ -62,7 +62,7 @@ def log_of(store: Store) -> list[Json]:
 
 
 def queues_of(store: Store) -> dict[QueueName, QueueView]:
-    """Every queue that has had a message, as Firetrail reads it."""
+    """Return every queue that has had a message, as Firetrail reads it."""
     return {
         (topic, queue_id): QueueView(
             store.min_offset(topic, queue_id),
@@ -76,7 +76,7 @@ def queues_of(store: Store) -> dict[QueueName, QueueView]:
 
 
 def java_queues(answer: list[Json]) -> dict[QueueName, QueueView]:
-    """The same from the answer to the peer's ``read``."""
+    """Return the same from the answer to the peer's ``read``."""
     queues: dict[QueueName, QueueView] = {}
     messages: list[Json] = []
     for line in answer:
@@ -93,7 +93,7 @@ def java_queues(answer: list[Json]) -> dict[QueueName, QueueView]:
 
 
 def without_crc(records: list[Json]) -> list[Json]:
-    """The records without the checksum property, whose value no plain model can tell."""
+    """Return the records without the checksum property, whose value a plain model cannot know."""
     return [
         {
             **record,
@@ -113,5 +113,5 @@ def queue_files(root: Path) -> dict[str, bytes]:
 
 
 def index_files(root: Path) -> list[bytes]:
-    """Content of the index files, oldest first; their names tell when they were made."""
+    """Return the content of the index files, oldest first; their names are creation times."""
     return [path.read_bytes() for path in sorted((root / "index").glob("*"))]

@@ -16,7 +16,7 @@ FREE_LEAST = 3 << 30
 def use_memory() -> None:
     """Keep temporary files of this process and its children in memory, if there is enough.
 
-    Someone who sets ``TMPDIR`` has chosen a place already.
+    Nothing changes if ``TMPDIR`` is set.
     """
     if "TMPDIR" not in os.environ and _is_suitable(SHARED_MEMORY):
         os.environ["TMPDIR"] = str(SHARED_MEMORY)

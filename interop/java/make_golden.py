@@ -26,7 +26,7 @@ def b64(text: str) -> str:
 
 
 def message(topic: str, body: str, **fields: object) -> Line:
-    """One spec line with the hosts, flag and born time that all golden stores share."""
+    """Return one spec line with the hosts, flag and born time that all golden stores share."""
     return {
         "topic": topic,
         "body": b64(body),
@@ -52,7 +52,7 @@ def plain(number: int) -> Line:
 
 
 def specials() -> list[Line]:
-    """One of each: IPv6 in three combinations, delay, transactions, empty, batch, v2 record."""
+    """Return one of each: three combinations with IPv6, delay, transactions, empty, batch, v2."""
     six_born, six_store = "[2001:db8::7]:50001", "[2001:db8:0:1::2]:10911"
     tags = {"TAGS": "TagA"}
     item = [
@@ -81,7 +81,7 @@ def specials() -> list[Line]:
 
 
 def light(number: int, queues: list[str], topic: str = "mqtt", **fields: object) -> Line:
-    """A message that names light queues."""
+    """Return a message that names light queues."""
     properties = {"KEYS": f"k{number}", "TAGS": f"Tag{number % 3}"}
     if queues:
         properties["INNER_MULTI_DISPATCH"] = ",".join(queues)

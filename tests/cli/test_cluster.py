@@ -237,7 +237,7 @@ def test_a_group_beyond_the_end(ask: Any, namesrv: str) -> None:
 
 
 def test_watched_lag_is_printed_until_ctrl_c(ask: Any, namesrv: str) -> None:
-    """Again and again, with the time; Ctrl-C ends it by the shell's convention."""
+    """The lag is printed repeatedly, with the time; Ctrl-C ends it by the shell's convention."""
     ask("topic", "create", "Watched", "--queues", "1")
     ask("group", "create", "GW")
     with running("lag", "GW", "Watched", "--watch", "-n", namesrv) as process:

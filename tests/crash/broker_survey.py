@@ -222,7 +222,7 @@ class Users:
             self._ledger.topics[name] = True if answer.code == 0 else None
 
     async def _short_life(self) -> None:
-        """A topic is used, deleted and made again."""
+        """Use a topic, delete it and create it again."""
         name = f"D{self._source.randrange(3)}"
         await self._make(name)
         for _ in range(3):
@@ -368,7 +368,10 @@ class BrokerChecker:
 
 
 def must_survive(moment: BrokerMoment, how: str, config: StoreConfig) -> set[bytes]:
-    """A crash that leaves all that was written is a kill: it takes nothing acknowledged."""
+    """Return the messages that must survive a crash.
+
+    A crash that keeps everything written is a kill, and loses no acknowledged message.
+    """
     is_kill = how.startswith("all ") and not config.write_buffer_pool
     return set(moment.known.acked) if is_kill else moment.known.durable
 

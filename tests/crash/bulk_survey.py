@@ -205,7 +205,7 @@ class BulkChecker(Checker):
 
 
 def is_appended(body: bytes) -> bool:
-    """Whether it came by an append and not by a put."""
+    """Return whether a message was appended rather than put."""
     return b"." in body.partition(b":")[0]
 
 

@@ -178,13 +178,13 @@ def _work(store: Store, life: Life, number: int, report: int) -> None:
 
 
 def acknowledgement(serial: int, result: PutResult) -> bytes:
-    """One line: the message is stored there."""
+    """Return a line which says where the message is stored."""
     place = (result.queue_offset, result.physical_offset, result.size, result.store_time)
     return f"A {serial} {' '.join(map(str, place))}\n".encode()
 
 
 def message_of(seed: int, serial: int) -> Message:
-    """The message with this serial number, which its body begins with."""
+    """Return the message with this serial number, which its body begins with."""
     if random.Random(f"{seed} {serial}").random() < 0.1:  # goes as a batch, which takes no others
         return Message("orders", b"%d:batch" % serial, keys=["k1"])
     message = Producer(random.Random(f"{seed} message {serial}")).message()

@@ -155,11 +155,11 @@ class Disk:
                 self._durable[path.stat().st_ino] = path.read_bytes()
 
     def name_of(self, path: str | Path) -> str:
-        """The path below the root, empty for the root."""
+        """Return the path below the root, empty for the root."""
         return str(path).removeprefix(str(self.root)).removeprefix("/")
 
     def synced(self, descriptor: int, content: bytes) -> None:
-        """The file's data, as it was when the sync began, is durable."""
+        """Note that the file's data, as it was when the sync began, is durable."""
         number = os.fstat(descriptor).st_ino
         dropped = self._dropped.get(number)
         if dropped is not None:
@@ -173,11 +173,11 @@ class Disk:
         self._durable[number] = content
 
     def sync_failed(self, descriptor: int) -> None:
-        """The dirty pages of the file count as clean now, and are not on the disk."""
+        """Note that the dirty pages of the file count as clean now, but are not on the disk."""
         self._dropped[os.fstat(descriptor).st_ino] = read_all(descriptor)
 
     def synced_folder(self, path: Path) -> None:
-        """The names in the folder are durable."""
+        """Note that the names in the folder are durable."""
         folder = self.name_of(path)
         names = _entries(path)
         before = self._names.get(folder, {})
@@ -244,7 +244,7 @@ class SimulatedFiles(Files):
         self._open: dict[int, Path] = {}
 
     def system(self) -> System:
-        """The operating system of this world."""
+        """Return the operating system of this world."""
         return System(files=self, clock=WorldClock(self.world), memory_bytes=1 << 30)
 
     def _announce(self, kind: str, target: str | Path | int) -> None:
@@ -302,7 +302,7 @@ class SimulatedFiles(Files):
         return super().map(descriptor, size, writable=writable)
 
     def populate(self, view: memoryview, offset: int, length: int) -> None:
-        """Only speed depends on it."""
+        """Do nothing: this affects only the speed."""
 
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         self._announce("write", descriptor)
@@ -353,7 +353,7 @@ class SimulatedFiles(Files):
         super().remove_folder(path)
 
     def descriptor_limit(self) -> int:
-        """As few open files as a store can do with."""
+        """Return 0, so that the store keeps as few files open as it can."""
         return 0
 
     def used_ratio(self, path: Path) -> float:
@@ -381,7 +381,7 @@ def write_image(image: Image, folder: Path) -> None:
 
 
 def random_image(snapshot: Snapshot, source: random.Random) -> tuple[str, Image]:
-    """One of the images that could be left, and how it was chosen."""
+    """Return one of the images that could be left, and how it was chosen."""
     block = source.choice((SECTOR, PAGE))
     pending = snapshot.pending(block)
     fate = source.choice(("none", "all", "one kept", "one missing", "some", "some", "garbled"))

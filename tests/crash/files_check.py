@@ -48,7 +48,7 @@ def check_files(root: Path, slots: int, deleted: Collection[str] = ()) -> int:
 
 
 def read_log(folder: Path) -> tuple[list[Raw], int]:
-    """Every record of the log, and where it begins."""
+    """Return every record of the log, and where it begins."""
     records: list[Raw] = []
     paths = sorted(folder.iterdir()) if folder.is_dir() else []
     ended = False
@@ -120,7 +120,7 @@ def _raw(content: bytes, offset: int) -> Raw:
 
 
 def _tags_code(record: Raw) -> int:
-    """The hash of the tag; for a delayed message the time of its delivery, which is not checked."""
+    """Return the hash of the tag; units of delayed messages have a time, which is not checked."""
     value = 0
     for unit in record.properties.get("TAGS", ""):
         value = (31 * value + ord(unit)) & 0xFFFFFFFF
@@ -157,7 +157,7 @@ def _check_queues(folder: Path, records: list[Raw], log_min: int, deleted: Colle
 
 
 def _read_queue(folder: Path, name: str) -> dict[int, tuple[int, int, int]]:
-    """The units by queue offset, those that fill up the beginning left out."""
+    """Return the units by queue offset, without the filler units at the beginning."""
     units: dict[int, tuple[int, int, int]] = {}
     ended = False
     for path in sorted(folder.iterdir()):

@@ -77,7 +77,7 @@ class Ledger:
         return same
 
     def forget_topic(self, name: str) -> None:
-        """Nothing in the topic is promised any more."""
+        """Note that nothing in the topic is promised any more."""
         for body in [body for body in self.acked if self.sent[body].topic == name]:
             del self.acked[body]
             self.durable.discard(body)

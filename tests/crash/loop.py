@@ -51,7 +51,7 @@ class WorldLoop(asyncio.SelectorEventLoop):
         func: Callable[[*Arguments], Result],
         *args: *Arguments,
     ) -> asyncio.Future[Result]:
-        """A thread of the world for each call; one that is abandoned never answers."""
+        """Run each call in a thread of the world; an abandoned thread never answers."""
         future: asyncio.Future[Result] = self.create_future()
 
         def work() -> None:

@@ -71,7 +71,7 @@ class Stored:
 
 
 def expected_properties(message: Message) -> dict[str, str]:
-    """The properties that a message is stored with."""
+    """Return the properties that a message is stored with."""
     expected: dict[str, str] = {}
     if message.keys:
         expected["KEYS"] = " ".join(message.keys)
@@ -90,7 +90,7 @@ def _is_delayed(message: Message) -> bool:
 
 
 def stored(message: Message, result: PutResult) -> Stored:
-    """The message as it must read back after a put with this result."""
+    """Return the message as it must read back after a put with this result."""
     delayed = _is_delayed(message)
     return Stored(
         SCHEDULE if delayed else message.topic,
@@ -109,7 +109,7 @@ def stored(message: Message, result: PutResult) -> Stored:
 def stored_batch(
     messages: Sequence[Message], result: PutResult, property_crc: bool = False
 ) -> list[Stored]:
-    """The messages of a batch as they must read back; sizes as store.md counts them."""
+    """Return the messages of a batch as they must read back."""
     found = []
     at = result.physical_offset
     for number, message in enumerate(messages):
@@ -168,13 +168,13 @@ class History:
         self.survive_kill = max(self.survive_kill, kill, self.survive_power_loss)
 
     def cut(self, count: int, *, durable: bool) -> None:
-        """The store was recovered with ``count`` messages: the others must never come back."""
+        """Note that recovery kept ``count`` messages; the others must never come back."""
         del self.messages[count:]
         self.survive_kill = count
         self.survive_power_loss = count if durable else min(self.survive_power_loss, count)
 
     def next_offsets(self) -> dict[QueueKey, int]:
-        """Of each queue, the offset of its next message."""
+        """Return the offset of the next message of each queue."""
         return {m.queue: m.queue_offset + 1 for m in self.messages if m.is_in_queue}
 
 
@@ -308,5 +308,5 @@ def _check_times(store: Store, there: list[Stored]) -> None:
 
 
 def batch_of(messages: Sequence[Message]) -> Batch:
-    """The batch of messages that agree on topic, queue and flags."""
+    """Return the batch of messages that agree on topic, queue and flags."""
     return Batch.of(messages)

@@ -64,14 +64,14 @@ def tiny_config(mode: str, **changes: Any) -> StoreConfig:
 
 
 def scratch_parent() -> Path | None:
-    """Where files are in memory, None if there is no such place."""
+    """Return a folder whose files are in memory, or None if there is none."""
     shared_memory = Path("/dev/shm")
     return shared_memory if shared_memory.is_dir() else None
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder in memory if there is such a thing; it goes at the end."""
+    """Yield a folder, in memory if possible; it is removed at the end."""
     path = Path(tempfile.mkdtemp(prefix="firetrail-crash-", dir=scratch_parent()))
     try:
         yield path
@@ -81,7 +81,7 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def few_open_files() -> Iterator[None]:
-    """No more than two files of queues may be open: the others rest, and come back all the time."""
+    """Allow only two open files of queues: the others are closed and reopened all the time."""
     least, open_files.LEAST = open_files.LEAST, 2
     try:
         yield
@@ -139,7 +139,7 @@ class Process:
         return self._store
 
     def close(self) -> None:
-        """A clean stop."""
+        """Stop cleanly."""
         try:
             self.store.close()
         finally:
@@ -187,7 +187,7 @@ class Process:
         return result
 
     def put_batch(self, messages: Sequence[Message]) -> PutResult:
-        """The same for a batch."""
+        """Put a batch in the same way."""
         result = self.store.try_put_batch(batch_of(messages))
         if result.physical_offset >= 0:
             self._note(stored_batch(messages, result, self.config.property_crc), result)
@@ -203,7 +203,7 @@ class Process:
                 self.history.promise(kill=count)
 
     def flush(self) -> None:
-        """Everything that was put is on the disk after it."""
+        """Flush; after that, everything that was put is on the disk."""
         count = len(self.history.messages)
         self.store.flush()
         self.history.promise(power_loss=count)
@@ -224,7 +224,7 @@ class Moment:
     visible: dict[QueueKey, int] = field(default_factory=dict)
 
     def history(self, final: History) -> History:
-        """All that was put, with the log's beginning as of this moment."""
+        """Return everything that was put, with the beginning of the log at this moment."""
         history = copy.copy(final)
         history.log_min = self.promised.log_min
         return history

@@ -26,7 +26,7 @@ SIZES = {"commit_log_file_size": 4096, "consume_queue_file_size": 100, "max_mess
 
 
 def closed_store(sealed: bool) -> tuple[Image, list[Stored]]:
-    """The files of a store with some dozens of messages, and the messages."""
+    """Return the files of a store with some dozens of messages, and the messages."""
     with scratch() as folder:
         (folder / "live").mkdir()
         config = tiny_config("sync", property_crc=sealed, **SIZES)

@@ -40,7 +40,7 @@ def folder() -> Iterator[Path]:
 
 
 def opened(folder: Path, **settings: Any) -> BrokerProcess:
-    """A process with a broker on a new store, which syncs nothing by itself."""
+    """Return a process with a broker on a new store, which syncs nothing by itself."""
     folder.mkdir(exist_ok=True)
     config = broker_config("async", flush_interval_ms=NEVER_MS, **settings)
     process = BrokerProcess(Disk(folder), config, History(), seed=1)
@@ -57,7 +57,7 @@ def fail_to_write(path: str) -> Hook:
 
 
 def after_power_loss(process: BrokerProcess, folder: Path) -> BrokerProcess:
-    """A broker on what is on the disk for sure."""
+    """Return a broker on an image that has only what is certainly on the disk."""
     process.kill()
     write_image(process.disk.snapshot().image(PAGE, ()), folder)
     again = BrokerProcess(Disk(folder), process.config, History(), seed=2, now=1_000)

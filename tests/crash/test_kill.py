@@ -116,7 +116,7 @@ class Oracle:
 
 
 def walk(store: Store) -> Iterator[Record]:
-    """Every message of the log."""
+    """Yield every message of the log."""
     offset, end = store.log_range
     size = store.config.commit_log_file_size
     while offset < end:

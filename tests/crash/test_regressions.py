@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
 
 
 def opened(folder: Path, mode: str = "sync", **settings: Any) -> Process:
-    """A process with a new store."""
+    """Return a process with a new store."""
     (folder / "live").mkdir()
     config = tiny_config(mode, **settings)
     process = Process(Disk(folder / "live"), config, History(), seed=1)
@@ -38,7 +38,7 @@ def opened(folder: Path, mode: str = "sync", **settings: Any) -> Process:
 
 
 def killed(process: Process) -> Image:
-    """The files after a kill, everything in them durable."""
+    """Return the files after a kill, everything in them durable."""
     process.kill()
     snapshot = process.disk.snapshot()
     return snapshot.image(PAGE, snapshot.pending(PAGE))

@@ -98,7 +98,7 @@ class World:
         return ready()
 
     def yield_point(self) -> None:
-        """A place where another thread may come in between."""
+        """Let another thread run at this point, if the world chooses so."""
         if self.abandoned:
             raise Abandoned
         if self.preemption and self.random.random() < self.preemption:
@@ -190,7 +190,7 @@ class WorldClock(Clock):
         return self._world.now
 
     def sleep_ms(self, pause_ms: int) -> None:
-        self._world.pause(max(pause_ms / 1000, 1e-6))  # time passes even for who waits for none
+        self._world.pause(max(pause_ms / 1000, 1e-6))  # time passes even if the pause is 0
 
 
 # -- replacements of the classes of threading -----------------------------------------------------
@@ -291,7 +291,7 @@ class _Condition(_Lock):
         return met
 
     def notify_all(self) -> None:
-        """Those who wait look for themselves."""
+        """Do nothing: waiting threads check their conditions themselves."""
 
 
 class _Queues:

@@ -47,7 +47,7 @@ def main() -> int:
 
 
 def run(name: str, seed: int, total: Counter[str]) -> bool:
-    """One round; whether everything was as it must be."""
+    """Run one round; return whether it passed."""
     print(f"seed {seed}: {name}: ", end="", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="firetrail-torture-") as folder:

@@ -20,7 +20,7 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig
 
 NAMES = 12
 GONE = 0
-"""In the place of a number of queues."""
+"""Stands for a deleted topic or group, in place of its number of queues."""
 FILES = {
     "topic": ("topics.json", "topicConfigTable", "readQueueNums"),
     "group": ("subscriptionGroup.json", "subscriptionGroupTable", "retryQueueNums"),
@@ -29,7 +29,7 @@ FILES = {
 
 
 class Administering(Use):
-    """An administrator, who changes one thing after the other."""
+    """An administrator that changes topics and groups one after the other."""
 
     async def begin(self, resources: AsyncExitStack) -> None:
         """Begin."""

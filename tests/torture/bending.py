@@ -37,7 +37,7 @@ async def clock_jumps(folder: Path, seed: int, mode: str, jumps: int = 4) -> Cou
 
 
 async def few_files(folder: Path, seed: int) -> Counter[str]:
-    """No descriptor is left for a while; then there are some again."""
+    """Let the broker run out of descriptors temporarily."""
     async with scene(folder, seed) as stage:
         await stage.takes_messages()
         used = len(os.listdir(f"/proc/{stage.broker.pid}/fd"))
@@ -57,7 +57,7 @@ async def few_files(folder: Path, seed: int) -> Counter[str]:
 
 
 async def few_from_the_start(folder: Path, seed: int, limit: int) -> Counter[str]:
-    """A process that may open few files: it serves, or says what it lacks."""
+    """Start a process that may open few files: it serves, or reports what it lacks."""
     refused = 0
     async with scene(folder, seed) as stage:
         await stage.takes_messages()
@@ -82,9 +82,9 @@ async def few_from_the_start(folder: Path, seed: int, limit: int) -> Counter[str
 
 
 async def little_memory(folder: Path, seed: int, mode: str) -> Counter[str]:
-    """No address space is left for a while: requests are refused, and then no longer.
+    """Let the broker run out of address space: requests are refused, and later accepted again.
 
-    Or the broker ends and says why; then the next one has everything.
+    The broker may also end with an explanation; then the next one has everything.
     """
     async with scene(folder, seed, {"flushDiskType": mode}) as stage:
         await stage.takes_messages()

@@ -92,7 +92,7 @@ async def start_fails(
 
 
 async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Counter[str]:
-    """A file system in memory that fills up for real, and then is given more space."""
+    """Let a file system in memory really fill up, and then give it more space."""
     disk = folder / "disk"
     disk.mkdir()
     mounted = ["-t", "tmpfs", "-o", f"size={size_kib}k", "firetrail", str(disk)]
@@ -121,7 +121,7 @@ async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Count
 
 
 def can_mount() -> bool:
-    """Whether this process may mount file systems."""
+    """Return whether this process may mount file systems."""
     probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "probe", "/mnt"]
     return subprocess.run(probe, capture_output=True).returncode == 0
 

@@ -24,9 +24,9 @@ RULE = struct.Struct(f"=iiiiqqqq{TEXT}s{TEXT}s")
 RULES = 8
 EVER = 1 << 62
 KILL = -1
-"""In the place of an errno: the process is killed before the operation."""
+"""Used in place of an errno: the process is killed before the operation."""
 HOLD = -2
-"""The process stops before the operation, until a test kills it."""
+"""Used in place of an errno: the process stops before the operation, until a test kills it."""
 
 
 class Operation(IntFlag):
@@ -46,13 +46,13 @@ SPACE = Operation.ALLOCATE | Operation.WRITE | Operation.CREATE
 
 
 def compiler() -> str | None:
-    """The C compiler, if there is one."""
+    """Return the C compiler, or None if there is none."""
     return shutil.which("cc") or shutil.which("gcc")
 
 
 @functools.cache
 def library() -> Path:
-    """The library, built if its source has changed."""
+    """Return the path of the library; it is built if its source has changed."""
     version = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"firetrail-faults-{os.getuid()}-{version}.so"
     if not path.exists():
@@ -73,7 +73,7 @@ class Rule:
         self._at = at
 
     def __call__(self) -> int:
-        """How often it has taken effect."""
+        """Return how often the rule has taken effect."""
         return int(RULE.unpack_from(self._shared, self._at)[6])
 
     @property
@@ -124,7 +124,7 @@ class Faults:
         return Rule(self._shared, at)
 
     def heal(self) -> None:
-        """No more faults."""
+        """Remove all rules."""
         struct.pack_into("=q", self._shared, 24, 0)
         for number in range(self._used):
             struct.pack_into("=i", self._shared, HEAD.size + number * RULE.size, 0)
@@ -135,7 +135,7 @@ class Faults:
         struct.pack_into("=q", self._shared, 0, int(seconds * 1e9))
 
     def forget(self) -> None:
-        """Count operations from here on."""
+        """Restart the count of operations at 0."""
         struct.pack_into("=q", self._shared, 8, 0)
 
     @property

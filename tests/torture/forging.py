@@ -57,12 +57,12 @@ class Forge:
         JOBS[job].prepare(self._prepared)
 
     def begin(self) -> None:
-        """The folder as it is before the job has run."""
+        """Restore the folder to its state before the job."""
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(self._prepared, self.folder)
 
     def start(self, job: str) -> int:
-        """The process id of a new driver."""
+        """Start a new driver and return its process id."""
         assert self._process.stdin is not None
         found = getattr(getattr(self.spark, "_sc", None), "_gateway", None)
         gateway = (
@@ -112,7 +112,7 @@ class Forge:
 
 @contextmanager
 def forge() -> Iterator[Forge]:
-    """A forge that works in memory, without Spark."""
+    """Yield a forge that works in memory, without Spark."""
     with scratch() as below:
         made = Forge(below)
         try:
@@ -153,7 +153,7 @@ def walk_alone(
 
 
 def walk_a_job(seed: int) -> Counter[str]:
-    """All places of one job, without Spark; the next seed has the next job."""
+    """Kill one job at all places, without Spark; the next seed takes the next job."""
     jobs = list(WITHOUT_SPARK)
     with forge() as victim:
         return walk_alone(victim, jobs[seed % len(jobs)], random.Random(seed))

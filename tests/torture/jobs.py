@@ -346,7 +346,7 @@ def _set(module: Any, **values: Any) -> Iterator[None]:
 
 
 def _begin(root: Path) -> None:
-    """A store of small files with one message."""
+    """Create a store of small files with one message."""
     with Store.open(root, small_config()) as store:
         store.put(Message("before", b"old"))
 

@@ -78,7 +78,10 @@ class Killing:
             await self._broker.start()
 
     async def _served(self) -> bool:
-        """Whether it serves; if not it was killed, or it refused to start and was mended."""
+        """Return whether the broker serves.
+
+        If it does not, it was killed, or it refused to start and its files were repaired.
+        """
         try:
             await self._broker.ready()
         except Refused as refused:

@@ -27,7 +27,7 @@ BODY_MAX = 3000
 
 
 def serial_of(body: bytes) -> int:
-    """The number of the message with this body."""
+    """Return the number of the message with this body."""
     return int(body.partition(b":")[0])
 
 
@@ -70,30 +70,30 @@ class Ledger:
         self.wrong[kind].add(what)
 
     def body(self, serial: int) -> bytes:
-        """The body of a message."""
+        """Return the body of a message."""
         source = random.Random(f"{self.seed} {serial}")
         return b"%d:" % serial + source.randbytes(source.choice((10, 100, 500, BODY_MAX)))
 
     def new(self, topic: str, *, delayed: bool = False, keyed: bool = False) -> tuple[int, bytes]:
-        """Number and body of a message that is about to be sent; every fourth may have a key."""
+        """Return number and body of a new message to be sent; every fourth may have a key."""
         serial = len(self.sent)
         key = f"k{serial}" if keyed and serial % 4 == 0 else None
         self.sent.append(Sent(topic, delayed, key))
         return serial, self.body(serial)
 
     def end(self, serials: list[int]) -> None:
-        """The sender has its answer, or has given up."""
+        """Note that the sender has its answer, or has given up."""
         for serial in serials:
             self.sent[serial].ended = True
 
     def acknowledge(self, serial: int, queue_id: int, queue_offset: int) -> None:
-        """The broker has said that it is stored."""
+        """Note that the broker has acknowledged a message."""
         message = self.sent[serial]
         message.acknowledged = True
         message.place = None if message.delayed else (queue_id, queue_offset)
 
     def see(self, group: str, body: bytes) -> None:
-        """A consumer got a message."""
+        """Note that a consumer received a message."""
         self.check_body(group, body)
         self.seen[group].add(serial_of(body))
 
@@ -121,7 +121,7 @@ class Ledger:
     # -- comparison with the broker -----------------------------------------------------------
 
     def check_log(self, store: Path) -> list[Raw]:
-        """The log has what was acknowledged, once, and nothing else; its records.
+        """Check that the log has each acknowledged message once; return its records.
 
         The store must not be open.
         """

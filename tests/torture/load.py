@@ -112,13 +112,13 @@ class Load:
         await self._resources.aclose()
 
     def started(self) -> None:
-        """The broker serves again."""
+        """Note that the broker serves again."""
         self.lives += 1
         self.serving.set()
         self.sending.set()
 
     def gone(self) -> None:
-        """The broker is about to be gone."""
+        """Note that the broker is about to end."""
         self.serving.clear()
         self.sending.clear()
 
@@ -181,7 +181,7 @@ class Load:
         self.oks[kind] = max(self.oks.get(kind, begun), begun)
 
     def note(self, error: Exception) -> None:
-        """A request that failed, as they may when a broker dies."""
+        """Note a failed request; requests may fail when a broker dies."""
         if isinstance(error, RequestError):
             self.errors[f"code {error.code}"] += 1
             self.remarks[f"{error.code}: {error.remark}"] += 1

@@ -50,7 +50,7 @@ def buffered() -> None:
 
 
 def ends_not_noted() -> None:
-    """The message of a committed transaction is stored, its end is not."""
+    """Store the message of a committed transaction, but not the end of the transaction."""
     put = Transactions._put
 
     async def without_marks(self: Any, message: Any) -> Any:
@@ -60,7 +60,7 @@ def ends_not_noted() -> None:
 
 
 def ends_answered_early() -> None:
-    """The end of a transaction is answered before it is stored."""
+    """Acknowledge the end of a transaction before it is stored."""
     store_end = Transactions._store_end
 
     async def later(self: Any, half: Any, committed: Any) -> None:
@@ -140,7 +140,7 @@ def delays_ahead() -> None:
 
 
 def syncs_repeated() -> None:
-    """A sync that has failed is tried again."""
+    """Retry a failed sync."""
     sync = Files.sync
 
     def again(self: Any, descriptor: int) -> None:

@@ -33,12 +33,12 @@ def same(source: Ids, sink: Ids, where: str) -> None:
 
 
 def log_of(root: Path) -> list[Raw]:
-    """The records of a store that is closed."""
+    """Return the records of a closed store."""
     return read_log(root / "commitlog")[0]
 
 
 def bodies(root: Path, topic: str) -> list[bytes]:
-    """Of one topic, in the order of the log."""
+    """Return the bodies of one topic, in the order of the log."""
     return [raw.body for raw in log_of(root) if raw.topic == topic]
 
 
@@ -52,7 +52,7 @@ def sound(root: Path) -> None:
 
 
 def listed_rows(lake: Path, manifest: dict[str, Any]) -> Iterator[Row]:
-    """The rows of the files that a manifest names."""
+    """Yield the rows of the files that a manifest names."""
     for file in manifest["files"]:
         table = pq.read_table(lake / file["path"], partitioning=None)
         for row in table.to_pylist():

@@ -37,7 +37,7 @@ SOAK_S = float(os.environ.get("FIRETRAIL_SOAK_S", "60"))
 
 
 def _drawn(seed: int) -> random.Random:
-    """The choices of a part; those inside of it are drawn from the seed itself."""
+    """Return the source of a part's parameters; choices inside the part use the seed itself."""
     return random.Random(f"part {seed}")
 
 

@@ -172,7 +172,7 @@ class Victim:
             kill_if_there(held)
 
     def _executor_of(self, process: int) -> int | None:
-        """The Java process above it that was started by one."""
+        """Return the ancestor that is a Java process and was started by another Java process."""
         chain = [process]
         while chain[-1] != self._process.pid and (above := _stat(chain[-1])[1]) > 1:
             chain.append(above)
@@ -180,13 +180,13 @@ class Victim:
         return java[0] if len(java) > 1 else None
 
     def ended_well(self) -> bool:
-        """Wait for the end of the job; whether it says that it is done."""
+        """Wait for the end of the job; return whether it succeeded."""
         _, self.errors = self._process.communicate(timeout=PATIENCE_S)
         self.end()
         return self._process.returncode == 0
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """End all processes of this Spark."""
         while alive := list(_in_session(self._process.pid)):
             for process in alive:
                 kill_if_there(process)
@@ -260,7 +260,7 @@ def boundaries(job: str) -> int:
 
 
 def is_cold(job: str, who: str) -> bool:
-    """Whether Spark itself has to die: where it has files of its own, or is several processes."""
+    """Return whether Spark itself must be killed: if it writes files or is several processes."""
     return who == "executor" or job in ON_SPARK_ONLY
 
 

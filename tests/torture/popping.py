@@ -173,7 +173,7 @@ class Popping(Use):
 
 
 def _saved_places(store: Path) -> dict[tuple[str, int], int]:
-    """How far the group is in its queues, as the file has it."""
+    """Return the saved offsets of the group, by topic and queue."""
     table = config_of(store, "consumerOffset.json").get("offsetTable", {})
     return {
         (topic, int(queue_id)): offset

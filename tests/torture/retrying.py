@@ -34,12 +34,12 @@ class Unwilling(Exception):
 
 
 def failures(serial: int) -> int:
-    """How often the message fails; one more than it is tried again is for ever."""
+    """Return how often the message fails; if more often than it is retried, it never succeeds."""
     return RETRIES + 1 if serial % 7 == 0 else serial % 3
 
 
 class Retrying(Use):
-    """A producer, a consumer that fails, and one that reads what was buried."""
+    """A producer, a consumer that fails, and one that reads the dead letters."""
 
     topics = (TOPIC,)
 

@@ -45,7 +45,7 @@ class Kept:
 
 
 async def made(root: Path) -> Kept:
-    """A folder with messages, a group's offsets, delays, pops, and each file saved twice."""
+    """Create a folder with messages, a group's offsets, delays, pops, and each file saved twice."""
     bodies: dict[tuple[int, int], bytes] = {}
     for turn in (1, 2):
         async with Broker.running(root, store=STORE) as broker:
@@ -65,7 +65,7 @@ async def made(root: Path) -> Kept:
 
 
 def spoilt(content: bytes, source: random.Random) -> tuple[str, bytes]:
-    """The content with one bit flipped, where something was written; or cut off."""
+    """Return the content with one bit of its data flipped or with its end cut off, and how."""
     written = [at for at, byte in enumerate(content) if byte] or list(range(len(content)))
     if source.random() < 0.2 or not written:
         length = source.choice((0, source.randrange(len(content) + 1)))
@@ -76,7 +76,7 @@ def spoilt(content: bytes, source: random.Random) -> tuple[str, bytes]:
 
 
 def chosen(kept: Kept, source: random.Random) -> Iterator[Path]:
-    """Files without end, each kind as often as the others."""
+    """Yield files endlessly, each kind as often as the others."""
     kinds: dict[str, list[Path]] = {}
     for path in kept.files:
         inside = path.relative_to(kept.root)

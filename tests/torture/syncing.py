@@ -29,9 +29,9 @@ SITES = {
     "delayOffset.json": 4,
     "": 60,
 }
-"""Parts of paths (empty: any), and of how many of their syncs each is made to fail."""
+"""Parts of paths (empty: any), and how many of their syncs are tried as the one that fails."""
 WALK = [(site, n, mode) for mode in MODES for site, count in SITES.items() for n in range(count)]
-"""Every sync that fails in its turn: consecutive seeds walk through all of them."""
+"""All combinations of these; consecutive seeds try one after the other."""
 REFUSALS = ("code 1", "code 14")
 
 
@@ -101,13 +101,13 @@ def _after(stage: Scene, failed: Rule, mode: str, where: str) -> Counter[str]:
 
 
 async def _saves_again(stage: Scene, name: str) -> None:
-    """A file of the configuration that could not be synced is written again."""
+    """Check that a file of the configuration is written again after a failed sync."""
     saved = stage.faults.add(Operation.NAME, match=f"config/{name}")
     await stage.until(saved, f"{name} is saved")
 
 
 def within(what: str, seconds: float) -> str:
-    """A time as a class of times, which can be counted."""
+    """Return the class of a time, so that times can be counted."""
     limits = (limit for limit in (10, 100, 1000) if seconds * 1000 < limit)
     limit = next(limits, None)
     return f"{what}: in {limit} ms" if limit else f"{what}: later than 1 s"
@@ -133,7 +133,7 @@ async def sync_is_slow(folder: Path, seed: int) -> Counter[str]:
 
 
 async def _asked_beside(stage: Scene, count: int) -> dict[str, list[float]]:
-    """How long pulls, offsets and heartbeats take while a sync is under way."""
+    """Return how long pulls, offsets and heartbeats take while a sync is under way."""
     times: dict[str, list[float]] = {"pulls": [], "offsets": [], "heartbeats": []}
     namesrv = stage.broker.namesrv
     async with PullConsumer(namesrv, "beside") as consumer, Producer(namesrv, "beside") as producer:

@@ -132,7 +132,7 @@ class Transacting(Use):
             self._load.note_ok("end of a transaction", said)
 
     def _asked(self, message: Received) -> Outcome:
-        """The broker asks what became of a transaction."""
+        """Answer the broker's check of a transaction."""
         try:
             return self._answer(message.body)
         except Violation as violation:

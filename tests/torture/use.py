@@ -39,11 +39,14 @@ class Use:
         raise NotImplementedError
 
     def look(self, store: Path, records: Sequence[Raw]) -> None:
-        """Compare what a broker that has ended has left; ``records`` is all of its log."""
+        """Check the files of a broker that has ended; ``records`` is its whole log."""
 
 
 def config_of(store: Path, name: str) -> dict[str, Any]:
-    """A file in ``config/``, empty if it is not there; its bare numbers as keys become texts."""
+    """Return the content of a file in ``config/``, or {} if it does not exist.
+
+    Keys that are bare numbers, as Java writes them, become strings.
+    """
     path = store / "config" / name
     if not path.exists():
         return {}

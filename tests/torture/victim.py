@@ -74,7 +74,7 @@ def drive(job: str, folder: Path, port: str, secret: str) -> None:
 
 
 def attached(port: str, secret: str) -> SparkSession:
-    """The session of a Spark that another process has started."""
+    """Return the session of a Spark that another process has started."""
     os.environ |= {"PYSPARK_GATEWAY_PORT": port, "PYSPARK_GATEWAY_SECRET": secret}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]

@@ -74,7 +74,7 @@ def test_a_backup_while_a_writer_runs(tmp_path: Path) -> None:
                 found = written(target)
                 begin = store.log_range[0]
                 lost = [body for body in before if body not in found]
-                # Only what retention has deleted since is not there.
+                # Only messages that retention has deleted since are missing.
                 assert not lost or begin > first
                 assert set(before[-100:]) <= found
         finally:
