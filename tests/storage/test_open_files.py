@@ -127,11 +127,11 @@ def test_no_rest_while_pages_are_faulted_in(
     segment = segments[-1]
     populate = machine.files.populate
 
-    def meanwhile(view: memoryview, offset: int, length: int) -> None:
+    def check_and_populate(view: memoryview, offset: int, length: int) -> None:
         assert not segment.close_if_idle()
         populate(view, offset, length)
 
-    monkeypatch.setattr(machine.files, "populate", meanwhile)
+    monkeypatch.setattr(machine.files, "populate", check_and_populate)
     segment.fill_in()
     assert segment.view[0] == 9
 

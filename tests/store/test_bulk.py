@@ -62,7 +62,7 @@ def bodies_in(root: Path) -> list[bytes]:
 
 
 def check(root: Path) -> None:
-    """The store is good, by the check and by opening it."""
+    """Check the store with fsck and by opening it."""
     with StoreView.open(root) as view:
         report = check_store(view, DELAYS)
         assert report.ok, report.problems

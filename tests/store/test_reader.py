@@ -22,7 +22,7 @@ def answer(store: Store, offset: int, *, queue: int = 0, count: int = 32) -> tup
 
 
 class TestStatuses:
-    """The rows of reference/store.md 8.1, in its order."""
+    """Every status of a get, in the order in which RocketMQ checks for them."""
 
     @pytest.mark.parametrize("offset", [0, 5])
     def test_an_unknown_queue_has_its_own_status(self, store: Store, offset: int) -> None:

@@ -24,7 +24,7 @@ def put_to_new_topics(store: Store) -> None:
 
 
 def check_complete(root: Path) -> None:
-    """Every message is read, by queue and by key, and nothing is wrong with the files."""
+    """Check that every message is found by queue and by key, and that the files are good."""
     with Store.open(root) as store:
         assert not store.recovery.clean
         for number in range(TOPICS):

@@ -20,7 +20,7 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig
 
 NAMES = 12
 GONE = 0
-"""Stands for a deleted topic or group, in place of its number of queues."""
+"""Marks a deleted topic or group, in place of its number of queues."""
 FILES = {
     "topic": ("topics.json", "topicConfigTable", "readQueueNums"),
     "group": ("subscriptionGroup.json", "subscriptionGroupTable", "retryQueueNums"),

@@ -92,7 +92,7 @@ class Draft:
         return record[:-20] + f"__CRC32#\x01{digits}\x02".encode()
 
     def write(self, writer: RecordWriter, at: int, offset: int) -> int:
-        """The same record, written by the kernel; its size."""
+        """Write the same record with the kernel; return its size."""
         properties = self.properties + (bytes(20) if self.property_crc else b"")
         size: int = record_size(
             len(self.born_host),

@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 def scan_log(store: str, check: Check = Check.RECORD, rows_max: int = 100) -> Iterator[Piece]:
-    """The log in order; a file is one piece unless it has more than ``rows_max`` records."""
+    """Yield the log in order, one piece per file and per ``rows_max`` records."""
     for path in sorted((FOLDER / store / "commitlog").iterdir()):
         data = path.read_bytes()
         at = 0

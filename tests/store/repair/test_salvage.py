@@ -26,7 +26,7 @@ PREPARED = 0x4
 
 
 def filled(root: Path, config: StoreConfig = CONFIG) -> list[Record]:
-    """A store of three queues; its messages in the order of the log."""
+    """Write a store of three queues; return its messages in the order of the log."""
     with Store.open(root, config) as store:
         for number in range(COUNT):
             topic, queue_id = ("A", number % 2) if number % 3 else ("B", 0)
