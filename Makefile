@@ -13,6 +13,17 @@ MINUTES ?= 5
 SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
+TOOLS_EXTRAS := dev,release,broker,compression
+SPARK_EXTRAS := spark,delta,iceberg
+
+PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Kernels are compiled in a rule of their own, so that editing one recompiles only that one.
+INSTALL_EDITABLE = FIRETRAIL_NO_KERNELS=1 $(BIN)/python $(PIP_INSTALL) --no-build-isolation --editable
+# $(call step,WHAT,COMMAND) runs a command and prints what it does and how long it took.
+step = @printf '%s ... ' '$(1)'; begun=$$(date +%s); { $(2); } && echo "$$(($$(date +%s) - begun)) s"
+# $(call logged,COMMAND) prints the end of the output of a command only if the command fails.
+logged = $(1) > build/wheel/log 2>&1 || { echo failed; tail -n 30 build/wheel/log; false; }
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test torture lint bench interop fuzz wheel distributions pythons clean
 
@@ -24,21 +35,19 @@ setup: $(VENV)/.kernels ## Build .venv/ with Firetrail (editable, kernels compil
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    f"Firetrail needs Python 3.11 or later, $(PYTHON) is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing Firetrail, its tools and Spark (0.5 GB) into $(VENV)/"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
-	@FIRETRAIL_NO_KERNELS=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation \
-	    --editable '.[dev,release,broker,compression,spark,delta,iceberg]'
+	$(call step,creating $(VENV)/,test -x $(BIN)/python || $(PYTHON) -m venv $(VENV))
+	$(call step,installing setuptools and Cython,$(BIN)/python $(PIP_INSTALL) setuptools Cython)
+	$(call step,installing Firetrail and the tools,$(INSTALL_EDITABLE) '.[$(TOOLS_EXTRAS)]')
+	$(call step,installing Spark (0.5 GB),$(INSTALL_EDITABLE) '.[$(SPARK_EXTRAS)]')
 	@touch $@
 
-# Kernels are compiled in a rule of their own, so that editing one recompiles only that one.
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
-	@$(BIN)/python setup.py --quiet build_ext --inplace
+	$(call step,compiling the kernels,$(BIN)/python setup.py --quiet build_ext --inplace)
 	@touch $@
 
 $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
-	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $@ --requirement $<
+	-$(call step,installing the C++ client of RocketMQ,$(BIN)/python -m pip install --quiet \
+	    --disable-pip-version-check --no-deps --target $@ --requirement $<)
 
 demo: setup $(VENV)/stock-client ## See it work: a store, a crash, a broker with a stock client, Spark
 	@$(BIN)/python examples/demo.py
@@ -74,10 +83,10 @@ fuzz: $(FUZZ)/.installed ## Feed generated input to all decoders of network data
 
 # One environment per Python version, because a wheel holds extension modules for one version.
 build/release-%/.installed: pyproject.toml setup.py constraints.txt
-	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
-	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt setuptools Cython
-	@FIRETRAIL_NO_KERNELS=1 $(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --constraint constraints.txt --no-build-isolation --editable '.[release]'
+	$(call step,creating $(@D)/,test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D))
+	$(call step,installing setuptools and Cython,$(@D)/bin/python $(PIP_INSTALL) setuptools Cython)
+	$(call step,installing the release tools,FIRETRAIL_NO_KERNELS=1 $(@D)/bin/python $(PIP_INSTALL) \
+	    --no-build-isolation --editable '.[release]')
 	@touch $@
 
 wheel: ## Build an sdist and a manylinux wheel into dist/; PYTHON= picks the interpreter
@@ -90,11 +99,12 @@ wheel: ## Build an sdist and a manylinux wheel into dist/; PYTHON= picks the int
 distributions:
 	@rm -rf build/wheel
 	@mkdir -p build/wheel $(DIST)
-	@FIRETRAIL_NO_KERNELS=1 $(TOOLS) -m build --sdist --no-isolation --outdir build/wheel . > build/wheel/log || \
-	    { tail -n 30 build/wheel/log; exit 1; }
-	@$(TOOLS) -m build --wheel --no-isolation --outdir build/wheel build/wheel/*.tar.gz > build/wheel/log || \
-	    { tail -n 30 build/wheel/log; exit 1; }
-	@$(TOOLS) -m auditwheel repair --patcher none --wheel-dir $(DIST) build/wheel/*.whl
+	$(call step,building the sdist,$(call logged,FIRETRAIL_NO_KERNELS=1 \
+	    $(TOOLS) -m build --sdist --no-isolation --outdir build/wheel .))
+	$(call step,building the wheel,$(call logged,\
+	    $(TOOLS) -m build --wheel --no-isolation --outdir build/wheel build/wheel/*.tar.gz))
+	$(call step,checking the wheel,$(call logged,\
+	    $(TOOLS) -m auditwheel repair --patcher none --wheel-dir $(DIST) build/wheel/*.whl))
 	@cp build/wheel/*.tar.gz $(DIST)
 
 pythons: ## Run the tests on the Pythons of Debian trixie and sid (root and debootstrap needed)

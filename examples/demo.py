@@ -59,12 +59,13 @@ def main() -> None:
         read(store)
         follow(store)
         find(store, message_id)
-    print(f"\n  (a program with a store: {time.perf_counter() - started:.1f} s)")
+    print_time("writing, reading and finding", started)
     timed("crash and recovery", lambda: crash_and_recover(path))
-    timed("looking inside", lambda: look_inside(path))
+    timed("the commands", lambda: look_inside(path))
     timed("broker and client", serve)
     timed("all Spark jobs", lambda: pipeline(folder, count))
-    heading(f"Done in {time.perf_counter() - started:.1f} s. To try next:")
+    print_time("the whole demo", started)
+    heading("To try next:")
     print(f"  {folder / 'report.html'}    open it in a browser")
     print(f"  .venv/bin/firetrail dump {path} --topic orders --json")
     print("  docs/guide/embedding.md    how to use the store in a program of your own")
@@ -279,8 +280,8 @@ def pipeline(folder: Path, count: int) -> None:
         print(f"  left out: {error}")
         return
     shop = folder / "shop"
-    timed("written", lambda: write_day(shop, count))
-    spark = timed("Spark started, on all cores of this machine", session)
+    timed("writing it", lambda: write_day(shop, count))
+    spark = timed("starting Spark on all cores of this machine", session)
     try:
         job("rebuild", shop, "--into", folder / "rebuilt")
         job("audit", shop)
@@ -295,8 +296,13 @@ def timed(what: str, action: Callable[[], T]) -> T:
     """Run an action and print how long it took."""
     started = time.perf_counter()
     result = action()
-    print(f"  {what} in {time.perf_counter() - started:.1f} s", flush=True)
+    print_time(what, started)
     return result
+
+
+def print_time(what: str, started: float) -> None:
+    """Print how long something took that began at ``started``."""
+    print(f"  ({what} took {time.perf_counter() - started:.1f} s)", flush=True)
 
 
 def job(name: str, *arguments: object) -> None:
@@ -310,7 +316,7 @@ def job(name: str, *arguments: object) -> None:
         code = run_command(["pipeline", name, *words])
     for line in printed.getvalue().splitlines():
         print(f"  {line}".rstrip())
-    print(f"  ({time.perf_counter() - started:.1f} s)")
+    print_time(name, started)
     if code:
         sys.exit(f"firetrail pipeline {name} ended with {code}")
 
