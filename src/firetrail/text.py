@@ -1,11 +1,15 @@
-"""Sizes, times and counts as text for people."""
+"""Sizes, times, counts and lists of names as text for people."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
 NAMED_MAX = 5
 """Names that a line lists at most; the others are counted."""
+SIMILAR_MIN = 0.75
+"""Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -33,7 +37,14 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
 
 
-def some_of(names: list[str]) -> str:
-    """List the first names, and say how many more there are."""
+def some_of(names: Sequence[object]) -> str:
+    """List the first names or numbers, and say how many more there are."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return ", ".join(names[:NAMED_MAX]) + more
+    return ", ".join(map(str, names[:NAMED_MAX])) + more
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return ``"; did you mean …?"`` with the name nearest to ``name``, or "" if none is near."""
+    known = {other.lower(): other for other in names}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR_MIN)
+    return f"; did you mean {known[near[0]]}?" if near else ""

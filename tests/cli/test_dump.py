@@ -134,9 +134,9 @@ class TestATopic:
     def test_an_unknown_topic_is_an_error_with_a_suggestion(self, firetrail: Firetrail) -> None:
         result = firetrail("dump", GOLDEN / "v4-clean", "--topic", "t11")
         assert (result.code, result.out) == (2, "")
-        assert "no topic 't11'; did you mean 'T1'?" in result.err
+        assert "no topic 't11'; did you mean T1?" in result.err
         result = firetrail("dump", GOLDEN / "v4-clean", "--topic", "orders")
-        assert "the store has SCHEDULE_TOPIC_XXXX, T1, T6, TB, TE, TH" in result.err
+        assert "the store has SCHEDULE_TOPIC_XXXX, T1, T6, TB, TE and 1 more" in result.err
 
     def test_an_unknown_queue_is_an_error_that_lists_the_queues(self, firetrail: Firetrail) -> None:
         result = firetrail("dump", GOLDEN / "v4-clean", "--topic", "T1", "--queue", 7)

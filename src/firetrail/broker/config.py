@@ -16,11 +16,12 @@ from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import MASTER_ID
-from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, did_you_mean, read_settings
+from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
+from firetrail.text import did_you_mean
 
 NOTHING_TO_SET = "the broker does this in one fixed way, or not at all"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from firetrail.broker.broker import Broker
 from firetrail.cli import serving, up
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 
 DESCRIPTION = """\
@@ -22,12 +23,8 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = subparsers.add_parser(
-        "broker",
-        help="start a broker without a name server",
-        description=DESCRIPTION,
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_plain_parser(
+        subparsers, "broker", "start a broker without a name server", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("store", metavar="STORE", type=Path, help="folder of the store")
     up.add_broker_arguments(parser)

@@ -10,10 +10,11 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from firetrail.cli.command import Subparsers
-from firetrail.cli.common import add_plain_parser, did_you_mean
+from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
 from firetrail.errors import NoSuchError, NotReachedError, RequestError
+from firetrail.text import did_you_mean
 
 NAMESRV = "NAMESRV_ADDR"
 """The environment variable with the addresses of name servers, as RocketMQ's tools have it."""
@@ -76,8 +77,8 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
         names = asyncio.run(_topics(args.namesrv))
         if args.topic in names:
             raise
-        hint = did_you_mean(args.topic, names) or "'firetrail topic list' lists the topics"
-        raise NoSuchError(f"{args.namesrv}: no topic {args.topic!r}; {hint}") from None
+        hint = did_you_mean(args.topic, names) or "; 'firetrail topic list' lists the topics"
+        raise NoSuchError(f"{args.namesrv}: no topic {args.topic!r}{hint}") from None
 
 
 async def _topics(namesrv: str) -> list[str]:
@@ -92,8 +93,8 @@ async def check_group(admin: Admin, namesrv: str, group: str) -> None:
     """Raise NoSuchError if no broker knows the group: its name may be misspelt."""
     names = await admin.groups()
     if group not in names:
-        hint = did_you_mean(group, names) or "'firetrail group list' lists the groups"
-        raise NoSuchError(f"{namesrv}: no group {group!r}; {hint}")
+        hint = did_you_mean(group, names) or "; 'firetrail group list' lists the groups"
+        raise NoSuchError(f"{namesrv}: no group {group!r}{hint}")
 
 
 class Outages:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-from collections.abc import Iterable
 from pathlib import Path
 
 from firetrail.cli.command import Subparsers
@@ -13,20 +11,18 @@ from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import allow_many_files
-
-_NAMES_SHOWN = 8
-"""Topics or queues that an error message lists at most."""
+from firetrail.text import did_you_mean, some_of
 
 
 def add_plain_parser(
-    subparsers: Subparsers, name: str, summary: str, description: str, examples: str
+    subparsers: Subparsers, name: str, summary: str, description: str, examples: str = ""
 ) -> argparse.ArgumentParser:
-    """Add a subcommand's parser, with examples at the end of its help."""
+    """Add a subcommand's parser, with examples, if there are any, at the end of its help."""
     return subparsers.add_parser(
         name,
         help=summary,
         description=description,
-        epilog=f"examples:\n{examples}",
+        epilog=f"examples:\n{examples}" if examples else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
@@ -103,12 +99,12 @@ def queues_of(view: StoreView, topic: str, queue_id: int | None) -> list[int]:
     """Return the selected queue ids of a topic; NoSuchError lists the existing ones."""
     ids = [number for name, number in view.queues.pairs() if name == topic]
     if not ids:
-        raise NoSuchError(f"{view.root}: no topic {topic!r}; {_alternatives(topic, view)}")
+        raise NoSuchError(f"{view.root}: no topic {topic!r}{_alternatives(topic, view)}")
     if queue_id is None:
         return ids
     if queue_id not in ids:
         raise NoSuchError(
-            f"{view.root}: topic {topic!r} has no queue {queue_id}; it has {_listed(ids)}"
+            f"{view.root}: topic {topic!r} has no queue {queue_id}; it has {some_of(ids)}"
         )
     return [queue_id]
 
@@ -116,19 +112,5 @@ def queues_of(view: StoreView, topic: str, queue_id: int | None) -> list[int]:
 def _alternatives(topic: str, view: StoreView) -> str:
     topics = view.queues.topics()
     if not topics:
-        return "the store has no topics"
-    return did_you_mean(topic, topics) or f"the store has {_listed(topics)}"
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Suggest the names that are similar to a misspelt one; empty if none is."""
-    known = {other.lower(): other for other in names}
-    near = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(known[found]) for found in near)}?" if near else ""
-
-
-def _listed(things: list[str] | list[int]) -> str:
-    shown = ", ".join(str(thing) for thing in things[:_NAMES_SHOWN])
-    return (
-        shown if len(things) <= _NAMES_SHOWN else f"{shown} and {len(things) - _NAMES_SHOWN} more"
-    )
+        return "; the store has no topics"
+    return did_you_mean(topic, topics) or f"; the store has {some_of(topics)}"

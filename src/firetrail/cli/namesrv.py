@@ -8,6 +8,7 @@ from pathlib import Path
 
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import add_plain_parser
 from firetrail.namesrv import NameServer, NameServerConfig
 
 DESCRIPTION = """\
@@ -21,13 +22,7 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = subparsers.add_parser(
-        "namesrv",
-        help="start a name server",
-        description=DESCRIPTION,
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = add_plain_parser(subparsers, "namesrv", "start a name server", DESCRIPTION, EXAMPLES)
     parser.add_argument(
         "-c",
         "--conf",

@@ -9,6 +9,7 @@ from pkgutil import iter_modules
 
 from firetrail import cli
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import add_plain_parser
 
 DESCRIPTION = """\
 Process a store in bulk with Spark, on all cores of this machine, or on a cluster with --master.
@@ -18,12 +19,8 @@ Requires the extra 'spark': pip install 'firetrail[spark]'"""
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser, and those of the jobs."""
-    parser = subparsers.add_parser(
-        "pipeline",
-        help="process stores with Spark: SQL, reports, archives, …",
-        description=DESCRIPTION,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    summary = "process stores with Spark: SQL, reports, archives, …"
+    parser = add_plain_parser(subparsers, "pipeline", summary, DESCRIPTION)
     jobs = parser.add_subparsers(title="jobs", metavar="JOB")
     for name in sorted(found.name for found in iter_modules(cli.__path__, "firetrail.cli.")):
         if name.startswith(f"{__name__}_"):

@@ -26,12 +26,8 @@ EXAMPLES = """\
 
 def add(subparsers: Subparsers) -> None:
     """Add the parser."""
-    parser = subparsers.add_parser(
-        "restore",
-        help="create a store from a lake",
-        description=DESCRIPTION,
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = common.add_plain_parser(
+        subparsers, "restore", "create a store from a lake", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("lake", metavar="LAKE", help="folder or address of the archive")
     parser.add_argument(

@@ -14,6 +14,7 @@ from firetrail.broker.config import LoadedBroker, load_entries
 from firetrail.broker.takeover import unsupported
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
@@ -36,12 +37,8 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = subparsers.add_parser(
-        "up",
-        help="start a broker and a name server",
-        description=DESCRIPTION,
-        epilog=f"examples:\n{EXAMPLES}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = add_plain_parser(
+        subparsers, "up", "start a broker and a name server", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
         "store",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from firetrail.client.arguments import INT32_MAX, checked_address, checked_group
+from firetrail.client.arguments import checked_address, checked_group
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
 from firetrail.client.topic_admin import TopicAdmin
@@ -12,6 +12,7 @@ from firetrail.errors import RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.hosts import format_host
 from firetrail.format.ids import decode_message_id
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,

@@ -9,10 +9,9 @@ from typing import TypeVar
 from firetrail.errors import ConfigError, WrongTypeError
 from firetrail.format.arguments import instance, mapping, number, text
 from firetrail.format.names import GROUP_RULE, is_group
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.client import split_address
-
-INT32_MAX = (1 << 31) - 1
 
 Choice = TypeVar("Choice", bound=StrEnum)
 

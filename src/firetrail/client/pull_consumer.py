@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from firetrail.client.arguments import (
-    INT32_MAX,
     checked_group,
     checked_queue,
     checked_subscription,
@@ -18,6 +17,7 @@ from firetrail.client.subscription import by_tags
 from firetrail.client.topic_route import queues_of
 from firetrail.errors import ConfigError
 from firetrail.format.arguments import number, seconds, text
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import Permission
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from firetrail.client.arguments import INT32_MAX, checked_group, checked_queue, one_of
+from firetrail.client.arguments import checked_group, checked_queue, one_of
 from firetrail.client.callbacks import CallbackHandlers
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.commits import Commits
@@ -32,6 +32,7 @@ from firetrail.client.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import FiretrailError
 from firetrail.format.arguments import function, mapping, number, truth
 from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,

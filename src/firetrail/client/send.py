@@ -10,7 +10,7 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.client import compression
-from firetrail.client.arguments import INT32_MAX, checked_queue
+from firetrail.client.arguments import checked_queue
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
 from firetrail.format.arguments import instance, number, several
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
@@ -19,6 +19,7 @@ from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
 from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
+from firetrail.format.whole import INT32_MAX, INT32_MIN
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -212,7 +213,7 @@ def _check(message: Message, queue: MessageQueue | None) -> None:
     for name in ("sys_flag", "born_host", "reconsume_times", "prepared_offset"):
         if getattr(message, name):
             raise IllegalMessageError(name, "is set by the broker; a producer cannot send it")
-    if not -INT32_MAX - 1 <= message.flag <= INT32_MAX:
+    if not INT32_MIN <= message.flag <= INT32_MAX:
         raise IllegalMessageError("flag", f"{message.flag} is not a signed number of 32 bits")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from firetrail.client.arguments import INT32_MAX, check_settings, checked_address
+from firetrail.client.arguments import check_settings, checked_address
 from firetrail.client.cluster_client import ClusterClient
 from firetrail.client.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.java_properties import parse_properties
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.admin_bodies import TopicStats
 from firetrail.remoting.bodies import (
     ClusterInfo,

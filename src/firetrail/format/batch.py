@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, Layout
+from firetrail.format.whole import INT32_MAX, INT32_MIN
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 PROPERTIES_LENGTH = Layout(properties_length="h")
 ITEM_SIZE_MIN = BATCH_ITEM.size + PROPERTIES_LENGTH.size
-INT32_MAX = 2**31 - 1
 
 
 class BatchItem(NamedTuple):
@@ -52,7 +52,7 @@ def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
 def _encode_item(number: int, item: BatchItem) -> bytes:
     flag, body, properties = item
     size = ITEM_SIZE_MIN + len(body) + len(properties)
-    if not -(2**31) <= flag <= INT32_MAX:
+    if not INT32_MIN <= flag <= INT32_MAX:
         raise _error(number, "flag", BATCH_ITEM.offsets["flag"], f"{flag} does not fit in 32 bits")
     if len(properties) > MAX_PROPERTIES:
         detail = f"{len(properties)} is more than {MAX_PROPERTIES}"

@@ -16,12 +16,10 @@ from math import isinf
 from typing import Any, NamedTuple, NoReturn
 
 from firetrail.errors import FormatError
+from firetrail.format.whole import INT64_MAX, INT64_MIN
 
 DEPTH_MAX = 64
 """Deepest nesting that is read: RocketMQ's files need 6, and a bomb must not exhaust the stack."""
-
-INT64_MIN = -(2**63)
-INT64_MAX = 2**63 - 1
 
 _SPACE = re.compile(r"[ \t\r\n\f\b]*")
 _COMMAS = re.compile(r"[ \t\r\n\f\b,]*")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from firetrail.errors import FormatError
 from firetrail.format.fields import not_negative, pack_fields, size_of, unpack_fields
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, INDEX_SLOT
+from firetrail.format.whole import INT32_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_SLOTS = 5_000_000
 DEFAULT_ENTRIES = 20_000_000
 ENTRIES_PER_SLOT = DEFAULT_ENTRIES // DEFAULT_SLOTS
-ENTRY_SECONDS_MAX = 2**31 - 1
+ENTRY_SECONDS_MAX = INT32_MAX
 CHAIN_READ_MAX = 1000
 """Entries of a chain that are followed to confirm a geometry."""
 

@@ -20,6 +20,7 @@ from datetime import datetime
 
 from firetrail.errors import FormatError, IllegalMessageError
 from firetrail.format.layout import MAX_TOPIC_V1
+from firetrail.format.whole import INT32_MAX, INT64_MAX
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
@@ -58,8 +59,8 @@ LOCK_CONTENT = b"lock"
 
 SEGMENT_NAME_DIGITS = 20
 INDEX_NAME_DIGITS = 17
-OFFSET_MAX = 2**63 - 1
-QUEUE_ID_MAX = 2**31 - 1
+OFFSET_MAX = INT64_MAX
+QUEUE_ID_MAX = INT32_MAX
 
 AUTO_CREATE_TOPIC = "TBW102"
 """New topics inherit the settings of this one, if the broker creates them on demand."""

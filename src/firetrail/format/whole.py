@@ -1,4 +1,4 @@
-"""Arguments that are whole numbers."""
+"""Whole numbers: the limits of Java's types, and a check of arguments."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import SupportsIndex, cast
 
 from firetrail.errors import ConfigError, WrongTypeError
 
+INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 

@@ -61,8 +61,8 @@ def _all_bounds(options: ReadOptions, bounds: Bounds) -> Bounds:
     if options.bounds:
         bounds = intersection(bounds, parse_bounds(options.bounds))
     ids = None if options.queue_ids is None else frozenset(options.queue_ids)
-    places = options.starting_physical_offset, options.ending_physical_offset
-    return intersection(bounds, Bounds(queue_ids=ids, places=places))
+    physical_offsets = options.starting_physical_offset, options.ending_physical_offset
+    return intersection(bounds, Bounds(queue_ids=ids, physical_offsets=physical_offsets))
 
 
 def _wanted(options: ReadOptions, bounds: Bounds) -> RowSelection:

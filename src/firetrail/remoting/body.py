@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, NoReturn, Self, Union, get_args, get_origin,
 
 from firetrail.errors import FormatError, ProtocolError
 from firetrail.format import config_json
-from firetrail.format.config_json import INT64_MAX, INT64_MIN, ObjectKey
+from firetrail.format.config_json import ObjectKey
+from firetrail.format.whole import INT64_MAX, INT64_MIN
 from firetrail.remoting.header import camel
 
 Read = Callable[[Any, str], Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.settings.table import Setting
+from firetrail.text import did_you_mean
 
 NO_KEY = "is not a key of RocketMQ or Firetrail"
 BROKERS = "it belongs to the broker"
@@ -146,10 +146,3 @@ def _read_value(reading: Reading, setting: Setting, key: str, entry: Entry) -> N
             Remark(key, f"= {text} is taken as {setting.kind.show(kept)}", entry.place)
         )
     reading.values[setting.name] = kept
-
-
-def did_you_mean(key: str, names: Iterable[str]) -> str:
-    """Return ``"; did you mean …?"`` with the name nearest to ``key``, or "" if none is near."""
-    known = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.75)
-    return f"; did you mean {known[near[0]]}?" if near else ""

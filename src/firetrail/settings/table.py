@@ -23,11 +23,11 @@ from typing import Any, Generic, TypeVar
 from firetrail.errors import ConfigError, FormatError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
+from firetrail.format.whole import INT32_MAX
 
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
-INT32_MAX = 2**31 - 1
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 _FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 _STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {

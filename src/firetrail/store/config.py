@@ -22,9 +22,9 @@ from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.hosts import Host
 from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from firetrail.format.java_properties import Entry, parse_properties
-from firetrail.settings.conf_file import Remark, did_you_mean, read_settings
+from firetrail.format.whole import INT32_MAX
+from firetrail.settings.conf_file import Remark, read_settings
 from firetrail.settings.table import (
-    INT32_MAX,
     Address,
     Delays,
     Hours,
@@ -61,6 +61,7 @@ from firetrail.store.config_rules import (
     conflicts,
 )
 from firetrail.system import SYSTEM
+from firetrail.text import did_you_mean
 
 __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from firetrail.format import layout
 from firetrail.format.index import index_file_size
-from firetrail.settings.table import INT32_MAX
+from firetrail.format.whole import INT32_MAX
 
 RECORD_SLACK = 64 << 10
 """How much a whole record may exceed ``max_message_size``: topic, properties and fields."""

@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from firetrail.format.columns import Stop
 from firetrail.format.names import COMMIT_LOG, CONFIG
-
-_FILES_NAMED = 3
-"""How many files an advice names; the others are counted."""
+from firetrail.text import some_of
 
 LOG_REMEDY = (
     "restore the file from a copy, or copy every good message to a new store with 'firetrail "
@@ -133,9 +131,7 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
     manual = filter(_needs_manual_repair, found)
     by_hand = list(dict.fromkeys(problem.file for problem in manual))
     if by_hand:  # other problems may result from these
-        shown = ", ".join(by_hand[:_FILES_NAMED])
-        more = f" and {len(by_hand) - _FILES_NAMED} more" if len(by_hand) > _FILES_NAMED else ""
-        return f"correct by hand, or restore from a copy, and check again: {shown}{more}"
+        return f"correct by hand, or restore from a copy, and check again: {some_of(by_hand)}"
     if any(_is_in(COMMIT_LOG, problem) for problem in found):
         return (
             f"{_put_back_first(found)}'firetrail salvage {store} --into DIR' copies every good "

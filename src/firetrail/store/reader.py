@@ -15,6 +15,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
+from firetrail.format.whole import INT64_MAX
 from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
@@ -28,7 +29,7 @@ from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
 _UNIT = UNIT.struct.unpack_from
-TIME_MAX = (1 << 63) - 1
+TIME_MAX = INT64_MAX
 NEIGHBOURS_MAX = 1024
 """Units on each side of a damaged one that are searched for a good one."""
 

@@ -9,8 +9,8 @@ import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 
-from firetrail.format.config_json import INT64_MAX
 from firetrail.format.javahash import java_hash
+from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueBody,

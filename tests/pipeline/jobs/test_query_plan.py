@@ -118,7 +118,7 @@ def test_only_columns_that_a_query_needs_are_read(
         ("topic in ('a', 'b') and topic <> 'b'", Bounds(frozenset({"a", "b"}))),
         ("queue_offset between 3 and 7", Bounds(queue_offsets=(3, 8))),
         ("not (queue_offset < 3 or 7 < queue_offset)", Bounds(queue_offsets=(3, 8))),
-        ("physical_offset < 100 and size < 5", Bounds(places=(0, 100))),
+        ("physical_offset < 100 and size < 5", Bounds(physical_offsets=(0, 100))),
         ("msg_id = 'x' and msg_id = topic", Bounds(frozenset({"x"}))),
         ("store_time >= '2026-11-01'", Bounds(times=(NOVEMBER, TIME_MAX))),
         (

@@ -15,7 +15,7 @@ from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source.batches import read_split
 from firetrail.pipeline.source.damage import plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.splits import LogSplit, PlaceSplit, UnitSplit
+from firetrail.pipeline.source.splits import LogSplit, OffsetSplit, UnitSplit
 from firetrail.pipeline.wire.splits import Split, WireSplit
 from firetrail.storage.segment import Segment
 
@@ -23,7 +23,7 @@ SEGMENT = 8192
 READS = {
     LogSplit: {"minPartitions": "4"},
     UnitSplit: {"subscribe": "rare", "startingOffsets": '{"rare": {"0": 1, "1": 1}}'},
-    PlaceSplit: {"subscribe": "usual", "key": "k77"},
+    OffsetSplit: {"subscribe": "usual", "key": "k77"},
 }
 """Options for splits of each kind."""
 LENIENT = {"permissive": True, "allow_loss": True}
@@ -105,9 +105,9 @@ def test_a_file_that_cannot_be_read(
 ) -> None:
     splits = plan(store, kind)
     whole = read(splits)
-    (looked_up,) = plan(store, PlaceSplit)
-    assert isinstance(looked_up, PlaceSplit)
-    place = looked_up.places[0]
+    (looked_up,) = plan(store, OffsetSplit)
+    assert isinstance(looked_up, OffsetSplit)
+    place = looked_up.physical_offsets[0]
     view_of = Segment._map
 
     def failing(segment: Segment) -> memoryview:

@@ -74,7 +74,7 @@ def rows(bounds: Bounds = NO_BOUNDS, /, **given: str) -> list[dict[str, Any]]:
         ({"startingPhysicalOffset": "9000", "endingPhysicalOffset": "20000"}, NO_BOUNDS),
         ({}, Bounds(topics=frozenset({"usual"}), queue_ids=frozenset({1}))),
         ({}, Bounds(queue_offsets=(5, 40))),
-        ({}, Bounds(places=(9000, 20_000))),
+        ({}, Bounds(physical_offsets=(9000, 20_000))),
     ],
 )
 def test_rows_equal_those_of_the_files(

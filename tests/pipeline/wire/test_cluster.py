@@ -35,7 +35,7 @@ def test_sizes_of_what_is_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cluster.sizes([(MessageQueue("T", "b", 0), 0, MESSAGES)]) == [100 * MESSAGES]
 
 
-@pytest.mark.parametrize("what", ["times", "places"])
+@pytest.mark.parametrize("what", ["times", "physical_offsets"])
 @pytest.mark.parametrize("missing", [20, 49, 50, 51, 74, 90])
 def test_a_message_that_is_not_given_hides_no_others(
     what: str, missing: int, monkeypatch: pytest.MonkeyPatch

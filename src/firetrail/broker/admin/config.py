@@ -24,10 +24,11 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.settings.conf_file import NO_KEY, did_you_mean, read_settings, why_unused
+from firetrail.settings.conf_file import NO_KEY, read_settings, why_unused
 from firetrail.settings.table import Setting
 from firetrail.store import config as store_config
 from firetrail.store import live_config as store_changing
+from firetrail.text import did_you_mean
 
 _TABLES = (broker_config.SETTINGS, store_config.SETTINGS)
 _KNOWN: Mapping[str, Setting] = {

@@ -8,7 +8,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
 from firetrail.errors import RequestError
-from firetrail.format.config_json import INT64_MAX
+from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.admin_bodies import (
     BrokerStatsData,
     ColdDataInfo,

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
-from firetrail.format.config_json import INT64_MAX
+from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.codes import ResponseCode
 
 ADD, DROP = "+", "-"

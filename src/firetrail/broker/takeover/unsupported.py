@@ -18,10 +18,10 @@ from firetrail.format.java_properties import Entry
 from firetrail.format.names import BATCH_CONSUME_QUEUE, COMMIT_LOG, CONFIG, CONSUME_QUEUE
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.system import Files
+from firetrail.text import some_of
 
 FLAG = "--ignore-unsupported"
 COMPACTION = "compaction"
-TOPICS_SHOWN = 5
 _ON = ("true",)
 _REPLICATES = "messages are not replicated: they are lost with this machine"
 _LETS_IN = (
@@ -125,9 +125,7 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         if value := unsupported_value(topic.attributes or {}):
             closed.setdefault(value, []).append(topic.topic_name)
     for value, owners in sorted(closed.items()):
-        shown = ", ".join(sorted(owners)[:TOPICS_SHOWN])
-        more = f" and {len(owners) - TOPICS_SHOWN} more" if len(owners) > TOPICS_SHOWN else ""
-        yield f"topics with {value} ({shown}{more}): sends to them are refused"
+        yield f"topics with {value} ({some_of(sorted(owners))}): sends to them are refused"
     if set(files.names(root / COMPACTION)) - {"position-checkpoint"}:  # RocketMQ creates that one
         yield f"{COMPACTION}/: compacted topics of RocketMQ are neither read nor changed"
     if BATCH_CONSUME_QUEUE in names:

@@ -27,7 +27,7 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
-from firetrail.format.whole import whole
+from firetrail.format.whole import INT32_MAX, INT32_MIN, whole
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels.encode import record_size
@@ -36,13 +36,12 @@ else:
 
 COMPILED = cython.compiled
 
-INT32_MAX = 2**31 - 1
 _HOST_FLAGS = cython.declare(cython.longlong, layout.BORN_HOST_V6 | layout.STORE_HOST_V6)
 _BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
 _HOST_V6_SIZE = cython.declare(cython.Py_ssize_t, layout.HOST_V6_SIZE)
 _PROPERTIES_MAX = cython.declare(cython.Py_ssize_t, layout.MAX_PROPERTIES)
 _INT32_MAX = cython.declare(cython.longlong, INT32_MAX)
-_INT32_MIN = cython.declare(cython.longlong, -INT32_MAX - 1)
+_INT32_MIN = cython.declare(cython.longlong, INT32_MIN)
 _DELAY_NAME = DELAY.encode()
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _CRC_MARK = layout.PROPERTY_CRC_MARK

@@ -16,6 +16,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 from firetrail.format import layout
+from firetrail.format.whole import INT64_MAX, INT64_MIN
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
@@ -39,8 +40,8 @@ ANY_QUEUE = -1
 """Queue id that selects all records of a topic, whether in a queue or not."""
 NO_UNITS = -1
 """Position if the units of a queue are not available: every record that should have one counts."""
-TIME_MIN = -(2**63)
-TIME_MAX = 2**63 - 1
+TIME_MIN = INT64_MIN
+TIME_MAX = INT64_MAX
 
 _SPACE = cython.declare(cython.int, 32)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)

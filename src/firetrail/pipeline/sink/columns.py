@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 from firetrail.errors import ConfigError
 from firetrail.pipeline.source.options import GROUP, RETRY_MS
 from firetrail.pipeline.source.places import absolute
-from firetrail.settings.conf_file import did_you_mean
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.system import SYSTEM
+from firetrail.text import did_you_mean
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),

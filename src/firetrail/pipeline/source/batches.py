@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from firetrail.errors import DataLostError, StoreDamagedError
+from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
@@ -20,8 +20,14 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.places import is_remote, open_log
 from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.sight import Sight
-from firetrail.pipeline.source.splits import EVERYTHING, LogSplit, PlaceSplit, StoreSplit, UnitSplit
+from firetrail.pipeline.source.sight import Sight, log_lost
+from firetrail.pipeline.source.splits import (
+    EVERYTHING,
+    LogSplit,
+    OffsetSplit,
+    StoreSplit,
+    UnitSplit,
+)
 from firetrail.pipeline.source.units import Chooser, check_queue, open_queue, read_units
 from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, explain
@@ -62,7 +68,7 @@ def read_split(
     reader = _SplitReader(split.store, split.sight, gatherer, check, permissive, allow_loss)
     if isinstance(split, LogSplit):
         return reader.log(split)
-    return reader.units(split) if isinstance(split, UnitSplit) else reader.places(split)
+    return reader.units(split) if isinstance(split, UnitSplit) else reader.looked_up(split)
 
 
 class _SplitReader:
@@ -146,10 +152,7 @@ class _SplitReader:
         if physical_offset >= begin:
             return False
         if not self._allow_loss:
-            raise DataLostError(
-                f"{self._store}: the log now begins at {begin}, because retention deleted the "
-                f"messages from {physical_offset} on; read with failOnDataLoss=false to skip them"
-            )
+            raise log_lost(self._store, physical_offset, begin)
         return True
 
     def _report(self, damage: Damage) -> None:
@@ -205,18 +208,18 @@ class _SplitReader:
                         yield from self._look_up(log, units, chooser)
                         self._check_all_seen(chooser)
 
-    def places(self, split: PlaceSplit) -> Iterator[pa.RecordBatch]:
+    def looked_up(self, split: OffsetSplit) -> Iterator[pa.RecordBatch]:
         """Yield the records at given physical offsets."""
         with self._open_whole() as log:
             units = bytearray()
-            for place in split.places:
-                segment = log.find(place)
+            for offset in split.physical_offsets:
+                segment = log.find(offset)
                 view = log.look(segment) if segment is not None else None
                 if segment is None or view is None:
-                    if not self._is_deleted(place):
-                        self._report(no_file(log, place))
+                    if not self._is_deleted(offset):
+                        self._report(no_file(log, offset))
                     continue
-                units += _UNIT.pack(place, _SIZE(view, place - segment.base)[0], 0)
+                units += _UNIT.pack(offset, _SIZE(view, offset - segment.base)[0], 0)
             yield from self._look_up(log, bytes(units), Chooser(None, b"", split.wanted))
 
     def _look_up(self, log: ViewLog, units: bytes, chooser: Chooser) -> Iterator[pa.RecordBatch]:
@@ -224,12 +227,12 @@ class _SplitReader:
         first, count = 0, len(units) // UNIT_SIZE
         columns = Columns(min(count, ROWS_PER_BATCH))
         while first < count:
-            place = _UNIT.unpack_from(units, first * UNIT_SIZE)[0]
-            segment = log.find(place)
+            offset = _UNIT.unpack_from(units, first * UNIT_SIZE)[0]
+            segment = log.find(offset)
             view = log.look(segment) if segment is not None else None
             if segment is None or view is None:
-                if not self._is_deleted(place):
-                    self._report(no_file(log, place))
+                if not self._is_deleted(offset):
+                    self._report(no_file(log, offset))
                 first += 1
                 continue
             limit = log.length_of(segment)
@@ -276,9 +279,9 @@ class _SplitReader:
             first = last
 
 
-def no_file(log: ViewLog, place: int) -> Damage:
+def no_file(log: ViewLog, offset: int) -> Damage:
     """Return the damage that the file with a physical offset is missing."""
-    path = log.path_of(place - place % log.segment_size if log.segment_size else 0)
+    path = log.path_of(offset - offset % log.segment_size if log.segment_size else 0)
     return Damage(
-        path, 0, place, ProblemKind.FILE_MISSING, "the file is missing or cannot be read", None
+        path, 0, offset, ProblemKind.FILE_MISSING, "the file is missing or cannot be read", None
     )

@@ -70,7 +70,9 @@ def bounds_of(predicate: Predicate) -> Bounds:
     return NO_BOUNDS
 
 
-NOTHING = Bounds(topics=frozenset(), queue_ids=frozenset(), queue_offsets=(0, 0), places=(0, 0))
+NOTHING = Bounds(
+    topics=frozenset(), queue_ids=frozenset(), queue_offsets=(0, 0), physical_offsets=(0, 0)
+)
 """The bounds of no row at all."""
 
 
@@ -80,7 +82,7 @@ def intersection(one: Bounds, other: Bounds) -> Bounds:
         topics=_both(one.topics, other.topics),
         queue_ids=_both(one.queue_ids, other.queue_ids),
         queue_offsets=_overlap(one.queue_offsets, other.queue_offsets),
-        places=_overlap(one.places, other.places),
+        physical_offsets=_overlap(one.physical_offsets, other.physical_offsets),
         times=_overlap(one.times, other.times),
     )
 
@@ -94,14 +96,14 @@ def union(one: Bounds, other: Bounds) -> Bounds:
         topics=_either(one.topics, other.topics),
         queue_ids=_either(one.queue_ids, other.queue_ids),
         queue_offsets=_span(one.queue_offsets, other.queue_offsets),
-        places=_span(one.places, other.places),
+        physical_offsets=_span(one.physical_offsets, other.physical_offsets),
         times=_span(one.times, other.times),
     )
 
 
 def is_empty(bounds: Bounds) -> bool:
     """Whether no row can be within the bounds."""
-    ranges = (bounds.queue_offsets, bounds.places, bounds.times)
+    ranges = (bounds.queue_offsets, bounds.physical_offsets, bounds.times)
     nowhere = bounds.topics == frozenset() or bounds.queue_ids == frozenset()
     return nowhere or any(low >= high for low, high in ranges)
 
@@ -136,7 +138,7 @@ def parse_bounds(text: str) -> Bounds:
     fields: dict[str, Any] = json.loads(text)
     for name in ("topics", "queue_ids"):
         fields[name] = None if fields[name] is None else frozenset(fields[name])
-    for name in ("queue_offsets", "places", "times"):
+    for name in ("queue_offsets", "physical_offsets", "times"):
         fields[name] = tuple(fields[name])
     return Bounds(**fields)
 
@@ -149,7 +151,7 @@ def _compared(column: str, operator: str, value: Any) -> Bounds:
     if column == "queue_offset":
         return replace(known, queue_offsets=_cut(known.queue_offsets, operator, value, value))
     if column == "physical_offset":
-        return replace(known, places=_cut(known.places, operator, value, value))
+        return replace(known, physical_offsets=_cut(known.physical_offsets, operator, value, value))
     if column == "store_time":  # constants are µs, stored times are ms
         floor, ceiling = value // 1000, -(-value // 1000)
         return replace(known, times=_cut(known.times, operator, floor, ceiling))

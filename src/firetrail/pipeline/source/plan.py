@@ -28,7 +28,7 @@ from firetrail.pipeline.source.schema import NAMES
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.pipeline.source.splits import (
     LogSplit,
-    PlaceSplit,
+    OffsetSplit,
     QueueRange,
     QueueSet,
     RowSelection,
@@ -38,6 +38,7 @@ from firetrail.store.inspect.gaps import key_gaps
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.queues.table import QueueKey
+from firetrail.text import counted
 
 _RECORDS_SAMPLED = 16
 _NO_LIMIT = 2**31 - 1
@@ -96,7 +97,8 @@ def _plan(
     view: StoreView, options: ReadOptions, bounds: Bounds, wanted: RowSelection
 ) -> tuple[list[StoreSplit], list[str]]:
     whole = view.end - view.log.min_offset
-    notes = [f"log: {len(view.log.segments)} segments, {whole} bytes, {view.state.value}"]
+    segments = counted(len(view.log.segments), "segment")
+    notes = [f"log: {segments}, {whole} bytes, {view.state.value}"]
     check_topics(view, options)
     if options.key:
         found, note = _plan_lookup(view, options, bounds, wanted)
@@ -109,8 +111,8 @@ def _plan(
         topics = [topic for topic in view.queues.topics() if options.follows(topic)]
         wanted = replace(wanted, topics=tuple(topics))
     start, end = time_span(view, wanted.since, wanted.until)
-    start = max(start, record_from(view, bounds.places[0]))
-    end = min(end, record_from(view, bounds.places[1]))
+    start = max(start, record_from(view, bounds.physical_offsets[0]))
+    end = min(end, record_from(view, bounds.physical_offsets[1]))
     logs = plan_log(view, start, end, at_least=options.min_partitions, wanted=wanted)
     note = f"{max(end - start, 0)} bytes of log are scanned, {whole - max(end - start, 0)} pruned"
     return list(logs), [*notes, note]
@@ -139,13 +141,14 @@ def _plan_lookup(
             "rebuild the index with 'firetrail rebuild', or read without a key",
         )
     begin, end = _indexed(view)
-    places = [place for place in _candidates(view, options, wanted) if begin <= place < end]
+    offsets = [offset for offset in _candidates(view, options, wanted) if begin <= offset < end]
     if options.view is View.QUEUE:
-        places = _in_asked_ranges(view, options, bounds, places)
-    note = f"{len(places)} messages found through {len(view.index.files)} index files"
+        offsets = _in_asked_ranges(view, options, bounds, offsets)
+    messages, files = counted(len(offsets), "message"), counted(len(view.index.files), "index file")
+    note = f"{messages} found through {files}"
     splits: list[StoreSplit] = []
-    if places:
-        splits.append(PlaceSplit(str(view.root), tuple(places), wanted, whole_sight(view)))
+    if offsets:
+        splits.append(OffsetSplit(str(view.root), tuple(offsets), wanted, whole_sight(view)))
     if begin > view.log.min_offset or end < view.end:
         queues, rest_wanted = None, wanted
         if options.view is View.QUEUE:
@@ -164,23 +167,23 @@ def _plan_lookup(
 
 def _candidates(view: StoreView, options: ReadOptions, wanted: RowSelection) -> list[int]:
     """Return the physical offsets at which a record with the key may be."""
-    places: set[int] = set()
+    offsets: set[int] = set()
     for topic in wanted.topics or ():
         question = KeyQuestion(topic, options.key, 0, TIME_MAX)
-        places.update(view.index.query(question, _NO_LIMIT))
-    return sorted(place for place in places if view.log.min_offset <= place < view.end)
+        offsets.update(view.index.query(question, _NO_LIMIT))
+    return sorted(offset for offset in offsets if view.log.min_offset <= offset < view.end)
 
 
 def _in_asked_ranges(
-    view: StoreView, options: ReadOptions, bounds: Bounds, places: list[int]
+    view: StoreView, options: ReadOptions, bounds: Bounds, offsets: list[int]
 ) -> list[int]:
     """Return the offsets whose record is in a queue, within the requested range."""
     check_edges(view, options)
     ranges: dict[QueueKey, QueueRange] = {}
     found = []
-    for place in places:
-        stop, columns = view.log.scan_one(place, Check.NONE)
-        segment = view.log.find(place)
+    for offset in offsets:
+        stop, columns = view.log.scan_one(offset, Check.NONE)
+        segment = view.log.find(offset)
         if stop is not Stop.LIMIT or segment is None:
             continue
         row = columns.row(0)
@@ -190,12 +193,12 @@ def _in_asked_ranges(
         requested = key in view.tails and options.follows(topic) and is_in(bounds, *key)
         queue = view.queues.find(*key) if requested else None
         unit = queue.unit(row["queue_offset"]) if queue is not None else None
-        if queue is None or unit is None or unit.physical_offset != place:
+        if queue is None or unit is None or unit.physical_offset != offset:
             continue
         if key not in ranges:
             ranges[key] = range_of(view, queue, options, bounds)
         if ranges[key].begin <= row["queue_offset"] < ranges[key].end:
-            found.append(place)
+            found.append(offset)
     return found
 
 

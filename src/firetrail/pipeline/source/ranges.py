@@ -6,13 +6,11 @@ The queue offset of a time, or of a physical offset, is found by bisection in th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
-from firetrail.errors import ConfigError, DataLostError, FormatError, StoreDamagedError
-from firetrail.format.config_json import loads
-from firetrail.format.names import CONFIG, CONSUME_QUEUE, OFFSET_MAX
+from firetrail.errors import ConfigError, DataLostError, StoreDamagedError
+from firetrail.format.names import CONSUME_QUEUE, OFFSET_MAX
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.options import (
@@ -27,6 +25,7 @@ from firetrail.pipeline.source.places import local_path
 from firetrail.pipeline.source.splits import QueueRange
 from firetrail.pipeline.source.units import first_at_or_after
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.catalog import parse_topics, topics_content
 from firetrail.store.log.records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueTable
@@ -44,7 +43,7 @@ class Bounds:
     topics: frozenset[str] | None = None
     queue_ids: frozenset[int] | None = None
     queue_offsets: tuple[int, int] = (0, OFFSET_MAX)
-    places: tuple[int, int] = (0, OFFSET_MAX)  # physical offsets
+    physical_offsets: tuple[int, int] = (0, OFFSET_MAX)
     times: tuple[int, int] = (TIME_MIN, TIME_MAX)
 
 
@@ -92,11 +91,7 @@ def known_topics(view: StoreView) -> list[str]:
 
 
 def _configured_topics(view: StoreView) -> Collection[str]:
-    configured: Any = {}
-    with suppress(FileNotFoundError, FormatError, UnicodeDecodeError):
-        configured = loads(view.system.files.read(view.root / CONFIG / "topics.json"))
-    table = configured.get("topicConfigTable", {}) if isinstance(configured, dict) else {}
-    return table if isinstance(table, dict) else ()
+    return parse_topics(topics_content(view.system.files, view.root)).names
 
 
 def check_topics(view: StoreView, options: ReadOptions) -> None:
@@ -189,7 +184,7 @@ def range_of(
     begin, end = _requested(view, queue, options)
     low, high = bounds.queue_offsets
     begin, end = max(begin, low), min(end, high)
-    begin, end = by_place(queue, begin, end, bounds.places)
+    begin, end = by_physical_offset(queue, begin, end, bounds.physical_offsets)
     begin, end = by_time(view, queue, begin, end, bounds.times)
     return QueueRange(queue.topic, queue.queue_id, begin, end)
 
@@ -212,12 +207,14 @@ def look_at(queue: ConsumeQueue, begin: int, end: int, samples: int = SAMPLES_MO
     )
 
 
-def by_place(queue: ConsumeQueue, begin: int, end: int, places: tuple[int, int]) -> tuple[int, int]:
+def by_physical_offset(
+    queue: ConsumeQueue, begin: int, end: int, physical_offsets: tuple[int, int]
+) -> tuple[int, int]:
     """Cut a range of a queue to the messages in a part of the log."""
-    if begin < end and places[0] > 0:
-        begin = first_at_or_after(queue, begin, end, places[0], damaged=True)
-    if begin < end and places[1] < OFFSET_MAX:
-        end = first_at_or_after(queue, begin, end, places[1])
+    if begin < end and physical_offsets[0] > 0:
+        begin = first_at_or_after(queue, begin, end, physical_offsets[0], damaged=True)
+    if begin < end and physical_offsets[1] < OFFSET_MAX:
+        end = first_at_or_after(queue, begin, end, physical_offsets[1])
     return begin, end
 
 

@@ -18,6 +18,7 @@ from firetrail.pipeline.source.ranges import Bounds
 from firetrail.pipeline.source.splits import LogSplit, RowSelection, StoreSplit
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.scan import find_record
+from firetrail.text import counted
 
 WINDOW = 8 << 20
 """Bytes that contain a whole record if records have at most 4 MiB."""
@@ -43,7 +44,7 @@ def plan_remote(
     with open_log(store, 0, 0) as log:
         bases = [segment.base for segment in log.segments]
         ends = [segment.base + log.length_of(segment) for segment in log.segments]
-    kept = _clipped(store, _prune(store, bases, ends, bounds, wanted), bounds.places)
+    kept = _clipped(store, _prune(store, bases, ends, bounds, wanted), bounds.physical_offsets)
     total = sum(end - base for base, end in kept)
     splits: list[StoreSplit] = []
     count = split_count(total, at_least=options.min_partitions)
@@ -55,8 +56,8 @@ def plan_remote(
             stop = _record_near(store, at + size, end) if at + size < end else end
             splits.append(LogSplit(store, at, stop, None, wanted))
             at = stop
-    note = f"log: {len(bases)} segments, {len(kept)} of them with {total} bytes are scanned"
-    return splits, [note]
+    segments = counted(len(bases), "segment")
+    return splits, [f"log: {segments}, {len(kept)} of them with {total} bytes are scanned"]
 
 
 def _prune(
@@ -66,7 +67,7 @@ def _prune(
     kept = [
         (base, end)
         for base, end in zip(bases, ends, strict=True)
-        if end > bounds.places[0] and base < bounds.places[1]
+        if end > bounds.physical_offsets[0] and base < bounds.physical_offsets[1]
     ]
     if wanted.since == TIME_MIN and wanted.until == TIME_MAX:
         return kept
@@ -83,14 +84,16 @@ def _prune(
 
 
 def _clipped(
-    store: str, parts: list[tuple[int, int]], places: tuple[int, int]
+    store: str, parts: list[tuple[int, int]], offsets: tuple[int, int]
 ) -> list[tuple[int, int]]:
     """Return parts of the log, cut to the records that begin within a range of offsets."""
 
-    def cut(place: int, base: int, end: int) -> int:
-        return _record_from(store, place, end) if base < place < end else min(max(place, base), end)
+    def cut(offset: int, base: int, end: int) -> int:
+        return (
+            _record_from(store, offset, end) if base < offset < end else min(max(offset, base), end)
+        )
 
-    found = [(cut(places[0], *part), cut(places[1], *part)) for part in parts]
+    found = [(cut(offsets[0], *part), cut(offsets[1], *part)) for part in parts]
     return [(base, end) for base, end in found if base < end]
 
 

@@ -70,11 +70,7 @@ class Sight:
             if cut or (found is not None and found != sample.content):
                 raise _differs(log, sample.offset)
         if self.bases and self.bases[0] < log.min_offset and not allow_loss:
-            raise DataLostError(
-                f"{log.folder.parent}: the log now begins at {log.min_offset}, because retention "
-                f"deleted the messages from {self.bases[0]} on; read with failOnDataLoss=false to "
-                "skip them"
-            )
+            raise log_lost(log.folder.parent, self.bases[0], log.min_offset)
 
     def _check_newest(self, log: ViewLog, newest: Sample) -> None:
         found = _read(log, newest.offset, len(newest.content))
@@ -83,6 +79,14 @@ class Sight:
             raise not_shared(path, "the newest file that the driver saw is missing")
         if found != newest.content:
             raise _differs(log, newest.offset)
+
+
+def log_lost(store: str | Path, wanted: int, begin: int) -> DataLostError:
+    """Return the error if ``wanted`` is to be read of a log that now begins at ``begin``."""
+    return DataLostError(
+        f"{store}: the log now begins at {begin}, because retention deleted the messages from "
+        f"{wanted} on; read with failOnDataLoss=false to skip them"
+    )
 
 
 def check_store(root: str | Path, sight: Sight) -> None:

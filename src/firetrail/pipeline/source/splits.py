@@ -83,13 +83,13 @@ class UnitSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceSplit:
+class OffsetSplit:
     """The records that begin at these physical offsets."""
 
     store: str
-    places: tuple[int, ...]
+    physical_offsets: tuple[int, ...]
     wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
 
 
-StoreSplit = LogSplit | UnitSplit | PlaceSplit
+StoreSplit = LogSplit | UnitSplit | OffsetSplit

@@ -187,9 +187,9 @@ class Cluster:
         self,
         ranges: Iterable[tuple[MessageQueue, int, int]],
         times: tuple[int, int],
-        places: tuple[int, int] = (0, OFFSET_MAX),
+        physical_offsets: tuple[int, int] = (0, OFFSET_MAX),
     ) -> list[tuple[int, int]]:
-        """Cut ranges to the messages stored within ``times`` and located within ``places``.
+        """Cut ranges to the messages within the given store times and physical offsets.
 
         The search is an exact bisection. Brokers can search by time themselves, but some versions
         return the message nearest to it and others the first one after it.
@@ -199,7 +199,7 @@ class Cluster:
             queue, begin, end = asked
             for (low, high), limits, field in (
                 (times, (TIME_MIN, TIME_MAX), attrgetter("store_time")),
-                (places, (0, OFFSET_MAX), attrgetter("physical_offset")),
+                (physical_offsets, (0, OFFSET_MAX), attrgetter("physical_offset")),
             ):
                 if low > limits[0]:
                     begin = await self._first(queue, begin, end, field, low, unknown=True)

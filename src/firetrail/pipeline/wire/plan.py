@@ -36,7 +36,9 @@ def plan_wire(
         requested = [_requested(ends, options, bounds) for ends in cluster.ends(queues)]
         since = max(options.starting_timestamp, bounds.times[0])
         until = min(options.ending_timestamp, bounds.times[1])
-        cuts = cluster.cut([part[:3] for part in requested], (since, until), bounds.places)
+        cuts = cluster.cut(
+            [part[:3] for part in requested], (since, until), bounds.physical_offsets
+        )
         parts = [
             BrokerPart(part.queue, begin, end)
             for part, (begin, end) in zip(requested, cuts, strict=True)

@@ -65,7 +65,7 @@ class Catalog:
         self._complete_to = known.complete_to
         self._removed = known.removed
         self._store_time = store_time
-        self._content = _read(files, root / CONFIG / TOPICS_JSON)
+        self._content = topics_content(files, root)
         batches = frozenset(files.names(root / BATCH_CONSUME_QUEUE))
         if _BATCH_QUEUES.encode() in self._content:
             batches |= self._listed.batches
@@ -123,9 +123,10 @@ def _is_internal(topic: str) -> bool:
     return is_light(topic) or topic in _NOT_LISTED or topic.lower().startswith(SYSTEM_PREFIX)
 
 
-def _read(files: Files, path: Path) -> bytes:
+def topics_content(files: Files, root: Path) -> bytes:
+    """Return the content of a store's ``topics.json``; empty if it is missing."""
     try:
-        return files.read(path)
+        return files.read(root / CONFIG / TOPICS_JSON)
     except FileNotFoundError:
         return b""
 

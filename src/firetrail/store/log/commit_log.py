@@ -20,7 +20,7 @@ from firetrail.format.names import COMMIT_LOG
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import Segment
+from firetrail.storage.segment import PAGE_SIZE, Segment
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.problems import LOG_REMEDY
@@ -240,7 +240,7 @@ class CommitLog:
             segment = self._active[0]
             assert segment is not None
             waiting = segment.wrote - segment.committed
-            if waiting == 0 or waiting < least_pages * 4096:
+            if waiting == 0 or waiting < least_pages * PAGE_SIZE:
                 return False
             self._pool.commit(segment)
         return True

@@ -14,7 +14,7 @@ from typing import Self
 from firetrail.errors import FormatError, IllegalMessageError
 from firetrail.format import layout
 from firetrail.format.arguments import instance, number, several, truth
-from firetrail.format.batch import INT32_MAX, BatchItem, decode_batch, encode_batch
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import measure_batch
@@ -39,7 +39,7 @@ from firetrail.format.properties import (
     replace_properties,
     without_crc,
 )
-from firetrail.format.whole import whole
+from firetrail.format.whole import INT32_MAX, INT32_MIN, whole
 from firetrail.store.config import StoreConfig
 from firetrail.store.log.commit_log import BatchDraft
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -50,7 +50,6 @@ DELAY_ELAPSED = -1
 
 Java leaves that property in the delivered message, where consumers read it."""
 
-INT32_MIN = -INT32_MAX - 1
 
 _DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()

@@ -1,0 +1,33 @@
+"""Counts, lists of names and suggestions as text."""
+
+import pytest
+
+from firetrail.text import counted, did_you_mean, some_of
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "text"),
+    [
+        (0, "file", "0 files"),
+        (1, "file", "1 file"),
+        (1, "entry", "1 entry"),
+        (2, "entry", "2 entries"),
+    ],
+)
+def test_a_count_has_its_plural(number: int, thing: str, text: str) -> None:
+    assert counted(number, thing) == text
+
+
+def test_a_long_list_names_five_and_counts_the_others() -> None:
+    assert some_of([]) == ""
+    assert some_of(["a", "b"]) == "a, b"
+    assert some_of(range(5)) == "0, 1, 2, 3, 4"
+    assert some_of(range(8)) == "0, 1, 2, 3, 4 and 3 more"
+
+
+def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
+    names = ["Orders", "Parcels", "payments"]
+    assert did_you_mean("parcel", names) == "; did you mean Parcels?"
+    assert did_you_mean("PAYMENT", names) == "; did you mean payments?"
+    assert did_you_mean("customers", names) == ""
+    assert did_you_mean("orders", []) == ""
