@@ -1,4 +1,4 @@
-"""Every error Firetrail raises, in one tree.
+"""The errors of Firetrail, in one tree.
 
 ::
 
@@ -29,7 +29,7 @@
         ├── StoreReadOnlyError          opened for reading, or writing stopped after a failure
         ├── StoreClosedError            the store was used before open or after close
         ├── DiskFullError               no space for the next file                  retry later
-        ├── FlushFailedError            a sync failed: no more messages are acknowledged
+        ├── FlushFailedError            a message is not known to be on disk
         ├── SegmentSizeError            the length of a file does not match its queue
         └── IllegalMessageError         the store must reject the message
             └── PropertiesTooLongError  its properties do not fit into a record
@@ -39,6 +39,9 @@ others need another argument, another file or an operator. Whether a RequestErro
 depends on its code. The message of each error names the thing, the place and the remedy. Errors
 with arguments also keep them as attributes, and can be pickled, because they cross process
 boundaries in bulk jobs.
+
+Not in the tree are the built-in ConnectionError and TimeoutError, which the client raises if a peer
+fails, and exceptions that modules raise and catch among themselves, such as ``Busy``.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ FLOW_CONTROL. Clients and the pipeline retry after these."""
 
 
 class FiretrailError(Exception):
-    """The base class of all errors that Firetrail raises on purpose."""
+    """The base class of Firetrail's errors."""
 
     retriable: bool = False
     """Whether the same call may succeed later, unchanged."""
@@ -196,7 +199,11 @@ class LakeError(PipelineError):
 
 
 class StoreError(FiretrailError):
-    """The base class of the errors of ``storage`` and ``store``."""
+    """The base class of the errors of ``storage`` and ``store``.
+
+    A put raises the class itself if nothing was stored because the store is busy, or because a file
+    operation failed.
+    """
 
 
 class NotAStoreError(StoreError):
@@ -245,7 +252,11 @@ class DataLostError(StoreError):
 
 
 class StoreReadOnlyError(StoreError):
-    """The store accepts no writes: it was opened read-only, or writing stopped after a failure."""
+    """The store accepts no writes: read-only, closed, nearly full disk, or an earlier failure.
+
+    ``retriable`` is False, because most of these reasons need an operator. After a nearly full disk
+    the store accepts messages again by itself.
+    """
 
 
 class StoreClosedError(StoreError):
@@ -259,7 +270,11 @@ class DiskFullError(StoreError):
 
 
 class FlushFailedError(StoreError):
-    """A sync failed. The kernel may have dropped the pages, so the sync is never retried."""
+    """What was stored is not known to be on disk: a sync failed, or did not end in time.
+
+    A failed sync is never retried, because the kernel may have dropped the pages; the store then
+    accepts no more messages. A sync that is only slow (FLUSH_DISK_TIMEOUT) continues.
+    """
 
 
 class SegmentSizeError(StoreError):

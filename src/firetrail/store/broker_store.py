@@ -1,4 +1,9 @@
-"""The store as a server uses it: it returns stored bytes, and no call blocks an event loop."""
+"""The store as a server uses it: it returns stored bytes, and puts and gets suit an event loop.
+
+A put waits for the disk in a coroutine. It can block the event loop for a limited time: for the
+append lock, for dispatch that is far behind, and while it helps to dispatch (HELP_S). Calls that
+sync (``flush``, ``settle``) or delete files belong in a thread.
+"""
 
 from __future__ import annotations
 

@@ -67,6 +67,9 @@ class StoreStatus:
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return one past the last readable queue offset; 0 if the queue does not exist.
 
+        Does not wait for dispatch, so the offset lags the puts by a moment;
+        :meth:`Store.wait_dispatched` waits for them.
+
         Args:
             topic: The topic of the queue.
             queue_id: The number of the queue; 0 by default.

@@ -136,6 +136,9 @@ class Store(Writer):
     ) -> GetResult:
         """Return messages of a queue as slices of the log, with a status and the next offset.
 
+        Does not wait for dispatch: a message is in its queue a moment after its put, and
+        :meth:`wait_dispatched` waits for it. Blocks only for pages that are not in memory.
+
         Args:
             topic: The topic of the queue.
             queue_id: The number of the queue; 0 by default.
@@ -162,6 +165,9 @@ class Store(Writer):
         tags: str | Sequence[str] | None = None,
     ) -> Iterator[Record]:
         """Return an iterator over the messages that a queue has now.
+
+        Waits up to a second until the messages put before are dispatched, so that a program reads
+        its own puts. In an event loop, call it and iterate in a thread.
 
         Args:
             topic: The topic of the queue.
@@ -246,7 +252,8 @@ class Store(Writer):
     ) -> Iterator[Record]:
         """Return an iterator as :meth:`read` does that then waits for new messages.
 
-        The iterator ends when the store is closed.
+        The iterator ends when the store is closed. Each step blocks until there is a message, so
+        that an event loop needs a thread for it.
 
         Args:
             topic: The topic of the queue.
@@ -313,6 +320,8 @@ class Store(Writer):
         max_count: int | None = None,
     ) -> list[Record]:
         """Return messages with a key or unique key, newest first.
+
+        Waits, as :meth:`read` does, up to a second until the messages put before are dispatched.
 
         Args:
             topic: The topic of the messages.
@@ -425,7 +434,8 @@ class Store(Writer):
         """Call a function whenever messages become readable.
 
         Args:
-            listener: Called in the dispatching thread with a list of :class:`Arrival`; it must
+            listener: Called with a list of :class:`Arrival` in the thread that dispatched the
+                messages: that of the dispatcher, or in a broker also that of a put or pull. It must
                 return quickly, because dispatch waits for it.
         """
         function("listener", listener, "def on_arrival(arrivals)")

@@ -1,8 +1,9 @@
 """Long polling: pulls and pops that found no message and wait for one in the broker.
 
 A held request is woken when messages arrive in one of its queues. It is answered when one of them
-matches, or when its time is over. The store's dispatch thread announces arrivals; everything else
-happens in the event loop.
+matches, or when its time is over. Arrivals are announced in the thread that dispatched the
+messages: the store's dispatcher, or the event loop if a put or pull helped. Everything else happens
+in the event loop.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class LongPolling:
         self._planned.clear()
 
     def _announced(self, arrivals: Sequence[Arrival]) -> None:
-        """Pass on the arrivals that a request waits for. Runs in the dispatch thread."""
+        """Pass on awaited arrivals. Runs in the dispatcher, or in a thread that helps it."""
         held = self._held
         ends = {(topic, queue_id): end for topic, queue_id, end, _ in arrivals}
         ends |= {(topic, ANY_QUEUE): ANY_OFFSET + 1 for topic, _ in ends}

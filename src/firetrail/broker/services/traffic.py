@@ -79,7 +79,7 @@ class Traffic:
     # -- counting -----------------------------------------------------------------------------
 
     def _announced(self, arrivals: Sequence[Arrival]) -> None:
-        """Remember arrivals, to be counted later. Runs in the dispatch thread."""
+        """Note arrivals to count later. Runs in the dispatcher, or in a thread that helps it."""
         with self._guard:
             for topic, queue_id, end, new in arrivals:
                 first, _ = self._arrived.get((topic, queue_id), (end - new, 0))

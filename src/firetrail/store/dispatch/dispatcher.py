@@ -100,7 +100,7 @@ class Dispatcher:
             self.wake()
 
     def help(self, patience_s: float = 0.0) -> None:
-        """Dispatch new messages in the calling thread.
+        """Dispatch new messages in the calling thread, and call the listeners there.
 
         Waits at most ``patience_s`` if the dispatcher is working. This is faster than the
         dispatcher, which has to be woken or checks once per millisecond.
@@ -120,7 +120,7 @@ class Dispatcher:
             pass  # the dispatcher continues with the next queue
         except Exception as error:
             _log.warning(
-                "a put could not dispatch its message; the dispatcher will retry: %s", error
+                "a put or pull could not dispatch messages; the dispatcher will retry: %s", error
             )
             self.wake()
         finally:

@@ -42,6 +42,9 @@ class Writer(StoreStatus):
     def put(self, message: Message) -> PutResult:
         """Store a message; with SYNC_FLUSH, return when it is on disk.
 
+        Without SYNC_FLUSH this takes microseconds, but it can wait for other puts (at most
+        ``page_cache_busy_ms``), for dispatch (0.2 s), or for space in the log.
+
         Args:
             message: The message to store.
 
@@ -49,10 +52,13 @@ class Writer(StoreStatus):
             Where the message was stored.
 
         Raises:
+            WrongTypeError: The argument is not a :class:`Message`.
             IllegalMessageError: The message cannot be stored.
             StoreReadOnlyError: The store refuses messages; ``refusal`` says why.
             DiskFullError: There is no space for the message.
-            FlushFailedError: The message was stored but is not known to be on disk.
+            FlushFailedError: The message was stored but is not known to be on disk: a sync failed,
+                or did not end within ``sync_flush_timeout_ms``.
+            StoreError: Nothing was stored, because the store is busy or a file operation failed.
         """
         if self._sync:
             return self.try_put(message).require_ok()
