@@ -1,8 +1,14 @@
-"""Files, locks and clocks are reached through ``system.py`` alone.
+"""Files, file locks and clocks are reached through ``system.py`` alone.
 
 Tests replace a :class:`System` to make a disk full, a sync fail or a clock run backwards. That
 works only for code that asks the system. The check reads the syntax tree, so comments do not count,
 and names are resolved through the imports of the module.
+
+Calls that only ask whether a path exists or what a folder lists (``exists``, ``is_dir``, ``stat``,
+``iterdir``, ``glob``) are not covered. They change nothing, so no crash or full disk that a test
+simulates depends on them, and most are in commands, in repairs and in jobs of the pipeline, where
+paths come from the user. Locks between threads (``threading.Lock``) are not covered either: nothing
+replaces them.
 """
 
 import ast

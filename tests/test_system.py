@@ -202,9 +202,10 @@ class TestReplace:
             failing.replace(tmp_path / "a", b"new")
         assert files.read(tmp_path / "a") == b"old"
 
-    def test_remove(self, tmp_path: Path) -> None:
+    def test_a_removed_file_is_gone_and_cannot_be_removed_again(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
         files.remove(tmp_path / "a")
+        assert not (tmp_path / "a").exists()
         with pytest.raises(FileNotFoundError):
             files.remove(tmp_path / "a")
 

@@ -12,6 +12,22 @@ KEYS = {
     *("store", "state", "owner", "tail", "log", "topics", "index", "checkpoint", "watermark"),
     *("foreign", "problems"),
 }
+LOG_KEYS = "file_size min_offset max_offset bytes first_store_time last_store_time files"
+QUEUE_KEYS = (
+    "queue_id readable messages min_offset max_offset bytes first_store_time last_store_time"
+)
+INDEX_KEYS = (
+    "file size slots slots_used entries entries_max begin_time end_time begin_offset end_offset"
+)
+CHECKPOINT_KEYS = (
+    "physic_timestamp logics_timestamp index_timestamp master_flushed_offset confirm_offset"
+    " logics_offset"
+)
+TABLES = {
+    "Log files": "FILE OFFSET WRITTEN FULL FIRST STORED",
+    "Queues": "TOPIC QUEUE MESSAGES MIN MAX FIRST STORED LAST STORED",
+    "Index files": "FILE ENTRIES FULL OFFSETS FIRST STORED LAST STORED",
+}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -46,6 +62,27 @@ def test_the_summary_describes_state_and_log(firetrail: Firetrail) -> None:
     (queue,) = (line for line in lines if line.startswith("T1 ") and line.split()[1] == "1")
     assert queue.split()[2:5] == ["77", "48", "125"]
     assert "\033" not in result.out
+
+
+def test_tables_and_objects_have_their_documented_columns_and_keys(firetrail: Firetrail) -> None:
+    """Scripts rely on them. Put a change into the change log."""
+    lines = firetrail("info", GOLDEN / "v4-clean").out.splitlines()
+    titles = [line.partition("  ")[0] for line in lines[: lines.index("")]]
+    assert titles == ["Store", "State", "Log", "Stored", "Messages", "Checkpoint"]
+    heads = {lines[n + 1]: lines[n + 2] for n, line in enumerate(lines) if not line}
+    assert {title: " ".join(head.split()) for title, head in heads.items()} == TABLES
+    facts = firetrail("info", GOLDEN / "v4-clean", "--json").json
+    (topic, *_) = facts["topics"]
+    for found, keys in [
+        (facts, " ".join(KEYS)),
+        (facts["log"], LOG_KEYS),
+        (facts["log"]["files"][0], "file first_offset size written first_store_time"),
+        (topic, "topic messages queues"),
+        (topic["queues"][0], QUEUE_KEYS),
+        (facts["index"][0], INDEX_KEYS),
+        (facts["checkpoint"], CHECKPOINT_KEYS),
+    ]:
+        assert set(found) == set(keys.split())
 
 
 def test_what_does_not_fit_is_shown(tmp_path: Path, firetrail: Firetrail) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from time import monotonic
 from typing import Any
 
 from tests.broker.brokers import SMALL
@@ -20,6 +21,9 @@ from firetrail.format.record import Record
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
 """A store whose retries are redelivered almost at once."""
 
+WAIT_S = 60
+"""How long a test waits for a condition before it fails."""
+
 
 @asynccontextmanager
 async def running_cluster(config: BrokerConfig | None = None) -> AsyncIterator[str]:
@@ -32,8 +36,10 @@ async def running_cluster(config: BrokerConfig | None = None) -> AsyncIterator[s
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition holds; fail if it does not hold within ``WAIT_S``."""
+    deadline = monotonic() + WAIT_S
     while not condition():
+        assert monotonic() < deadline, f"the condition did not hold within {WAIT_S} s"
         await asyncio.sleep(0.005)
 
 

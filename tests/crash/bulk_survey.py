@@ -189,7 +189,7 @@ class BulkChecker(Checker):
     def _settle(self, process: BulkProcess, least: int) -> None:
         """Let an append settle the earlier appends; compare the result with the log."""
         with process.new_append(len(self._appends)) as bulk:
-            last = bulk.last_number(WRITER)
+            last = bulk.last_numbers.get(WRITER, -1)
         raws = readable(process.disk.root / "commitlog")
         if len(raws) < least:
             raise Violation(f"I1: {least} messages were promised, {len(raws)} were found")

@@ -50,7 +50,7 @@ def test_power_loss_is_survived_with_few_open_files(seed: int) -> None:
 
 @pytest.mark.parametrize("block", [SECTOR, PAGE])
 @pytest.mark.parametrize("mode", MODES)
-def test_each_block_alone(mode: str, block: int) -> None:
+def test_a_store_survives_the_loss_of_any_single_block(mode: str, block: int) -> None:
     """Each pending change alone is lost, and each alone is kept."""
     config = tiny_config(mode, property_crc=True)
     source = random.Random(f"{mode} {block}")

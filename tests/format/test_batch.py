@@ -34,7 +34,7 @@ def test_a_batch_of_java_round_trips() -> None:
 
 
 @given(st.lists(items, max_size=8))
-def test_round_trip(expected: list[BatchItem]) -> None:
+def test_a_batch_is_decoded_as_it_was_encoded(expected: list[BatchItem]) -> None:
     assert decode_batch(memoryview(encode_batch(expected))) == tuple(expected)
 
 

@@ -72,7 +72,7 @@ def test_bare_keys_are_numbers_and_quoted_keys_are_text() -> None:
 
 
 @given(values)
-def test_round_trip(value: Any) -> None:
+def test_a_value_is_read_as_it_was_written(value: Any) -> None:
     assert loads(dumps(value)) == value
     assert loads(dumps(value).encode()) == value
 
@@ -176,7 +176,9 @@ def test_written_form(value: Any, written: str) -> None:
         (b'{"a":"\xff"}', 6, "is not UTF-8"),
     ],
 )
-def test_refused(written: str | bytes, offset: int, detail: str) -> None:
+def test_malformed_json_is_refused_with_its_offset(
+    written: str | bytes, offset: int, detail: str
+) -> None:
     with pytest.raises(FormatError) as caught:
         loads(written)
     assert str(caught.value) == f"config JSON at offset {offset}: {detail}"

@@ -17,11 +17,6 @@ def test_the_default_table_has_18_levels() -> None:
     assert DEFAULT.wait_ms(18) == 7_200_000
 
 
-def test_deliver_time_of_the_golden_store() -> None:
-    """Its delayed message, level 3: the tags code of the unit in SCHEDULE_TOPIC_XXXX."""
-    assert DEFAULT.deliver_time(3, store_time=1794725936349) == 1794725946349
-
-
 def test_days_and_hours_are_parsed() -> None:
     assert DelayLevels.parse("1d  2h").waits_ms == (86_400_000, 7_200_000)
 
@@ -34,11 +29,11 @@ def test_above_the_table_counts_as_its_end(level: int) -> None:
 
 @pytest.mark.parametrize("level", [0, -1])
 def test_no_level_waits_a_second(level: int) -> None:
-    assert DEFAULT.deliver_time(level, 5) == 1005
+    assert DEFAULT.wait_ms(level) == 1_000
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from("smhd")), min_size=1))
-def test_parse(levels: list[tuple[int, str]]) -> None:
+def test_each_level_waits_for_its_number_of_units(levels: list[tuple[int, str]]) -> None:
     table = DelayLevels.parse(" ".join(f"{n}{unit}" for n, unit in levels))
     ms = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
     assert [table.wait_ms(i) for i in range(1, table.max_level + 1)] == [
@@ -56,7 +51,7 @@ def test_parse(levels: list[tuple[int, str]]) -> None:
         ("\u0661s", "is not a number with a unit"),
     ],
 )
-def test_refused(text: str, message: str) -> None:
+def test_malformed_levels_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         DelayLevels.parse(text)
     assert message in str(caught.value)

@@ -17,7 +17,6 @@ from firetrail.format.index import (
     decode_index_entry,
     decode_index_header,
     decode_index_slot,
-    encode_index_entry,
     encode_index_header,
     entry_at,
     entry_seconds,
@@ -26,6 +25,7 @@ from firetrail.format.index import (
     infer_geometry,
     slot_at,
 )
+from firetrail.format.layout import INDEX_ENTRY
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 GOLDEN_FILES = sorted(GOLDEN.glob("*/index/*"))
@@ -64,7 +64,7 @@ def index_file(geometry: IndexGeometry, keys: int, seed: int = 0) -> bytearray:
         used += previous == 0
         entry = IndexEntry(key_hash, offset, 0, previous)
         at = entry_at(geometry.slots, number)
-        data[at : at + 20] = encode_index_entry(entry)
+        data[at : at + 20] = INDEX_ENTRY.struct.pack(*entry)
         data[slot : slot + 4] = number.to_bytes(4, "big")
         data[:40] = encode_index_header(IndexHeader(1, 1, begin, offset, used, number + 1))
         offset += rng.randrange(2) * 200  # several keys of one message
@@ -77,7 +77,6 @@ def test_headers_slots_and_entries_of_java_round_trip() -> None:
     assert encode_index_header(header) == bytes.fromhex(raw)
     raw, entry = ENTRY
     assert decode_index_entry(bytes.fromhex(raw)) == entry
-    assert encode_index_entry(entry) == bytes.fromhex(raw)
 
 
 @given(headers)
@@ -86,8 +85,8 @@ def test_header_round_trip(header: IndexHeader) -> None:
 
 
 @given(entries, st.binary(max_size=30))
-def test_entry_round_trip(entry: IndexEntry, before: bytes) -> None:
-    assert decode_index_entry(before + encode_index_entry(entry), len(before)) == entry
+def test_an_entry_is_decoded_from_any_position(entry: IndexEntry, before: bytes) -> None:
+    assert decode_index_entry(before + INDEX_ENTRY.struct.pack(*entry), len(before)) == entry
 
 
 def test_slots_and_entries_have_the_positions_of_java() -> None:
@@ -155,7 +154,7 @@ def test_a_negative_slot_is_refused() -> None:
         decode_index_slot(bytes(40) + b"\xff" * 4, 40)
 
 
-def test_cut_off() -> None:
+def test_incomplete_headers_entries_and_slots_are_refused() -> None:
     with pytest.raises(FormatError, match="index header at offset 0: needs 40 bytes, 39 are left"):
         decode_index_header(bytes(39))
     with pytest.raises(FormatError, match="index entry at offset 460: needs 20 bytes, 19 are left"):
@@ -167,8 +166,6 @@ def test_cut_off() -> None:
 def test_values_that_do_not_fit_are_refused() -> None:
     with pytest.raises(FormatError, match="index header entry count at offset 36: 2147483648"):
         encode_index_header(IndexHeader(entry_count=2**31))
-    with pytest.raises(FormatError, match="index entry seconds at offset 12: 2147483648"):
-        encode_index_entry(IndexEntry(0, 0, 2**31, 0))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +215,7 @@ def test_golden_files_re_encode(path: Path) -> None:
     again = encode_index_header(decode_index_header(data))
     again += b"".join(newest.to_bytes(4, "big") for newest in table)
     again += b"".join(
-        encode_index_entry(decode_index_entry(data, entry_at(slots, number)))
+        INDEX_ENTRY.struct.pack(*decode_index_entry(data, entry_at(slots, number)))
         for number in range(entries)
     )
     assert again == data

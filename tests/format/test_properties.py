@@ -93,7 +93,9 @@ def test_get_does_not_take_the_end_of_a_name_for_the_name() -> None:
         ({"a": "\ud800"}, "property 'a': its value contains half of a surrogate pair"),
     ],
 )
-def test_refused(properties: dict[str, str], message: str) -> None:
+def test_properties_that_cannot_be_stored_are_refused(
+    properties: dict[str, str], message: str
+) -> None:
     with pytest.raises(IllegalMessageError) as caught:
         encode_properties(properties)
     assert message in str(caught.value)

@@ -42,7 +42,7 @@ def test_units_of_java_round_trip(raw: str, unit: ConsumeQueueUnit) -> None:
 
 
 @given(units, st.binary(max_size=30))
-def test_round_trip(unit: ConsumeQueueUnit, before: bytes) -> None:
+def test_a_unit_is_decoded_from_any_position(unit: ConsumeQueueUnit, before: bytes) -> None:
     data = encode_unit(unit)
     assert len(data) == UNIT_SIZE == 20
     assert decode_unit(memoryview(before + data), len(before)) == unit
@@ -65,7 +65,7 @@ def test_written_and_end() -> None:
         (40, -20, "unit at offset -20: needs 20 bytes"),
     ],
 )
-def test_cut_off(size: int, at: int, message: str) -> None:
+def test_an_incomplete_unit_is_refused(size: int, at: int, message: str) -> None:
     with pytest.raises(FormatError) as caught:
         decode_unit(bytes(size), at)
     assert message in str(caught.value)

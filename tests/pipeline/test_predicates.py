@@ -109,7 +109,7 @@ def in_one_frame(spark: SparkSession, store: Path, view: str, chosen: list[Predi
     suppress_health_check=list(HealthCheck),
 )
 @given(data=st.data())
-def test_predicates(
+def test_spark_selects_the_rows_that_python_selects(
     session_as_it_was: SparkSession, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     spark, store = session_as_it_was, tmp_path_factory.mktemp("predicates") / "store"

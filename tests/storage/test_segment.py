@@ -355,12 +355,20 @@ def test_what_is_let_go_of_is_still_there(segment: Segment, machine: Machine) ->
     assert segment.path.read_bytes() == content
 
 
-def test_only_what_is_mapped_is_let_go_of(machine: Machine, segment: Segment) -> None:
+def test_only_what_is_mapped_is_let_go_of(
+    machine: Machine, segment: Segment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released: list[tuple[int, int]] = []
+    monkeypatch.setattr(machine.files, "release_pages", lambda _, *part: released.append(part))
     reader = Segment(machine.system, segment.path, 1000, SIZE, writable=False)
     reader.release_pages(SIZE)
     _ = reader.view
     reader.release_pages(SIZE)  # a mapping for reading only is left as it is
     reader.close()
+    assert released == []
+    segment.view[:1] = b"x"
+    segment.release_pages(SIZE)
+    assert released == [(0, SIZE)]
 
 
 class TestAFewBytes:

@@ -63,7 +63,7 @@ class TestStatuses:
         monkeypatch.setattr(queue.files, "find", lambda at: None if at < 200 else find(at))
         assert answer(store, 4) == ("OFFSET_FOUND_NULL", 10)
 
-    def test_found(self, store: Store) -> None:
+    def test_a_get_returns_messages_from_an_offset_on(self, store: Store) -> None:
         put_all(store, numbered(9))
         result = store.get("T", 0, 2, 3)
         assert (result.status, result.next_offset) == (GetStatus.FOUND, 5)

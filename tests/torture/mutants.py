@@ -22,7 +22,7 @@ from tests.torture.process import BrokerProcess
 from tests.torture.scene import scene_of
 from tests.torture.syncing import check_failed_sync
 
-from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoints
+from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.transactions import Transactions
@@ -87,7 +87,7 @@ def pops_not_kept() -> None:
 
     def all_done(self: Any) -> None:
         for queue, last in self._last.items():
-            self._offsets.commit(GROUP, self._topics.revive, queue, last)
+            self._offsets.commit(REVIVE_GROUP, self._topics.revive, queue, last)
 
     PopCheckpoints.save_progress = all_done  # type: ignore[method-assign]
 

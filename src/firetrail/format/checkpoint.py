@@ -45,11 +45,6 @@ class Checkpoint(NamedTuple):
         """Return the time before which every message is on disk, in the log and in its queue."""
         return max(0, min(self.physic_timestamp, self.logics_timestamp) - SAFETY_MARGIN_MS)
 
-    @property
-    def min_timestamp_with_index(self) -> int:
-        """Return the time before which every message is on disk, also in the index."""
-        return min(self.min_timestamp, self.index_timestamp)
-
 
 def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
     """4096 bytes."""

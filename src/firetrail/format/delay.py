@@ -52,10 +52,3 @@ class DelayLevels:
         """Return the wait of ``level`` in ms. Levels above the highest wait as long as it does."""
         level = self.clamp(level)
         return self.waits_ms[level - 1] if level > 0 else UNKNOWN_LEVEL_MS
-
-    def deliver_time(self, level: int, store_time: int) -> int:
-        """Return when (ms) a message stored at ``store_time`` is due.
-
-        While the message waits, its unit has this time in place of the tags code.
-        """
-        return store_time + self.wait_ms(level)

@@ -22,7 +22,6 @@ from firetrail.format.hosts import (
     decode_host,
     encode_host,
     pack_ip,
-    unpack_ip,
 )
 from firetrail.format.layout import Layout
 
@@ -46,16 +45,6 @@ class MessageId(NamedTuple):
 
     host: Host
     physical_offset: int
-
-
-class UniqueId(NamedTuple):
-    """The parts of a unique id: they identify client and time, not where the message is stored."""
-
-    ip: str
-    pid: int
-    loader_hash: int
-    ms_since_month_start: int
-    counter: int
 
 
 def encode_message_id(store_host: Host, physical_offset: int) -> str:
@@ -88,13 +77,6 @@ def encode_unique_id(
         counter & 0xFFFF,
     )
     return (pack_ip(ip) + tail).hex().upper()
-
-
-def decode_unique_id(text: str) -> UniqueId:
-    """Return the parts of a unique id; all numbers are unsigned."""
-    raw = _unhex("unique id", text)
-    at = len(raw) - UNIQUE_TAIL.size
-    return UniqueId(unpack_ip(raw[:at]), *UNIQUE_TAIL.struct.unpack_from(raw, at))
 
 
 def _unhex(what: str, text: str) -> bytes:

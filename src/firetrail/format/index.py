@@ -78,11 +78,6 @@ def decode_index_header(buffer: ReadableBuffer) -> IndexHeader:
     return IndexHeader._make(values)
 
 
-def encode_index_entry(entry: IndexEntry) -> bytes:
-    """20 bytes."""
-    return pack_fields(INDEX_ENTRY, "index entry", entry)
-
-
 def decode_index_entry(buffer: ReadableBuffer, at: int = 0) -> IndexEntry:
     """The entry at byte ``at`` of ``buffer``."""
     values = unpack_fields(INDEX_ENTRY, "index entry", buffer, at)

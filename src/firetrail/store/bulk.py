@@ -137,10 +137,6 @@ class BulkAppend:
     ) -> None:
         self.close()
 
-    def last_number(self, writer: str) -> int:
-        """Return the last number that a writer has committed, or -1 if there is none."""
-        return self._journal.last(writer)
-
     @property
     def last_numbers(self) -> Mapping[str, int]:
         """The last number that each writer has committed."""

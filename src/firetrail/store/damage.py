@@ -12,7 +12,7 @@ from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.log.records import record_at
-from firetrail.store.log.walk import explain
+from firetrail.store.log.walk import describe_stop
 from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.table import QueueKey
@@ -70,7 +70,7 @@ def _fault(segment: Segment, physical_offset: int) -> str | None:
     columns = Columns(1)
     at, limit = physical_offset - segment.base, segment.committed
     rows, _, stop = scan(segment.view, at, limit, segment.base, columns.table, Check.RECORD)
-    return None if rows else explain(segment.view, at, limit, Stop(stop))
+    return None if rows else describe_stop(segment.view, at, limit, Stop(stop))
 
 
 def damaged_until(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> int:

@@ -14,7 +14,7 @@ from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.pop import checkpoints
-from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoint, PopCheckpoints
+from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoint, PopCheckpoints
 from firetrail.broker.pop.revive import ReviveService
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.groups import GroupTable
@@ -171,11 +171,11 @@ async def test_a_start_reads_from_the_first_open_checkpoint(tmp_path: Path) -> N
         first, second = parts.pop(0), parts.pop(1)
         parts.points.ack(second, [1])
         parts.points.save_progress()
-        assert parts.offsets.get(GROUP, NAME, 3) is None  # the first record is needed
+        assert parts.offsets.get(REVIVE_GROUP, NAME, 3) is None  # the first record is needed
         parts.points.ack(first, [0])
         parts.pop(2)
         parts.points.save_progress()
-        assert parts.offsets.get(GROUP, NAME, 3) == 3  # the next record is needed
+        assert parts.offsets.get(REVIVE_GROUP, NAME, 3) == 3  # the next record is needed
     async with opened(tmp_path) as parts:
         check_open(parts, 4)
 

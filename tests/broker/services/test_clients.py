@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tests.broker.brokers import Fields, Talk, talking
-from tests.client.clusters import until
+from tests.client.clusters import WAIT_S, until
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import (
@@ -99,10 +99,11 @@ async def test_a_client_without_heartbeats_is_removed() -> None:
     async with talking(config=BrokerConfig(client_expiry_ms=100)) as talk:
         silent = RemotingClient()
         await talk.beat("CG", "c1", client=silent)
-        while await ids(talk) != ["c2"]:
-            await talk.beat("CG", "c2")
-            talk.broker.clients.expire()
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(WAIT_S):
+            while await ids(talk) != ["c2"]:
+                await talk.beat("CG", "c2")
+                talk.broker.clients.expire()
+                await asyncio.sleep(0.01)
         await silent.close()
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Fields, Talk
+from tests.client.clusters import WAIT_S, until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -90,12 +91,17 @@ async def test_an_absent_name_server_does_not_delay_registration_with_others(
 async def known(client: RemotingClient, namesrv: str, topic: str) -> RemotingCommand:
     """Return the route as soon as there is one."""
     command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
-    while True:
-        with suppress(OSError, TimeoutError):
+    deadline, problem = monotonic() + WAIT_S, ""
+    while monotonic() < deadline:
+        try:
             answer = await client.request(namesrv, replace(command))
             if answer.code == 0:
                 return answer
+            problem = answer.remark or ""
+        except (OSError, TimeoutError) as error:
+            problem = repr(error)
         await asyncio.sleep(0.05)
+    raise AssertionError(f"no route of {topic} within {WAIT_S} s: {problem}")
 
 
 async def test_a_restarted_name_server_knows_topics_soon(
@@ -114,8 +120,7 @@ async def test_a_restarted_name_server_knows_topics_soon(
         broker.topics.put([TopicConfig("T1", 2, 2, 6)])
         await known(client, namesrv, "T1")
         await first.stop()
-        while not broker._parts.registration._absent:
-            await asyncio.sleep(0.01)
+        await until(lambda: broker._parts.registration._absent)
         second = NameServer(NameServerConfig(listen_port=port))
         await second.start()
         await known(client, namesrv, "T1")
@@ -141,17 +146,13 @@ async def test_two_brokers_with_one_name_get_a_remark(
             f"{one.address} and at {other.address}",
             f"{other.address} and at {one.address}",
         )
-        while not all(
-            f"name server {namesrv}: broker broker-a with id 0 is at {pair}" in caplog.text
-            for pair in rivals
-        ):
-            await asyncio.sleep(0.02)
+        clash = f"name server {namesrv}: broker broker-a with id 0 is at "
+        await until(lambda: all(clash + pair in caplog.text for pair in rivals))
         await other.stop()
         route = await known(client, namesrv, "TBW102")
         assert one.address in route.content.decode()
         good_news = f"name server {namesrv}: the broker is registered again"
-        while good_news not in caplog.text:
-            await asyncio.sleep(0.02)
+        await until(lambda: good_news in caplog.text)
         levels = {r.levelname for r in caplog.records if r.getMessage() == good_news}
         assert levels == {"INFO"}
     finally:
@@ -221,8 +222,7 @@ async def test_topics_that_wait_together_are_registered_together(
     async with namesrv as talk:
         namesrv.opens.clear()
         sends = [asyncio.create_task(talk.send(f"T{n}")) for n in range(20)]
-        while not all(talk.broker.topics.get(f"T{n}") for n in range(20)):
-            await asyncio.sleep(0.01)
+        await until(lambda: all(talk.broker.topics.get(f"T{n}") for n in range(20)))
         assert (await talk.send("T0")).code == 0  # only the first send waits
         assert not any(task.done() for task in sends)
         namesrv.opens.set()
@@ -282,8 +282,7 @@ async def test_a_created_topic_is_answered_when_it_has_a_route(
         fields: Fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
         fields |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "order": False}
         creation = asyncio.create_task(talk.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, fields))
-        while not namesrv.registered:
-            await asyncio.sleep(0.01)
+        await until(lambda: namesrv.registered)
         await talk.broker.topics.saved()
         await asyncio.wait([creation], timeout=0.2)
         assert not creation.done()

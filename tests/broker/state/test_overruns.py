@@ -12,7 +12,7 @@ import pytest
 from tests.broker.brokers import SMALL, Talk, records, talking
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.pop.checkpoints import GROUP
+from firetrail.broker.pop.checkpoints import REVIVE_GROUP
 from firetrail.broker.state import overruns
 from firetrail.broker.state.config_file import ORDERS, ConfigFile
 from firetrail.broker.state.overruns import Overrun
@@ -180,7 +180,7 @@ def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
                 "T1@A": {0: 5},
                 "T1@B": {0: 4},
                 "Bad@A": {0: 9},
-                f"{REVIVE}@{GROUP}": {0: 6, 1: 2, 2: -1},
+                f"{REVIVE}@{REVIVE_GROUP}": {0: 6, 1: 2, 2: -1},
             }
         },
     )
@@ -194,8 +194,9 @@ def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
     reported = overruns.set_back_files(System(), tmp_path, end)
     assert reported == [
         "group A: offset 5 of T1/0 is beyond the end of the queue: set back to 4",
-        f"group {GROUP}: offset 6 of {REVIVE}/0 is beyond the end of the queue: set back to 5",
-        f"group {GROUP}: offset 2 of {REVIVE}/1 is beyond the end of the queue: removed",
+        f"group {REVIVE_GROUP}: offset 6 of {REVIVE}/0 is beyond the end of the queue: "
+        "set back to 5",
+        f"group {REVIVE_GROUP}: offset 2 of {REVIVE}/1 is beyond the end of the queue: removed",
         "delay level 3: offset 2 of SCHEDULE_TOPIC_XXXX/2 is beyond the end of the queue: "
         "set back to 0",
         "ordered pop of group A: offset 4 of T1/0 is beyond the end of the queue: removed",
@@ -204,7 +205,7 @@ def test_a_repair_sets_back_offsets_in_files(tmp_path: Path) -> None:
         "T1@A": {0: 4},
         "T1@B": {0: 4},
         "Bad@A": {0: 9},
-        f"{REVIVE}@{GROUP}": {0: 5, 2: -1},
+        f"{REVIVE}@{REVIVE_GROUP}": {0: 5, 2: -1},
     }
     left = config_json.loads((tmp_path / "config" / ORDERS).read_bytes())["table"]
     assert {key: list(queues) for key, queues in left.items()} == {"T1@A": [1], "T1@B": [0]}

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import records, talking
 
 from firetrail import Message, Store
-from firetrail.broker.pop.checkpoints import GROUP
+from firetrail.broker.pop.checkpoints import REVIVE_GROUP
 from firetrail.broker.state.config_file import ORDERS, ConfigFile
 from firetrail.broker.state.renumbering import Renumbering
 from firetrail.cli.main import main
@@ -100,7 +100,7 @@ def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None
         "T@G": {0: 9},
         "T@Popper": {0: 11},
         "T@Early": {0: 4},
-        f"{REVIVE}@{GROUP}": {0: 12},
+        f"{REVIVE}@{REVIVE_GROUP}": {0: 12},
     }
     write(CONSUMER_OFFSETS, {"offsetTable": groups})
     write(DELAY_OFFSETS, {"offsetTable": {1: 8, 2: 0}})
@@ -113,14 +113,15 @@ def test_offsets_in_all_files_of_the_broker_are_replaced(tmp_path: Path) -> None
         "group Popper: offset 11 of T/0 is now 6",
         "delay level 1: offset 8 of SCHEDULE_TOPIC_XXXX/0 is now 6",
         "ordered pop of group G in T/0: removed",
-        f"group {GROUP}: offset 12 of {REVIVE}/0 is beyond the end of the queue: set back to 9",
+        f"group {REVIVE_GROUP}: offset 12 of {REVIVE}/0 is beyond the end of the queue: "
+        "set back to 9",
     ]
     found = config_json.loads((tmp_path / "config" / CONSUMER_OFFSETS).read_bytes())["offsetTable"]
     assert found == {
         "T@G": {0: 7},
         "T@Popper": {0: 6},
         "T@Early": {0: 4},
-        f"{REVIVE}@{GROUP}": {0: 9},
+        f"{REVIVE}@{REVIVE_GROUP}": {0: 9},
     }
     left = config_json.loads((tmp_path / "config" / ORDERS).read_bytes())["table"]
     assert [key for key, queues in left.items() if queues] == ["U@G"]

@@ -52,7 +52,7 @@ def tags_code(draft: Draft) -> int:
     properties = decode_properties(draft.properties)
     level = java_level(properties.get(DELAY, ""))
     if java_text(draft.topic) == SCHEDULE_TOPIC and level > 0:
-        return LEVELS.deliver_time(level, draft.store_time)
+        return draft.store_time + LEVELS.wait_ms(level)
     return java_hash(properties.get(TAGS, ""))
 
 

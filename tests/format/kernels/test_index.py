@@ -15,7 +15,6 @@ from firetrail.format.index import (
     IndexEntry,
     IndexHeader,
     decode_index_header,
-    encode_index_entry,
     encode_index_header,
     entry_at,
     entry_seconds,
@@ -23,6 +22,7 @@ from firetrail.format.index import (
     slot_at,
 )
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
+from firetrail.format.layout import INDEX_ENTRY
 
 SLOTS, ENTRIES = 5, 12
 
@@ -74,7 +74,7 @@ class Model:
             pack_into(">i", data, slot_at(slot), chain[-1])
         for number, entry in enumerate(self.entries, 1):
             at = entry_at(SLOTS, number)
-            data[at : at + 20] = encode_index_entry(entry)
+            data[at : at + 20] = INDEX_ENTRY.struct.pack(*entry)
         return bytes(data)
 
 

@@ -338,7 +338,7 @@ class TestFromAnywhere:
         assert scan_all(fenced(data), ANYWHERE)[1:] == (1, len(data) // 2, Stop.PHYSICAL_OFFSET)
 
     @given(st.integers(0, 80))
-    def test_cut_off(self, left: int) -> None:
+    def test_a_scan_stops_at_an_incomplete_record(self, left: int) -> None:
         data = Draft().pack(7)
         _, rows, at, stop = scan_all(fenced(data + data[:left]), ANYWHERE)
         assert (rows, at) == (1, len(data))

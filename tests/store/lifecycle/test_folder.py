@@ -72,7 +72,9 @@ class TestNotAStore:
 
     def test_an_empty_folder_becomes_one(self, machine: Machine, tmp_path: Path) -> None:
         Store.open(tmp_path, small_config(), system=machine.system).close()
-        Store.open(str(tmp_path), small_config(), system=machine.system).close()
+        assert (tmp_path / "commitlog").is_dir()
+        with Store.open(str(tmp_path), small_config(), system=machine.system) as again:
+            assert again.recovery.clean
 
     def test_parent_folders_are_created(self, machine: Machine, tmp_path: Path) -> None:
         path = tmp_path / "a" / "b" / "c"

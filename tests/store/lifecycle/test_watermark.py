@@ -55,7 +55,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 class TestSlot:
-    def test_round_trip(self) -> None:
+    def test_a_slot_is_decoded_as_it_was_encoded(self) -> None:
         checkpoint = Checkpoint(1, 2, 3)
         slot = encode_watermark(mark(100, clean=True), checkpoint, 9)
         assert len(slot) == SLOT_SIZE

@@ -33,7 +33,7 @@ class MessageFilter(NamedTuple):
 ALL = MessageFilter()
 
 
-def parsed(config: BrokerConfig, text: str, kind: str | None) -> MessageFilter:
+def parse_filter(config: BrokerConfig, text: str, kind: str | None) -> MessageFilter:
     """Return the filter of an expression; RequestError if it is invalid or not allowed."""
     if kind in (None, "", BY_TAG):
         return _by_tags(text)
@@ -57,8 +57,8 @@ class MessageSelector:
         self._live = config
 
     def parsed(self, text: str, kind: str | None) -> MessageFilter:
-        """Return the filter of an expression; RequestError if it is invalid or not allowed."""
-        return parsed(self._live.current, text, kind)
+        """Return the filter of an expression, as the present settings allow."""
+        return parse_filter(self._live.current, text, kind)
 
     def get(
         self, topic: str, queue_id: int, offset: int, count: int, selection: MessageFilter

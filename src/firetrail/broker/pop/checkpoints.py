@@ -34,7 +34,7 @@ from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult
 
-GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 SEEN = "CID_RMQ_SYS_FIRETRAIL_POPS"
 """The group whose offsets in the internal topic say which pops the saved offset file includes.
 
@@ -266,7 +266,7 @@ class PopCheckpoints:
         for queue, last in self._last.items():
             oldest = next(iter(self._by_queue.get(queue, {}).values()), None)
             done = last if oldest is None else min(oldest.revive_offset - 1, last)
-            self._offsets.commit(GROUP, self._topics.revive, queue, done)
+            self._offsets.commit(REVIVE_GROUP, self._topics.revive, queue, done)
 
     def _save_seen(self) -> None:
         for queue, last in self._last.items():
@@ -278,7 +278,7 @@ class PopCheckpoints:
     def load(self) -> None:
         """Read the open checkpoints at the start, and advance offsets that were not saved."""
         for queue in range(self.queues):
-            done = self._offsets.get(GROUP, self._topics.revive, queue)
+            done = self._offsets.get(REVIVE_GROUP, self._topics.revive, queue)
             first = self._store.min_offset(self._topics.revive, queue)
             self._read(queue, max((-1 if done is None else done) + 1, first))
         self.clock_set_back()  # this may have happened while the broker was stopped

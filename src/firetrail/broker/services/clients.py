@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.filter.selection import parsed
+from firetrail.broker.filter.selection import parse_filter
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.topics import TopicTable
 from firetrail.errors import RequestError
@@ -172,7 +172,7 @@ class Clients:
     def _check(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Check whether the broker supports the filter expression of a consumer."""
         wanted = CheckClientBody.decode(request.content).subscription_data
-        parsed(self._live.current, wanted.sub_string, wanted.expression_type)
+        parse_filter(self._live.current, wanted.sub_string, wanted.expression_type)
         return request.answer()
 
     # -- leaving ------------------------------------------------------------------------------

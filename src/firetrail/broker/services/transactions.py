@@ -54,7 +54,7 @@ from firetrail.remoting.headers import EndTransactionHeader
 from firetrail.store.lifecycle.retention import HOUR_MS
 from firetrail.store.results import PutResult
 
-GROUP = "CID_RMQ_SYS_TRANS"
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say up to where all half messages and end marks are settled."""
 ENDED = "d"
 """Tag of the end marks of half messages."""
@@ -237,7 +237,7 @@ class Transactions:
 
     def _progress(self, topic: str) -> int:
         first = self._store.min_offset(topic, QUEUE)
-        known = self._offsets.get(GROUP, topic, QUEUE)
+        known = self._offsets.get(TRANSACTION_GROUP, topic, QUEUE)
         return max(first, known or 0)
 
     def _messages(self, topic: str, offset: int) -> Iterator[Record]:
@@ -398,7 +398,7 @@ class Transactions:
     def _save_progress(self) -> None:
         """Commit the offset of the oldest open half message: all before it have ended."""
         oldest = min((half.offset for half in self._halves()), default=self._next)
-        self._offsets.commit(GROUP, HALF_TOPIC, QUEUE, oldest)
+        self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)
-            self._offsets.commit(GROUP, OP_TOPIC, QUEUE, ends)
+            self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)

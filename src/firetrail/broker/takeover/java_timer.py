@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrail.broker.pop.checkpoints import GROUP, PopCheckpoints
+from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TIMER_TOPIC as TOPIC
 from firetrail.broker.state.topics import TopicTable
@@ -35,7 +35,7 @@ def take_over(
 ) -> None:
     """Add the records that Java's timer has not delivered to the checkpoints."""
     end = store.max_offset(TOPIC, QUEUE)
-    done = offsets.get(GROUP, TOPIC, QUEUE)
+    done = offsets.get(REVIVE_GROUP, TOPIC, QUEUE)
     if end <= (done or 0):
         return
     delivered = _delivered_ms(files, folder) - SLOT_MS
@@ -46,7 +46,7 @@ def take_over(
         if record.properties.get(REAL_TOPIC) == topics.revive
         and (number_property(record, TIMER_OUT_MS) or 0) >= delivered
     )
-    offsets.commit(GROUP, TOPIC, QUEUE, end)
+    offsets.commit(REVIVE_GROUP, TOPIC, QUEUE, end)
 
 
 def _delivered_ms(files: Files, folder: Path) -> int:

@@ -30,7 +30,7 @@ from firetrail.pipeline.source.splits import (
 )
 from firetrail.pipeline.source.units import Chooser, check_queue, open_queue, read_units
 from firetrail.store.log.files import ViewLog
-from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, explain
+from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, describe_stop
 from firetrail.store.problems import KIND_OF_STOP, ProblemKind
 
 BATCH_BYTES = 16 << 20
@@ -244,7 +244,7 @@ class _SplitReader:
             stop = Stop(number)
             if stop not in (Stop.LIMIT, Stop.FULL):
                 at = _UNIT.unpack_from(units, first * UNIT_SIZE)[0] - segment.base
-                detail = explain(view, at, limit, stop)
+                detail = describe_stop(view, at, limit, stop)
                 kind = KIND_OF_STOP.get(stop, ProblemKind.UNIT_WRONG)
                 self._report(Damage(segment.path, at, segment.base + at, kind, detail, None))
                 first += 1

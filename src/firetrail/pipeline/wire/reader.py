@@ -30,7 +30,7 @@ from firetrail.pipeline.wire.patience import Patience
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue
 from firetrail.remoting.codes import ResponseCode
-from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, explain
+from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, describe_stop
 
 SLICE = 32
 """Messages per request: the most that a broker returns, unless it is configured otherwise."""
@@ -244,7 +244,7 @@ class _Decoder:
             f"queue {part}",
             offset,
             None,
-            f"at this message or soon after it: {explain(data, at, len(data), stop)}",
+            f"at this message or soon after it: {describe_stop(data, at, len(data), stop)}",
             "check the broker's store with 'firetrail fsck'; its files can be read with "
             "mode=permissive, which skips damaged records",
         )

@@ -39,9 +39,12 @@ class Index:
         self.geometry = geometry
         self._writable = writable
         self.files: tuple[IndexFile, ...] = ()
-        self._guard = threading.Lock()  # held while the three lists change
+        # Dispatch appends files, retention removes them, and a flush takes the unsynced ones: they
+        # run in different threads and hold the guard. Opening a store does not, because it loads,
+        # clears and cuts the index before these threads start.
+        self._guard = threading.Lock()
         self._unsynced: list[IndexFile] = []
-        self._retired: list[IndexFile] = []
+        self._retired: list[IndexFile] = []  # used by retention, and by close when that has ended
 
     def load(self, *, torn: bool = False) -> None:
         """Find the existing files; other files in the folder are ignored.

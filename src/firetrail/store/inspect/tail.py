@@ -25,7 +25,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.log.scan import find_record
-from firetrail.store.log.walk import Damage, explain
+from firetrail.store.log.walk import Damage, describe_stop
 from firetrail.store.problems import (
     KIND_OF_STOP,
     LOG_REMEDY,
@@ -102,7 +102,7 @@ def _look_at_end(view: StoreView) -> Damage | None:
     if segment is None or data is None or not stop.is_damage:
         return None
     at, limit = view.end - segment.base, view.log.length_of(segment)
-    detail = explain(data, at, limit, stop)
+    detail = describe_stop(data, at, limit, stop)
     if limit - at < layout.BLANK.size and not any(data[at:limit]):
         return None
     return Damage(segment.path, at, view.end, KIND_OF_STOP[stop], detail, None)
@@ -132,7 +132,7 @@ def _with_next_record(view: StoreView, found: Damage | None) -> Damage | None:
         return found
     if found is None:
         data, at = segment.view, view.end - segment.base
-        detail = explain(data, at, view.log.length_of(segment), Stop.EMPTY)
+        detail = describe_stop(data, at, view.log.length_of(segment), Stop.EMPTY)
         found = Damage(segment.path, at, view.end, ProblemKind.LOG_HOLE, detail, None)
     return found._replace(resume=later)
 

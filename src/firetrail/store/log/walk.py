@@ -124,7 +124,7 @@ class LogWalk:
             failed = None
             if stop in CHECKSUM_STOPS:
                 after = at + self._columns.column(col.SIZE)[rows]
-                detail = explain(view, at, limit, stop)
+                detail = describe_stop(view, at, limit, stop)
                 failed = self._damage(segment, at, KIND_OF_STOP[stop], detail, after)
                 rows, at, stop = rows + 1, after, Stop.FULL
             self.position = segment.base + at
@@ -153,7 +153,7 @@ class LogWalk:
             detail = f"{limit - at} bytes are left without an end mark of the file"
             yield self._move(segment, at, ProblemKind.FILE_END, detail, file_end)
         else:
-            detail = explain(view, at, limit, stop)
+            detail = describe_stop(view, at, limit, stop)
             resume = self._next_record(segment, at) if self._resync else None
             yield self._move(segment, at, KIND_OF_STOP[stop], detail, resume)
 
@@ -190,7 +190,7 @@ class LogWalk:
         return Damage(segment.path, at, segment.base + at, kind, detail, resume)
 
 
-def explain(view: memoryview, at: int, limit: int, stop: Stop) -> str:
+def describe_stop(view: memoryview, at: int, limit: int, stop: Stop) -> str:
     """Describe what is wrong with the bytes at which a scan of ``view[:limit]`` stopped."""
     if stop is Stop.EMPTY:
         return "zeros where a record should begin"
