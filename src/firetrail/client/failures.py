@@ -1,4 +1,4 @@
-"""Independent steps, of which some may fail without stopping the others."""
+"""Independent steps: if one fails, the others still run."""
 
 from __future__ import annotations
 

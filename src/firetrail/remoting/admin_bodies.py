@@ -171,7 +171,7 @@ class ConsumerStatus(Body):
 
     message_queue_table: dict[MessageQueue, int] | None = None
     consumer_table: dict[str, dict[MessageQueue, int]] | None = None
-    """By client id."""
+    """The offsets by client id."""
 
 
 @dataclass(frozen=True, slots=True)

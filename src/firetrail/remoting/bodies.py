@@ -63,7 +63,7 @@ class ConsumeFromWhere(StrEnum):
     """Where a new group starts. The order of the members matters, as peers send ordinals."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
-    """At the end of each queue."""
+    """The group starts at the end of each queue."""
     LAST_OFFSET_MIN_AT_BOOT = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
     """Deprecated in RocketMQ."""
     MIN_OFFSET = "CONSUME_FROM_MIN_OFFSET"
@@ -71,9 +71,9 @@ class ConsumeFromWhere(StrEnum):
     MAX_OFFSET = "CONSUME_FROM_MAX_OFFSET"
     """Deprecated in RocketMQ."""
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
-    """At the first message of each queue."""
+    """The group starts at the first message of each queue."""
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
-    """At the first message stored at a given time or later."""
+    """The group starts at the first message stored at a given time or later."""
 
 
 ALL_TAGS = "*"

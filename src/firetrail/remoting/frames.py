@@ -2,7 +2,7 @@
 
 ::
 
-    length   int32, of all that follows
+    length   int32, bytes that follow
     mark     1 byte: the encoding of the header (Serialize), 3 bytes: its length
     header
     body     the rest

@@ -44,9 +44,9 @@ class Half:
     group: str
     """The producer group."""
     immunity_ms: int | None
-    """How long its producer does not want to be asked; None if the producer did not specify it."""
+    """Time before the first check that the producer asked for; None if it did not specify one."""
     checks: int = 0
-    """How often a producer was asked."""
+    """The number of checks so far."""
     is_known: bool = True
     """Whether its producer knows it by its current offset, or may do so."""
     earlier: list[int] = field(default_factory=list)

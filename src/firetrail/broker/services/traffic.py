@@ -23,7 +23,7 @@ class Span(NamedTuple):
     first: int
     """Index of its first sample among those of all spans."""
     samples: int
-    """How many samples it keeps."""
+    """The number of samples that it keeps."""
     every: int
     """It keeps every n-th sample that is taken."""
 

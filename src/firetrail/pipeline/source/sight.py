@@ -1,4 +1,4 @@
-"""What the driver saw of a store, so that tasks can check that they see the same.
+"""The driver's view of a store, so that tasks can check that they see the same files.
 
 A worker may lack the mount, or have an older copy or another store at the same path. To a reader,
 missing files look like missing messages. So the planner records a few facts, and the readers
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What the driver saw of a part of the log."""
+    """The driver's view of a part of the log."""
 
     bases: tuple[int, ...]
     """The offsets at which the files of the part begin."""

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
 """The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
 HELP_S = 0.002
-"""How long another thread than the dispatcher works on a step; creating queues takes time."""
+"""Maximum time of a step in a thread other than the dispatcher; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
 """How many queues may wait to be created, with a message of each in the log.
 
@@ -38,7 +38,7 @@ Batches wait then, and single puts that need more than room in the active file: 
 32 MiB.
 """
 PATIENCE_S = 0.2
-"""How long a put, and its event loop, waits for the dispatcher at most."""
+"""Maximum time that a put, and its event loop, waits for the dispatcher."""
 DISK_FULL_PAUSE_S = 1.0
 """How long dispatch waits for space before it retries."""
 

@@ -118,7 +118,7 @@ def salvage_store(
         repair_store(system, folder, Repair.TRUNCATE_LOG, delays, cut=cut)
         for kept in folder.glob(f"{REPAIR_PREFIX}*"):
             system.files.remove_tree(kept)
-        # With the sizes of the damaged store: nothing of it may be left before the damage.
+        # The sizes are those of the damaged store, as the first record may be damaged.
         config = view.config.replace(delay_levels=delays)
         source = _Source(view, cut_at, faults.misplaced)
         salvaged = _append(system, source, folder, config, wanted, on_progress)

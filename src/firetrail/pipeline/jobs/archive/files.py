@@ -39,7 +39,7 @@ from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import SYSTEM
 
 ROW_GROUP_BYTES = 16 << 20
-"""Bytes of records per row group. With more, allocating memory takes half as long as the work."""
+"""Bytes of records per row group. In larger ones, allocating takes half as long as the work."""
 WAITING_BYTES = 6 * ROW_GROUP_BYTES
 """Bytes of records of all topics that a task holds in memory."""
 FILES_OPEN_MAX = 32

@@ -46,7 +46,7 @@ class StagedPiece(NamedTuple):
     units: str
     entries: str
     pieces: list[DerivedPiece]
-    """Those of one queue are in the order of the log."""
+    """The pieces of one queue are in the order of the log."""
     chunks: array[int]
     """The numbers of entries that were derived together."""
 
