@@ -71,12 +71,11 @@ def _delta_rows(lake: Path) -> Iterator[Row]:
 def _iceberg_rows(lake: Path) -> Iterator[Row]:
     from pyiceberg.catalog.sql import SqlCatalog
 
-    catalog = SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db")
-    table = catalog.load_table("firetrail.messages")
+    with SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db") as catalog:
+        table = catalog.load_table("firetrail.messages")
     fields = ("topic", "physical_offset", "body")
     for row in table.scan(selected_fields=fields).to_arrow().to_pylist():
         yield row["topic"], row["physical_offset"], row["body"]
-    catalog.engine.dispose()
 
 
 READ = {"delta": _delta_rows, "iceberg": _iceberg_rows}

@@ -55,9 +55,9 @@ def with_delta(lake: Path) -> pa.Table:
 
 
 def with_iceberg(lake: Path) -> pa.Table:
-    catalog = SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db")
-    scan = catalog.load_table("firetrail.messages").scan("topic = 'topic-0042'")
-    return scan.to_arrow()
+    with SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db") as catalog:
+        scan = catalog.load_table("firetrail.messages").scan("topic = 'topic-0042'")
+        return scan.to_arrow()
 
 
 def with_arrow(lake: Path) -> pa.Table:

@@ -1,7 +1,9 @@
 """Archives that are Delta or Iceberg tables, read by their own libraries."""
 
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import tables as module
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import LakeLayout
 from firetrail.pipeline.jobs.restore import restore
 
 Put = Callable[..., None]
@@ -34,8 +37,8 @@ def delta_rows(lake: Path) -> list[tuple[str, int]]:
 
 
 def iceberg_table(lake: Path) -> Any:
-    catalog = SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db")
-    return catalog.load_table("firetrail.messages")
+    with SqlCatalog("firetrail", uri=f"sqlite:///{lake}/_firetrail/catalog.db") as catalog:
+        return catalog.load_table("firetrail.messages")
 
 
 def iceberg_rows(lake: Path) -> list[tuple[str, int]]:
@@ -156,3 +159,22 @@ def test_a_missing_library_names_the_extra(
 def test_iceberg_needs_a_local_folder() -> None:
     with pytest.raises(LakeError, match="needs a local folder"):
         module.table_of("iceberg", Lake("memory://lake"))
+
+
+def test_iceberg_leaves_no_connection_to_its_catalog_open(lake: Path) -> None:
+    table: Any = module.table_of("iceberg", Lake(str(lake)))
+    catalog = lake / "_firetrail" / "catalog.db"
+    assert catalog.exists()
+    assert str(catalog) not in open_files()
+    table._table(LakeLayout.DAY)
+    assert str(catalog) in open_files()
+    table.settle()
+    assert str(catalog) not in open_files()
+
+
+def open_files() -> set[str]:
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return found

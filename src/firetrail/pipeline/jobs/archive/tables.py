@@ -183,7 +183,8 @@ def _partition_of(file: DataFile, layout: LakeLayout) -> dict[str, str]:
 class IcebergFiles(_CommittedTable):
     """An Iceberg table partitioned by the day of the store time, or by topic and day.
 
-    The catalog is a SQLite file in the lake, so the lake must be a local folder.
+    The catalog is a SQLite file in the lake, so the lake must be a local folder. Its connections
+    are closed after each step; the catalog opens new ones when it needs them.
     """
 
     kind = "iceberg"
@@ -205,6 +206,21 @@ class IcebergFiles(_CommittedTable):
             uri=f"sqlite:///{folder / 'catalog.db'}",
             warehouse=f"file://{lake.path('')}",
         )
+        self._catalog.close()
+
+    def settle(self) -> None:
+        """Settle as every table does, then close the connections to the catalog."""
+        try:
+            super().settle()
+        finally:
+            self._catalog.close()
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish as every table does, then close the connections to the catalog."""
+        try:
+            super().publish(manifest, added, removed)
+        finally:
+            self._catalog.close()
 
     def _table(self, layout: LakeLayout) -> Any:
         if self._catalog.table_exists(self.name):
