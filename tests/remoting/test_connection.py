@@ -157,6 +157,20 @@ class TestFailures:
         assert (await loopback.ask(ECHO)).code == 0  # on a new connection
 
 
+async def test_nothing_is_written_after_a_connection_was_aborted(
+    loopback: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await loopback.ask(ECHO)
+    (connection,) = loopback.server.connections
+    written: list[object] = []
+    monkeypatch.setattr(connection._transport, "writelines", written.append)
+    connection.send(RemotingCommand(ECHO))  # which is written in the next cycle of the loop
+    connection.abort()
+    while not connection.is_closed:
+        await asyncio.sleep(0)
+    assert written == []
+
+
 async def test_one_way_is_not_answered(loopback: Loopback) -> None:
     async with loopback.raw() as (reader, writer):
         for flag in (CommandFlag.ONE_WAY, 0):

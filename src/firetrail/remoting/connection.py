@@ -186,7 +186,11 @@ class Connection(asyncio.Protocol):
     def _write(self) -> None:
         if self._out and self._transport is not None and not self.is_closed:
             out, self._out = self._out, []
-            self._transport.writelines(out)
+            # In Python 3.12 and 3.13, writelines of a transport that was aborted leaves its
+            # descriptor in the event loop, where it disturbs the next user of the number
+            # (https://github.com/python/cpython/issues/136234).
+            if not self._transport.is_closing():
+                self._transport.writelines(out)
 
     def _settle(self, response: RemotingCommand) -> None:
         future = self._pending.get(response.opaque)
