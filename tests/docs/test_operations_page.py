@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+from firetrail import Message, Store, StoreConfig
+from firetrail.cli.info import collect
+from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import WARNINGS, ProblemKind
 from firetrail.store.repair.repair import Repair
 
@@ -24,3 +27,21 @@ def test_every_kind_of_problem_is_listed() -> None:
 def test_every_repair_is_explained() -> None:
     text = (GUIDES / "repair.md").read_text(encoding="utf-8")
     assert all(f"\n- **`{repair.value}`** " in text for repair in Repair)
+
+
+def keys_of(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set().union(*map(keys_of, value)) if isinstance(value, list) else set()
+
+
+def test_every_json_key_of_info_is_listed(tmp_path: Path) -> None:
+    with Store.open(tmp_path, StoreConfig().for_files(index_slots=20, index_entries=64)) as store:
+        store.put(Message("T", b"", keys=["k"]))
+    with StoreView.open(tmp_path) as view:
+        facts = collect(view)
+    described = facts | {"checkpoint": None, "watermark": None}  # on pages of their own
+    text = (GUIDES / "operations.md").read_text(encoding="utf-8")
+    section = text.partition("## See what a store contains")[2].partition("\n## ")[0]
+    assert facts["topics"] and facts["index"]
+    assert keys_of(described) <= set(re.findall(r"`(\w+)`", section))
