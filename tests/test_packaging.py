@@ -269,3 +269,14 @@ def test_the_tools_are_pinned_alike() -> None:
 def test_the_core_has_no_runtime_dependency() -> None:
     with (ROOT / "pyproject.toml").open("rb") as file:
         assert tomllib.load(file)["project"]["dependencies"] == []
+
+
+def test_the_readme_names_the_pythons_of_the_classifiers() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        project = tomllib.load(file)["project"]
+    prefix = "Programming Language :: Python :: 3."
+    minors = [line.removeprefix(prefix) for line in project["classifiers"] if prefix in line]
+    assert project["requires-python"] == f">=3.{minors[0]}"
+    *others, newest = [f"3.{minor}" for minor in minors]
+    told = f"3.{minors[0]} or later (tested on {', '.join(others)} and {newest})"
+    assert told in (ROOT / "README.md").read_text(encoding="utf-8")
