@@ -13,6 +13,7 @@ from firetrail.errors import (
     StoreLockedError,
     StoreReadOnlyError,
 )
+from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import (
@@ -42,6 +43,7 @@ __all__ = [
     "Batch",
     "Boundary",
     "Clock",
+    "DelayLevels",
     "DiskFullError",
     "FiretrailError",
     "FlushFailedError",

@@ -18,15 +18,19 @@ _LEVEL = re.compile(r"([0-9]+)([smhd])")
 
 @dataclass(frozen=True, slots=True)
 class DelayLevels:
-    """Levels 1, 2, … and their waits in ms. Level 0 means no delay."""
+    """Levels 1, 2, … and their waits. Level 0 means no delay.
+
+    Attributes:
+        waits_ms: The wait of each level in ms, level 1 first.
+    """
 
     waits_ms: tuple[int, ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the levels of a text such as ``"1s 5s 10s"``.
+        """Return the levels of ``text``, such as ``"1s 5s 10s"``.
 
-        The text has one wait per level, separated by spaces; the units are ``s m h d``.
+        It has one wait per level, separated by spaces; the units are ``s m h d``.
         """
         waits = []
         for word in text.split():
