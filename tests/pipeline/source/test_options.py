@@ -166,12 +166,18 @@ def test_a_missing_path_says_how_to_give_one() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"subscribe": "a", "subscribePattern": "b"}, "give only one of the two"),
+        (
+            {"subscribe": "a", "subscribePattern": "b"},
+            "subscribe = 'a': cannot be used together with subscribePattern; give only one",
+        ),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "give only one of the two"),
-        ({"maxOffsetsPerTrigger": "1"}, "does not apply to a batch read"),
-        ({"key": "k"}, "needs the option subscribe"),
-        ({"view": "log", "startingOffsets": "earliest"}, "does not apply to view=log"),
-        ({"view": "damage", "subscribe": "a"}, "does not apply to view=damage"),
+        ({"maxOffsetsPerTrigger": "1"}, "PerTrigger = '1': does not apply to a batch read"),
+        ({"key": "k"}, "key = 'k': needs the option subscribe"),
+        (
+            {"view": "log", "startingOffsets": "earliest"},
+            "startingOffsets = 'earliest': does not apply to view=log",
+        ),
+        ({"view": "damage", "subscribe": "a"}, "subscribe = 'a': does not apply to view=damage"),
         ({"namesrv": "h:9876"}, "give only one of the two"),
         ({"group": "g"}, "give only one of the two"),
     ],

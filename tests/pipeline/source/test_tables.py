@@ -142,11 +142,14 @@ class TestSeveralStores:
         [
             ({"paths": "a"}, r"paths = 'a': must be the JSON list that load\(\[…\]\) makes"),
             ({"paths": "[]"}, "paths = '\\[\\]': must be"),
-            ({"paths": '["a"]', "path": "a"}, "path = 'together with paths': give only one"),
-            ({"paths": '["a"]', "namesrv": "h:1"}, "paths = 'together with namesrv'"),
+            ({"paths": '["a"]', "path": "a"}, "path = 'a': cannot be used together with paths"),
+            (
+                {"paths": '["a"]', "namesrv": "h:1"},
+                r"""paths = '\["a"\]': cannot be used together with namesrv""",
+            ),
             (
                 {"paths": '["a"]', "startingOffsets": '{"T": {"0": 1}}'},
-                "offsets belong to one store",
+                r"""startingOffsets = '{"T": {"0": 1}}': cannot be used with several paths""",
             ),
             ({"paths": '["a"]', "startingPhysicalOffset": "7"}, "give only one of the two"),
             ({"paths": '["a"]', "view": "damage"}, "paths.* does not apply to view=damage"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
@@ -370,19 +370,22 @@ def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOpti
     if values.get("columns") is not None:
         fields(values["columns"])
     if "paths" in named:
-        _check_paths(values)
+        _check_paths(named, values)
     return ReadOptions(**values)
 
 
-def _check_paths(values: Mapping[str, Any]) -> None:
+def _check_paths(named: Mapping[str, str], values: Mapping[str, Any]) -> None:
     """Raise ConfigError if several stores are read with offsets, which belong to one store."""
     for name, edge in (
         ("startingOffsets", values.get("starting_offsets")),
         ("endingOffsets", values.get("ending_offsets")),
     ):
         if edge is not None and edge.offsets:
-            remedy = "offsets belong to one store: use timestamps, or one read per store"
-            raise ConfigError(name, "together with several paths", remedy)
+            remedy = (
+                "cannot be used with several paths, because offsets belong to one store: "
+                "use timestamps, or one read per store"
+            )
+            raise ConfigError(name, named[name], remedy)
 
 
 def _parse(option: Option, text: str) -> Any:
@@ -394,16 +397,17 @@ def _parse(option: Option, text: str) -> Any:
         raise ConfigError(option.name, text, f"must be {option.allowed}") from error
 
 
-def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
+def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
     """Raise ConfigError if options exclude each other, or do not apply to this kind of read."""
-    given = set(named)
+    given = named.keys()
     for one, other in _TOGETHER:
         if one in given and other in given:
-            raise ConfigError(one, f"together with {other}", "give only one of the two")
+            reason = f"cannot be used together with {other}; give only one of the two"
+            raise ConfigError(one, named[one], reason)
     for name in _BATCH_ONLY if stream else _STREAM_ONLY:
         if name in given:
             kind = "a stream" if stream else "a batch read"
-            raise ConfigError(name, "", f"does not apply to {kind}; leave it out")
+            raise ConfigError(name, named[name], f"does not apply to {kind}; leave it out")
     if "namesrv" in given and view is not View.QUEUE:
         raise ConfigError(
             "view", view.value, "brokers have only view=queue; give the path of a store instead"
@@ -413,12 +417,15 @@ def _check_together(named: Iterable[str], view: View, stream: bool) -> None:
             raise ConfigError("view", "damage", "does not apply to a stream; use queue or log")
         for name in sorted(given - set(_DAMAGE_ONLY)):
             allowed = ", ".join(_DAMAGE_ONLY)
-            raise ConfigError(name, "", f"does not apply to view=damage, which has only {allowed}")
+            raise ConfigError(
+                name, named[name], f"does not apply to view=damage, which has only {allowed}"
+            )
     if view is View.LOG:
         for name in sorted(given & _QUEUES_ONLY):
             remedy = "use startingTimestamp, startingPhysicalOffset or maxBytesPerTrigger"
             raise ConfigError(
-                name, "", f"does not apply to view=log, which has no queues: {remedy}"
+                name, named[name], f"does not apply to view=log, which has no queues: {remedy}"
             )
     if "key" in given and "subscribe" not in given:
-        raise ConfigError("key", "", "needs the option subscribe: the index finds keys by topic")
+        reason = "needs the option subscribe: the index finds keys by topic"
+        raise ConfigError("key", named["key"], reason)
