@@ -176,6 +176,7 @@ class TestRefused:
         ("options", "error"),
         [
             ({"path": "x", "queue": "3"}, "no such option; did you mean queues?"),
+            ({"path": "x", "queryNames": "q"}, "no such option; did you mean queryName?"),
             ({"path": "x", "queues": "0"}, "must be a number from 1 to 1024"),
             ({}, "name the folder of the store"),
             ({"path": "s3://b/x"}, "can only write to a local folder"),
@@ -185,6 +186,13 @@ class TestRefused:
         with pytest.raises(ConfigError) as caught:
             columns.parse_options(options, stream=False)
         assert error in str(caught.value)
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_options_of_spark_are_accepted(self, stream: bool) -> None:
+        """Spark gives their names in lower case."""
+        given = {"path": "x", "checkpointlocation": "c", "queryname": "q"}
+        options = columns.parse_options(given, stream=stream)
+        assert options.writer_id == ("c" if stream else None)
 
     def test_a_stream_without_a_checkpoint(self) -> None:
         with pytest.raises(ConfigError, match="to recognize its batches"):
@@ -200,6 +208,8 @@ class TestStream:
         )
         query = (
             stream.writeStream.format("rocketmq")
+            .queryName("copy")  # Spark passes it to the sink as an option
+            .outputMode("append")
             .option("checkpointLocation", str(checkpoint))
             .trigger(availableNow=True)
             .start(str(root))

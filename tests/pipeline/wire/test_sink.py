@@ -149,7 +149,16 @@ class TestIds:
         assert ids(b"a", b"b") == ids(b"a", b"b")
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_options_of_spark_are_accepted(stream: bool) -> None:
+    """Spark gives their names in lower case."""
+    given = {"namesrv": "h:1", "checkpointlocation": "c", "queryname": "q"}
+    assert parse_wire_options(given, stream=stream).writer_id == ("c" if stream else None)
+
+
 def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no such option; did you mean queryName"):
+        parse_wire_options({"namesrv": "h:1", "queryNames": "q"}, stream=True)
     with pytest.raises(ConfigError, match="no such option; did you mean queues"):
         parse_wire_options({"namesrv": "h:1", "queue": "1"}, stream=False)
     with pytest.raises(ConfigError, match="no such option"):
@@ -186,6 +195,7 @@ def test_batches_and_streams_of_spark_are_sent(
         stream = spark.readStream.format("rocketmq").options(**source).load()
         copies = stream.selectExpr("'copy' as topic", "body", "queue_id")
         writer = copies.writeStream.format("rocketmq").option("namesrv", broker.namesrv)
+        writer = writer.queryName("copy")  # Spark passes it to the sink as an option
         writer = writer.option("checkpointLocation", str(place)).trigger(availableNow=True)
         finish(writer.start)
 

@@ -27,8 +27,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns by name, with the allowed types; the first two are required."""
 REQUIRED = ("topic", "body")
-OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", "checkpointLocation")
-WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "retryTimeoutMs", "checkpointLocation")
+_OF_SPARK = ("checkpointLocation", "queryName")
+"""Options of Spark itself, which it passes on to every sink."""
+OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", *_OF_SPARK)
+WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "retryTimeoutMs", *_OF_SPARK)
 QUEUES_MAX = 1024
 
 
