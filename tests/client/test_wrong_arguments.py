@@ -58,8 +58,8 @@ FUNCTION: tuple[Any, ...] = (5, "listen")
 ADDRESS: tuple[Any, ...] = (None, 5, "", "host", "host:port", "host:0", b"h:1")
 MESSAGE: tuple[Any, ...] = (
     *(None, b"body", "T", [Message("T", b"")]),
-    *(Message("a b", b""), Message("T", "text")),  # type: ignore[arg-type]
-    *(Message("T", b"", delay_level=-1), Message("T", b"", keys=["a", ""])),
+    *(Message("a b", b""), Message("T", b"", delay_level=-1)),
+    Message("T", b"", keys=["a", ""]),
     Message("T", b"", keys=[1]),  # type: ignore[list-item]
     Message("T", b"", properties={"a": 1}),  # type: ignore[dict-item]
     *(Message("T", b"", flag=2**31), Message("T", b"", raw_properties=b"a\x01\xff\x02")),

@@ -8,6 +8,7 @@ import inspect
 import warnings
 from collections.abc import Callable
 from decimal import Decimal
+from enum import StrEnum
 from fractions import Fraction
 from math import inf, nan
 from pathlib import Path
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from tests.helpers import Machine
 
 from firetrail import Batch, Message, Store
-from firetrail.errors import ConfigError, FormatError, IllegalMessageError
+from firetrail.errors import ConfigError, FormatError, IllegalMessageError, WrongTypeError
 from firetrail.format.kernels import draft
 from firetrail.format.whole import whole
 
@@ -52,6 +53,42 @@ CALLS: dict[str, Callable[[Store, Any], object]] = {
 def test_message_fields_must_be_whole_numbers(field: str, bad: object) -> None:
     with pytest.raises(TypeError, match=f"^{field} = .*: expected a whole number$"):
         Message("T", b"", **{field: bad})  # type: ignore[arg-type]
+
+
+WRONG_FIELDS: list[tuple[str, object, str]] = [
+    *(("topic", bad, "expected a str") for bad in (None, 3, b"T")),
+    *(("body", bad, "expected bytes") for bad in (None, 3, "text")),
+    *(("tags", bad, "expected a str") for bad in (3, b"a", ["a"])),
+    ("keys", "o-1", "expected a list, such as ['o-1']"),
+    *(("keys", bad, "expected a list of str") for bad in (None, 3, b"k", iter(["k"]))),
+    *(("properties", bad, "expected a dict") for bad in (3, "a", [("a", "b")])),
+    *(("born_host", bad, "expected a Host") for bad in (3, "10.0.0.1:80", ("10.0.0.1", 80))),
+    *(("raw_properties", bad, "expected bytes") for bad in ("x", bytearray(b"x"), 3)),
+    *(("wait_for_flush", bad, "expected True or False") for bad in (None, 1)),
+]
+
+
+@pytest.mark.parametrize(("field", "bad", "allowed"), WRONG_FIELDS, ids=repr)
+def test_the_constructor_of_a_message_names_the_argument_of_a_wrong_type(
+    field: str, bad: object, allowed: str
+) -> None:
+    """Compiled and uncompiled alike."""
+    given: dict[str, Any] = {"topic": "T", "body": b"", field: bad}
+    with pytest.raises(WrongTypeError) as caught:
+        Message(**given)
+    assert (caught.value.key, caught.value.value, caught.value.allowed) == (field, bad, allowed)
+
+
+class Topic(StrEnum):
+    """A kind of str that programs use for names."""
+
+    ORDERS = "orders"
+
+
+def test_a_message_keeps_the_text_of_a_kind_of_str() -> None:
+    message = Message(Topic.ORDERS, memoryview(b"x"), tags=Topic.ORDERS, keys=("k",))
+    assert type(message.topic) is type(message.tags) is str
+    assert message == Message("orders", b"x", tags="orders", keys=("k",))
 
 
 @given(number=st.integers(-(2**63), 2**63 - 1), field=st.sampled_from(FIELDS))
@@ -131,10 +168,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "try_put": {"message": MESSAGE},
     "put_async": {"message": MESSAGE},
     "put_batch": {
-        "batch": (
-            *(None, Message("T", b""), (each for each in [Message("T", b"")]), "T", [5], []),
-            [Message("T", "text")],  # type: ignore[arg-type]
-        )
+        "batch": (None, Message("T", b""), (each for each in [Message("T", b"")]), "T", [5], []),
     },
     "try_put_batch": {"batch": (None, [Message("T", b"")])},
     "get": {

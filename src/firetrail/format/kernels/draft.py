@@ -6,7 +6,7 @@ Both are created once per put, so they are kernels. ``draft.pxd`` has the C type
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeAlias
 
 try:
     import cython
@@ -15,6 +15,7 @@ except ImportError:
 
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError, WrongTypeError
 from firetrail.format import layout
+from firetrail.format.arguments import mapping
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.encode import with_crc_room
 from firetrail.format.message import MESSAGE_SIGNATURE
@@ -35,6 +36,10 @@ else:
     from firetrail.format.kernels.encode import record_size
 
 COMPILED = cython.compiled
+
+# Compiled code would check an argument annotated with str or bytes by itself, with TypeError.
+_Text: TypeAlias = str
+_Bytes: TypeAlias = bytes
 
 _HOST_FLAGS = cython.declare(cython.longlong, layout.BORN_HOST_V6 | layout.STORE_HOST_V6)
 _BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
@@ -93,17 +98,19 @@ class Message:
             message (default: True).
 
     Raises:
-        WrongTypeError: A number or ``wait_for_flush`` has the wrong type. The other arguments are
-            checked when the message is sent or stored, with IllegalMessageError.
+        WrongTypeError: An argument has the wrong type. Values, such as the characters of a topic or
+            the contents of ``keys`` and ``properties``, are checked when the message is sent or
+            stored, with IllegalMessageError.
+        ConfigError: A number does not fit into 64 bits.
     """
 
     __signature__ = MESSAGE_SIGNATURE
 
     def __init__(
         self,
-        topic: str,
+        topic: _Text,
         body: bytes | bytearray | memoryview,
-        tags: str | None = None,
+        tags: _Text | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         queue_id: SupportsIndex = 0,
@@ -114,22 +121,32 @@ class Message:
         born_host: Host | None = None,
         reconsume_times: SupportsIndex = 0,
         prepared_offset: SupportsIndex = 0,
-        raw_properties: bytes | None = None,
+        raw_properties: _Bytes | None = None,
         wait_for_flush: object = True,
     ) -> None:
-        self.topic = topic
+        self.topic = topic if type(topic) is str else _text("topic", topic)
+        if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
+            raise WrongTypeError("body", body, "expected bytes")
         self.body = body
-        self.tags = tags
+        self.tags = tags if tags is None or type(tags) is str else _text("tags", tags)
+        if type(keys) is not list and type(keys) is not tuple:
+            _check_keys(keys)
         self.keys = keys
+        if properties is not None and type(properties) is not dict:
+            mapping("properties", properties)
         self.properties = properties
         self.queue_id = _whole("queue_id", queue_id)
         self.delay_level = _whole("delay_level", delay_level)
         self.flag = _whole("flag", flag)
         self.sys_flag = _whole("sys_flag", sys_flag)
         self.born_time = None if born_time is None else whole("born_time", born_time)
+        if born_host is not None and not isinstance(born_host, Host):
+            raise WrongTypeError("born_host", born_host, "expected a Host")
         self.born_host = born_host
         self.reconsume_times = _whole("reconsume_times", reconsume_times)
         self.prepared_offset = _whole("prepared_offset", prepared_offset)
+        if raw_properties is not None and type(raw_properties) is not bytes:
+            raise WrongTypeError("raw_properties", raw_properties, "expected bytes")
         self.raw_properties = raw_properties
         if wait_for_flush is not True and wait_for_flush is not False:
             raise WrongTypeError("wait_for_flush", wait_for_flush, "expected True or False")
@@ -204,6 +221,23 @@ def _whole(field: str, value: object) -> cython.longlong:
         except OverflowError:
             pass  # the error of whole() names the field
     return whole(field, value)
+
+
+@cython.cfunc
+def _text(field: str, value: object) -> str:
+    """Return a member of a subclass of str, such as StrEnum, as a plain str."""
+    if not isinstance(value, str):
+        raise WrongTypeError(field, value, "expected a str")
+    return str.__str__(value)
+
+
+@cython.cfunc
+def _check_keys(keys: object) -> cython.bint:
+    if isinstance(keys, str):
+        raise WrongTypeError("keys", keys, f"expected a list, such as [{keys!r}]")
+    if not isinstance(keys, Collection) or isinstance(keys, (bytes, bytearray, memoryview)):
+        raise WrongTypeError("keys", keys, "expected a list of str")
+    return True
 
 
 @cython.cfunc
