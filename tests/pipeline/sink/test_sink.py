@@ -194,6 +194,11 @@ class TestRefused:
         options = columns.parse_options(given, stream=stream)
         assert options.writer_id == ("c" if stream else None)
 
+    def test_a_stream_without_a_path(self) -> None:
+        """Spark passes no path for toTable, either."""
+        with pytest.raises(ConfigError, match=r"folder of the store: \.start\(path\)$"):
+            columns.parse_options({"checkpointLocation": "c"}, stream=True)
+
     def test_a_stream_without_a_checkpoint(self) -> None:
         with pytest.raises(ConfigError, match="to recognize its batches"):
             columns.parse_options({"path": "x"}, stream=True)

@@ -104,7 +104,8 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     given = _known(options, OPTIONS)
     store = given.get("path")
     if not store:
-        raise ConfigError("path", store, "name the folder of the store: .save(path)")
+        call = "start" if stream else "save"
+        raise ConfigError("path", store, f"name the folder of the store: .{call}(path)")
     if "://" in store:
         raise ConfigError("path", store, "the sink can only write to a local folder")
     writer_id = _writer_id(given, stream)
