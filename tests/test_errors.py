@@ -7,11 +7,14 @@ import pytest
 
 from firetrail import errors
 from firetrail.errors import (
+    AddressInUseError,
     ConfigError,
     FiretrailError,
     FormatError,
     IllegalMessageError,
+    NoAnswerError,
     NoRouteYetError,
+    NotReachedError,
     RequestError,
     StoreDamagedError,
     StoreError,
@@ -37,6 +40,9 @@ SAMPLES = [
     ),
     (IllegalMessageError("topic", "is empty"), "topic: is empty"),
     (StoreError("no room"), "no room"),
+    (NotReachedError("a:1: refused"), "a:1: refused"),
+    (NoAnswerError("a:1: no answer within 3 s"), "a:1: no answer within 3 s"),
+    (AddressInUseError("a:1: the port is in use"), "a:1: the port is in use"),
 ]
 
 
@@ -67,6 +73,9 @@ def test_all_errors_have_one_base_class() -> None:
         assert issubclass(error, FiretrailError)
     assert issubclass(FormatError, ValueError)
     assert issubclass(ConfigError, ValueError)
+    assert issubclass(NotReachedError, ConnectionError)
+    assert issubclass(NoAnswerError, TimeoutError)
+    assert issubclass(AddressInUseError, OSError)
 
 
 def test_the_drawing_shows_every_error() -> None:

@@ -10,9 +10,10 @@
     ├── ProtocolError (also ValueError) bytes on a connection are not a valid command
     ├── RequestError                    a request was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
-    ├── NotReachedError                 a name server or broker does not answer     retry later
+    ├── NotReachedError (also ConnectionError)  no server answers at the address    retry later
+    │   └── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
     ├── NoSuchError                     a topic, queue or group does not exist
-    ├── AddressInUseError               another process listens on the port
+    ├── AddressInUseError (also OSError)  another process listens on the port
     ├── ClientClosedError               a client was used before open or after close
     ├── PipelineError                   Spark cannot do the requested work
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
@@ -117,17 +118,21 @@ class NoRouteYetError(RequestError):
         self.retriable = True
 
 
-class NotReachedError(FiretrailError):
+class NotReachedError(FiretrailError, ConnectionError):
     """No name server or broker runs at the address, or it does not answer."""
 
     retriable = True
+
+
+class NoAnswerError(NotReachedError, TimeoutError):
+    """A name server or broker did not answer in time; it may have done what was requested."""
 
 
 class NoSuchError(FiretrailError):
     """The topic, queue or group does not exist in the store or cluster."""
 
 
-class AddressInUseError(FiretrailError):
+class AddressInUseError(FiretrailError, OSError):
     """Another process listens on the port."""
 
 

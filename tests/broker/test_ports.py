@@ -10,6 +10,7 @@ from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.errors import AddressInUseError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
@@ -54,6 +55,15 @@ async def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) 
 @pytest.mark.parametrize("vip", [True, False])
 async def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
     assert await listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+
+
+async def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        store = SMALL.replace(store_host=SMALL.store_host._replace(port=port))
+        what = f":{port}: the port is in use; stop the broker or name server that runs there, or "
+        with pytest.raises(AddressInUseError, match=what):
+            await Broker(tmp_path, BrokerConfig(bind=HOST), store).start()
 
 
 async def test_a_vip_port_in_use_is_only_logged(

@@ -21,7 +21,7 @@ from firetrail.client import (
 )
 from firetrail.client.producer import BUSY_S
 from firetrail.client.send import SendStatus
-from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.errors import IllegalMessageError, NoAnswerError, RequestError
 from firetrail.format.ids import decode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
@@ -171,7 +171,7 @@ class TestRequests:
 
     async def test_a_request_without_a_reply_times_out(self, namesrv: str) -> None:
         async with Producer(namesrv) as producer:
-            with pytest.raises(TimeoutError):
+            with pytest.raises(NoAnswerError):
                 await producer.request(Message("T", b"x"), 0.3)
 
     async def test_a_reply_to_a_message_that_is_not_a_request_is_refused(

@@ -21,6 +21,7 @@ from firetrail.client import (
 )
 from firetrail.client import session as session_module
 from firetrail.client.session import Session
+from firetrail.errors import NoAnswerError, NotReachedError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
@@ -134,7 +135,7 @@ class TestWrongAddresses:
             r"^no name server answers; check namesrv: 127\.0\.0\.1:1: cannot be reached: "
             r"Connection refused; 127\.0\.0\.1:2: cannot be reached: Connection refused$"
         )
-        with pytest.raises(ConnectionError, match=message):
+        with pytest.raises(NotReachedError, match=message):
             await Session("127.0.0.1:1; 127.0.0.1:2").open()
 
     async def test_the_address_of_a_broker_is_an_error(self) -> None:
@@ -153,7 +154,7 @@ class TestWrongAddresses:
         address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
         session = await Session(address).open()
         message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"
-        with pytest.raises(TimeoutError, match=message):
+        with pytest.raises(NoAnswerError, match=message):
             await session.ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=0.05)
         await session.close()
         await server.stop()

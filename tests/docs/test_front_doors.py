@@ -11,12 +11,14 @@ FRONT_DOORS = {
     "firetrail.broker",
     "firetrail.cli",
     "firetrail.client",
+    "firetrail.errors",
     "firetrail.pipeline",
     "firetrail.testing",
 }
 PAGES = [
     ROOT / "README.md",
     ROOT / "docs" / "configuration.md",
+    ROOT / "docs" / "errors.md",
     *sorted((ROOT / "docs" / "guide").glob("*.md")),
 ]
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))

@@ -156,7 +156,8 @@ class Broker:
         If the start fails, everything that it has opened is closed again.
 
         Raises:
-            OSError: A port is in use, an address cannot be bound, or a file cannot be read.
+            AddressInUseError: A port is in use.
+            OSError: An address cannot be bound, or a file cannot be read.
             StoreError: The store cannot be opened.
             UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
         """

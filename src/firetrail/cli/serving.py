@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import errno
 import json
 import signal
 import sys
@@ -13,7 +12,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from firetrail.errors import AddressInUseError
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.system import SYSTEM, allow_many_files
@@ -45,17 +43,11 @@ def port(text: str) -> int:
 def run(serving: Coroutine[Any, Any, T]) -> T:
     """Run a server; on uvloop, which is faster, if that is installed."""
     allow_many_files()  # every queue and every connection needs a descriptor
-    try:
-        if find_spec("uvloop") is None:
-            return asyncio.run(serving)
-        import uvloop
+    if find_spec("uvloop") is None:
+        return asyncio.run(serving)
+    import uvloop
 
-        return uvloop.run(serving)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        remedy = "stop the broker or name server that runs there, or choose other ports (--help)"
-        raise AddressInUseError(f"{error.strerror}; {remedy}") from None
+    return uvloop.run(serving)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -41,7 +41,7 @@ from firetrail.client.transaction import (
     end_header,
 )
 from firetrail.client.turns import Turns
-from firetrail.errors import ConfigError, NoRouteYetError, RequestError
+from firetrail.errors import ConfigError, NoAnswerError, NoRouteYetError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
@@ -343,7 +343,7 @@ class Producer(ClusterClient):
                 return await replied
         except TimeoutError as error:
             what = str(error) or f"no reply to a message of {message.topic} within {timeout_s:g} s"
-            raise TimeoutError(what) from None
+            raise NoAnswerError(what) from None
         finally:
             del self._requests[correlation]
 

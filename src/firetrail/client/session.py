@@ -19,7 +19,13 @@ from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
 from firetrail.client.sharing import SharedLookups
-from firetrail.errors import ClientClosedError, NoRouteYetError, RequestError
+from firetrail.errors import (
+    ClientClosedError,
+    NoAnswerError,
+    NoRouteYetError,
+    NotReachedError,
+    RequestError,
+)
 from firetrail.remoting.bodies import (
     MASTER_ID,
     ClusterInfo,
@@ -203,7 +209,7 @@ class Session:
         """Return the error to raise for a failed request: a close also ends connections."""
         if self._state is _SessionState.CLOSED:
             return ClientClosedError(f"{self._owner} was closed during the call")
-        return error
+        return (NoAnswerError if isinstance(error, TimeoutError) else NotReachedError)(str(error))
 
     async def ask_name_server(
         self, code: int, header: Header | None = None, body: Payload = b""
@@ -235,7 +241,7 @@ class Session:
                 host = connection.local.rpartition(":")[0].strip("[]")
                 self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{SYSTEM.clock.time_ns():x}"
                 return
-        raise ConnectionError(f"no name server answers; check namesrv: {'; '.join(failures)}")
+        raise NotReachedError(f"no name server answers; check namesrv: {'; '.join(failures)}")
 
     def _next_name_server(self) -> None:
         self.name_servers.append(self.name_servers.pop(0))

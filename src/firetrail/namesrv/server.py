@@ -58,7 +58,8 @@ class NameServer:
         """Start listening; return the port.
 
         Raises:
-            OSError: The port is in use, or the address cannot be bound.
+            AddressInUseError: The port is in use.
+            OSError: The address cannot be bound.
         """
         config = self._state.config
         port = await self._server.start(config.bind_address, config.listen_port)

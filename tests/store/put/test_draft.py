@@ -9,7 +9,7 @@ from tests.helpers import START_MS, Machine, bodies, put_all
 from tests.store.conftest import OpenStore
 
 from firetrail import Batch, Message, PutStatus, Record, Store
-from firetrail.errors import IllegalMessageError
+from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host
@@ -366,8 +366,22 @@ class TestRefused:
         result = store.try_put(Message("T", b"", raw_properties=b"x" * size))
         assert result.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
         assert result.detail == f"{size} bytes, at most 32767"
-        with pytest.raises(IllegalMessageError, match="properties: "):
+        with pytest.raises(PropertiesTooLongError, match="properties: "):
             result.require_ok()
+
+    def test_a_batch_with_properties_that_are_too_long(self, store: Store) -> None:
+        messages = [Message("T", b""), Message("T", b"", properties={"a": "x" * 40_000})]
+        what = r"^properties of message 1: 40003 bytes, at most 32767$"
+        with pytest.raises(PropertiesTooLongError, match=what):
+            Batch.of(messages)
+        with pytest.raises(PropertiesTooLongError, match=what):
+            store.put_batch(messages)
+        assert store.log_range == (0, 0)
+
+    def test_a_batch_with_a_flag_that_is_too_large(self) -> None:
+        what = r"^flag of message 0: 2147483648 is not a signed number of 32 bits$"
+        with pytest.raises(IllegalMessageError, match=what):
+            Batch.of([Message("T", b"", flag=2**31)])
 
     def test_properties_too_long_with_what_the_store_adds(self, open_store: OpenStore) -> None:
         plain = open_store(log=1 << 20)

@@ -21,6 +21,7 @@ from firetrail.errors import (
     DiskFullError,
     FlushFailedError,
     IllegalMessageError,
+    PropertiesTooLongError,
     StoreError,
     StoreReadOnlyError,
 )
@@ -156,7 +157,9 @@ class PutResult:
         """Return this result, or raise the error for its status."""
         if self.status is PUT_OK:
             return self
-        if self.status in (PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED):
+        if self.status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
+            raise PropertiesTooLongError(self.field, self.detail)
+        if self.status is PutStatus.MESSAGE_ILLEGAL:
             raise IllegalMessageError(self.field, self.detail)
         if self.status is PutStatus.UNKNOWN_ERROR and self.store_host is None:
             raise StoreError(self.detail)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from firetrail.errors import FormatError, IllegalMessageError
+from firetrail.errors import FormatError, IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.arguments import instance, number, several, truth
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
@@ -108,7 +108,8 @@ class Batch:
 
         Raises:
             IllegalMessageError: The messages differ in one of those, one of them has a delay level
-                or a body that is not bytes, or there is no message.
+                or a flag that is not a signed number of 32 bits, or there is no message.
+            PropertiesTooLongError: The properties of a message do not fit into a record.
         """
         if not several("messages", messages, Message):
             raise IllegalMessageError("batch", "it is empty; pass at least one message")
@@ -122,10 +123,7 @@ class Batch:
             raise IllegalMessageError("delay_level", "messages of a batch cannot be delayed")
         return cls(
             first.topic,
-            encode_batch(
-                BatchItem(message.flag, bytes(message.body), message.encode_properties())
-                for message in messages
-            ),
+            encode_batch(_item(number, message) for number, message in enumerate(messages)),
             first.queue_id,
             first.sys_flag,
             first.born_time,
@@ -133,6 +131,18 @@ class Batch:
             first.reconsume_times,
             wait_for_flush=all(message.wait_for_flush for message in messages),
         )
+
+
+def _item(position: int, message: Message) -> BatchItem:
+    """Return a message as the batch encodes it; ``position`` is its place in the batch, from 0."""
+    properties = message.encode_properties()
+    if len(properties) > layout.MAX_PROPERTIES:
+        detail = f"{len(properties)} bytes, at most {layout.MAX_PROPERTIES}"
+        raise PropertiesTooLongError(f"properties of message {position}", detail)
+    if not INT32_MIN <= message.flag <= INT32_MAX:
+        detail = f"{message.flag} is not a signed number of 32 bits"
+        raise IllegalMessageError(f"flag of message {position}", detail)
+    return BatchItem(message.flag, bytes(message.body), properties)
 
 
 def _check_body(body: object) -> None:
