@@ -51,8 +51,9 @@ async def _goes_on(stage: Scene) -> None:
         raise Violation("a full disk ended the broker")
     if not await stage.check_reads(may_lag=True):
         raise Violation("nothing can be read while the disk is full")
+    # A topic or group that could not be created does not exist (codes 17 and 26).
     for code in stage.load.errors:
-        if code not in (*REFUSALS, "code 17"):
+        if code not in (*REFUSALS, "code 17", "code 26"):
             raise Violation(f"a full disk is answered with {dict(stage.load.remarks)}")
     stage.faults.heal()
 

@@ -148,6 +148,7 @@ def _start(
 def _process(command: list[str], cwd: Path, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run a process until the end of the block; processes that started later end first."""
     environment = os.environ | {
+        "JAVA_HOME": str(find_java(os.environ).binary.parent.parent),  # Spark looks nowhere else
         "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(_SPARK),
