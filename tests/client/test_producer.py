@@ -21,7 +21,7 @@ from firetrail.client import (
 )
 from firetrail.client.producer import BUSY_S
 from firetrail.client.send import SendStatus
-from firetrail.errors import IllegalMessageError, NoAnswerError, RequestError
+from firetrail.errors import IllegalMessageError, NoAnswerError, NoSuchError, RequestError
 from firetrail.format.ids import decode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
@@ -168,6 +168,21 @@ class TestRequests:
                 reply = await asking.request(Message("T", b"x"), 20)
             assert reply.body == b"x" * size
             assert reply.properties["MSG_TYPE"] == "reply"
+
+    async def test_a_queue_that_does_not_exist_is_an_error_with_those_that_do(
+        self, namesrv: str
+    ) -> None:
+        async with Producer(namesrv) as producer:
+            known = (await producer.send(Message("T", b""))).queue
+            what = f"^T: no queue 99 on the broker {known.broker_name}; it has the queues 0, 1"
+            with pytest.raises(NoSuchError, match=what) as caught:
+                await producer.send(
+                    Message("T", b""), queue=MessageQueue("T", known.broker_name, 99)
+                )
+            assert not caught.value.retriable
+            what = f"^T: no queue 0 on the broker other; the topic is on {known.broker_name}$"
+            with pytest.raises(NoSuchError, match=what):
+                await producer.send(Message("T", b""), queue=MessageQueue("T", "other", 0))
 
     async def test_a_request_without_a_reply_times_out(self, namesrv: str) -> None:
         async with Producer(namesrv) as producer:

@@ -31,7 +31,7 @@ from firetrail.client.send import (
     unique_ids,
 )
 from firetrail.client.sharing import Slots
-from firetrail.client.topic_route import queues_of
+from firetrail.client.topic_route import no_such_queue, queues_of
 from firetrail.client.transaction import (
     Decide,
     Outcome,
@@ -289,12 +289,15 @@ class Producer(ClusterClient):
                     )
                 return result_of(draft, target, response)
             except (OSError, TimeoutError, RequestError) as error:
+                answer = error.code if isinstance(error, RequestError) else None
+                if queue and queue not in queues and answer == ResponseCode.SYSTEM_ERROR:
+                    raise no_such_queue(queue, queues) from error
                 refused = isinstance(error, RequestError) and not may_retry(error)
                 if refused or attempt == self._retries:
                     raise
                 avoided = target.broker_name
                 self._session.forget_route(draft.topic)
-                if isinstance(error, RequestError) and error.code == ResponseCode.SYSTEM_BUSY:
+                if answer == ResponseCode.SYSTEM_BUSY:
                     await pause(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
         raise AssertionError("the last attempt returns or raises")
 
