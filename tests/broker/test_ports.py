@@ -10,7 +10,7 @@ from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.errors import AddressInUseError
+from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
@@ -55,6 +55,13 @@ async def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) 
 @pytest.mark.parametrize("vip", [True, False])
 async def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
     assert await listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+
+
+@pytest.mark.parametrize("bad", ["::::", "host", "a:1;b", "a:0"])
+def test_the_addresses_of_name_servers_are_checked(bad: str) -> None:
+    with pytest.raises(ConfigError, match=r"^namesrv = .*: must be host:port, several separated"):
+        BrokerConfig(namesrv=bad)
+    assert BrokerConfig(namesrv="a:1;[::1]:9876").namesrv == "a:1;[::1]:9876"
 
 
 async def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path: Path) -> None:

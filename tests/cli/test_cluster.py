@@ -339,7 +339,7 @@ class TestNobody:
     def test_a_topic_without_queues_is_refused(self, firetrail: Firetrail) -> None:
         result = firetrail("topic", "create", "T", "--queues", "0")
         assert result.code == 2
-        assert "--queues: invalid number value: '0'" in result.err
+        assert "--queues: expected a whole number, at least 1: '0'" in result.err
 
 
 class TestPlaces:

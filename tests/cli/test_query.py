@@ -68,4 +68,4 @@ def test_a_damaged_index_file_is_reported(tmp_path: Path, firetrail: Firetrail) 
 def test_numbers_that_are_none_are_refused(argument: str, firetrail: Firetrail) -> None:
     result = firetrail("query", GOLDEN / "v4-clean", "--topic", "T", "--key", "k", argument)
     assert result.code == 2
-    assert "invalid number value" in result.err
+    assert "expected a whole number, at least 0: " in result.err

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import Machine
 
-from firetrail import Batch, Message, Store
+from firetrail import Batch, Message, Store, StoreConfig
 from firetrail.errors import ConfigError, FormatError, IllegalMessageError, WrongTypeError
 from firetrail.format.kernels import draft
 from firetrail.format.whole import whole
@@ -77,6 +77,18 @@ def test_the_constructor_of_a_message_names_the_argument_of_a_wrong_type(
     with pytest.raises(WrongTypeError) as caught:
         Message(**given)
     assert (caught.value.key, caught.value.value, caught.value.allowed) == (field, bad, allowed)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [("file_reserved_hours", "72"), ("file_reserved_hours", True), ("flush", "SYNC")],
+)
+def test_a_setting_of_a_wrong_type(name: str, bad: object) -> None:
+    with pytest.raises(WrongTypeError, match=f"^{name} = .*: must be "):
+        StoreConfig(**{name: bad})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError) as caught:
+        StoreConfig(file_reserved_hours=-1)
+    assert type(caught.value) is ConfigError
 
 
 class Topic(StrEnum):

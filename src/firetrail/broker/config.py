@@ -16,6 +16,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import MASTER_ID
+from firetrail.remoting.client import split_address
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
@@ -28,7 +29,22 @@ NOTHING_TO_SET = "the broker does this in one fixed way, or not at all"
 FLAG = Flag()
 MS = Whole(1, unit="ms")
 NAME = Text(TOPIC_PATTERN, "letters, digits and % | _ -")
-ADDRESSES = Text(r"[^\s]*", "host:port, several separated by ';', or nothing")
+
+
+class Addresses(Text):
+    """Addresses of servers, separated by ``;``."""
+
+    def check(self, value: str) -> str:
+        Text.check(self, value)
+        for address in filter(None, value.split(";")):
+            try:
+                split_address(address)
+            except ConfigError:
+                raise self.refusal() from None
+        return value
+
+
+ADDRESSES = Addresses(r"[^\s]*", "host:port, several separated by ';', or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
 
 IDENTITY = Group(

@@ -69,24 +69,22 @@ def _delay_levels(text: str) -> DelayLevels:
 
 def not_negative(text: str) -> int:
     """Parse an argument that is an offset, a time or a count."""
-    value = int(text)
-    if value < 0:
-        raise ValueError
-    return value
-
-
-not_negative.__name__ = "number"  # argparse's errors call the argument by this name
+    return _at_least(0, text)
 
 
 def positive(text: str) -> int:
     """Parse an argument that is a count of at least 1."""
-    value = not_negative(text)
-    if value == 0:
-        raise ValueError
+    return _at_least(1, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}: {text!r}")
     return value
-
-
-positive.__name__ = "number"
 
 
 def open_view(path: Path, config: StoreConfig | None = None) -> StoreView:

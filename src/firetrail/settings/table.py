@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from firetrail.errors import ConfigError, FormatError
+from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
 from firetrail.format.whole import INT32_MAX
@@ -356,7 +356,15 @@ class Setting:
         try:
             return self.kind.check(value)
         except ValueError as error:
-            raise ConfigError(self.name, value, str(error)) from None
+            kind = ConfigError if self._has_type_of(value) else WrongTypeError
+            raise kind(self.name, value, str(error)) from None
+
+    def _has_type_of(self, value: object) -> bool:
+        """Return whether a value has the type of the default; a whole number is a fraction too."""
+        wanted = type(self.default)
+        if isinstance(value, bool) or wanted is bool:
+            return type(value) is wanted
+        return isinstance(value, wanted) or (wanted is float and isinstance(value, int))
 
     @property
     def key(self) -> str:

@@ -245,9 +245,8 @@ class Segment:
     def _opened(self) -> int:
         if self._descriptor is None:
             if self._closed or self._retired_at is not None:
-                raise StoreClosedError(
-                    f"{self.path}: the file was {'closed' if self.is_open else 'removed'}"
-                )
+                what = "was closed; open the store again" if self.is_open else "was removed"
+                raise StoreClosedError(f"{self.path}: the file {what}")
             self._descriptor = self.system.files.open(self.path, writable=self.writable)
             self._count_as_open()
         return self._descriptor

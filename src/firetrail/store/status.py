@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firetrail.errors import StoreClosedError
 from firetrail.format.arguments import instance
 from firetrail.format.whole import whole
 from firetrail.store.config import StoreConfig
@@ -19,6 +20,11 @@ class StoreStatus:
         self._gate = engine.gate
         self._dispatcher = engine.dispatcher
         self._statistics = Statistics(engine.log.appender)
+        self._is_closed = False
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(f"{self._engine.root}: the store is closed; open it again")
 
     @property
     def config(self) -> StoreConfig:
@@ -42,6 +48,7 @@ class StoreStatus:
 
     def topics(self) -> list[str]:
         """Return every topic that has a queue, in order."""
+        self._check_open()
         return self._engine.queues.topics()
 
     def queues(self, topic: str) -> list[int]:
@@ -51,6 +58,7 @@ class StoreStatus:
             topic: The topic; one without queues has none.
         """
         instance("topic", topic, str)
+        self._check_open()
         return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
@@ -61,6 +69,7 @@ class StoreStatus:
             queue_id: The number of the queue; 0 by default.
         """
         topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        self._check_open()
         queue = self._engine.queues.find(topic, queue_id)
         return queue.min_offset(self._log.min_offset) if queue is not None else 0
 
@@ -75,6 +84,7 @@ class StoreStatus:
             queue_id: The number of the queue; 0 by default.
         """
         topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        self._check_open()
         queue = self._engine.queues.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 

@@ -100,7 +100,10 @@ class Store(Writer):
             seconds("within_s", within_s)
         if not self._closed:
             self._closed = True
-            self._engine.stop(within_s)
+            try:
+                self._engine.stop(within_s)  # listeners of the last messages may still read
+            finally:
+                self._is_closed = True
 
     def __del__(self) -> None:
         # The threads keep running: they hold the engine, and one of them may be running this.
@@ -155,6 +158,8 @@ class Store(Writer):
         if type(topic) is not str:
             instance("topic", topic, str)
         wanted = None if tags is None else tag_hashes(tags)
+        if self._is_closed:
+            self._check_open()
         return self._statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
 
     def read(
@@ -180,6 +185,7 @@ class Store(Writer):
             StoreDamagedError: A message is damaged; raised when the iterator reaches it.
         """
         _check_read(topic, queue_id, offset, tags)
+        self._check_open()
         self._catch_up()
         return self._read(topic, queue_id, offset, tags, self.max_offset(topic, queue_id))
 
@@ -276,9 +282,9 @@ class Store(Writer):
         timeout: float | None,
     ) -> Iterator[Record]:
         arrivals, clock = self._engine.arrivals, self._engine.system.clock
-        first = self.min_offset(topic, queue_id)
-        position = first if offset is None else whole("offset", offset)
         with arrivals.watched(), suppress(StoreClosedError):
+            first = self.min_offset(topic, queue_id)
+            position = first if offset is None else whole("offset", offset)
             since = clock.monotonic()
             while True:
                 mark = arrivals.mark
@@ -336,6 +342,7 @@ class Store(Writer):
         instance("key", key, str)
         if max_count is not None:
             max_count = number("max_count", max_count)
+        self._check_open()
         self._catch_up()
         if max_count == 0:
             return []
@@ -380,6 +387,7 @@ class Store(Writer):
 
     def flush(self) -> None:
         """Return when all messages put so far are on disk; raise FlushFailedError if that fails."""
+        self._check_open()
         end = self._log.max_offset
         waiter = ThreadWaiter(end)
         self._engine.flusher.add(waiter)
@@ -397,6 +405,7 @@ class Store(Writer):
             False if they were not when the time was over.
         """
         seconds("timeout", timeout)
+        self._check_open()
         return self._wait_dispatched(self._log.max_offset, timeout)
 
     def _wait_dispatched(self, end: int, timeout: float) -> bool:

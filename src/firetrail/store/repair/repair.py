@@ -408,7 +408,8 @@ def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
         check_end(view)
     damage = (faults or find_faults(view)).first(view)
     if damage is None:
-        raise StoreError(f"{view.root}: the log is good to its end, so there is nothing to cut")
+        what = "the log is good to its end, so there is nothing to cut or salvage"
+        raise StoreError(f"{view.root}: {what}")
     return damage
 
 
