@@ -55,7 +55,7 @@ class NoFolderSyncProcess(Process):
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: Writer, result: PutResult) -> PutResult:
+    def at_once(self: Writer, result: PutResult, started: float) -> PutResult:
         return result
 
     patch.setattr(Writer, "_wait_durable", at_once)
