@@ -68,7 +68,11 @@ WRONG_FIELDS: list[tuple[str, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("field", "bad", "allowed"), WRONG_FIELDS, ids=repr)
+@pytest.mark.parametrize(
+    ("field", "bad", "allowed"),
+    WRONG_FIELDS,
+    ids=[f"{field}-{type(bad).__name__}" for field, bad, _ in WRONG_FIELDS],
+)
 def test_the_constructor_of_a_message_names_the_argument_of_a_wrong_type(
     field: str, bad: object, allowed: str
 ) -> None:
