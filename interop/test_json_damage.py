@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from interop.servers import our_name_server
@@ -32,8 +33,10 @@ async def save(root: Path, offset: int) -> None:
         ):
             for _ in range(20):
                 await producer.send(Message(TOPIC, b"x"))
-            queues = await consumer.queues(TOPIC)
-            await consumer.commit(min(queues, key=lambda queue: queue.queue_id), offset)
+            first = min(await consumer.queues(TOPIC), key=lambda queue: queue.queue_id)
+            while await consumer.offsets.end(first) < offset:  # queues are filled after the log
+                await asyncio.sleep(0.01)
+            await consumer.commit(first, offset)
 
 
 def flip(path: Path, before: str, after: str) -> None:

@@ -10,7 +10,7 @@ from tests.helpers import PATIENCE_S, Machine, bodies, crash_image, eventually, 
 from tests.store.conftest import OpenStore
 
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
-from firetrail.errors import FlushFailedError, StoreReadOnlyError
+from firetrail.errors import FlushFailedError, StoreClosedError, StoreReadOnlyError
 from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
 
 SYNC = {"flush": FlushMode.SYNC}
@@ -355,10 +355,11 @@ class TestAsync:
 
 
 class TestAfterTheEnd:
-    def test_a_flush_of_a_closed_store_does_nothing(self, store: Store) -> None:
+    def test_a_flush_of_a_closed_store_is_an_error(self, store: Store) -> None:
         put_all(store, [b"x"])
         store.close()
-        store.flush()  # all of it is on disk
+        with pytest.raises(StoreClosedError, match="open it again"):
+            store.flush()
 
     def test_waiters_added_after_the_end_are_notified(self, store: Store) -> None:
         put_all(store, [b"x"])
