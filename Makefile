@@ -108,7 +108,7 @@ distributions:
 	@cp build/wheel/*.tar.gz $(DIST)
 
 pythons: ## Run the tests on the Pythons of Debian trixie and sid (root and debootstrap needed)
-	$(PYTHON) tests/pythons.py $(if $(ONLY),--only $(ONLY)) -- $(ARGS)
+	$(PYTHON) -m tests.pythons $(if $(ONLY),--only $(ONLY)) -- $(ARGS)
 
 clean: ## Remove everything that the other targets made
 	rm -rf $(VENV) interop/target $(FUZZ) build dist src/*.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

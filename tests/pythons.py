@@ -20,7 +20,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.clone import ROOT, files
+
 CACHE = ROOT / "build" / "pythons"
 SUITES = ("trixie", "sid")
 TOOLS = ("ca-certificates", "gcc", "git", "libc6-dev", "make", "procps")
@@ -114,17 +115,10 @@ class Chroot:
                 shutil.copyfile(Path("/") / name, self.root / name)
         target = self.root / SOURCES
         shutil.rmtree(target, ignore_errors=True)
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).is_file():
-                (target / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, target / name)
+        for path in files():
+            copy = target / path.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copy)
 
     def run(self, *command: str, log: Path | None = None) -> tuple[int, str]:
         """Run a command among the sources; return its exit code and output.

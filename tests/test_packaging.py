@@ -278,5 +278,5 @@ def test_the_readme_names_the_pythons_of_the_classifiers() -> None:
     minors = [line.removeprefix(prefix) for line in project["classifiers"] if prefix in line]
     assert project["requires-python"] == f">=3.{minors[0]}"
     *others, newest = [f"3.{minor}" for minor in minors]
-    told = f"3.{minors[0]} or later (tested on {', '.join(others)} and {newest})"
+    told = f"3.{minors[0]} or later (tested on {', '.join(others)} and {newest};"
     assert told in (ROOT / "README.md").read_text(encoding="utf-8")

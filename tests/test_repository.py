@@ -2,14 +2,11 @@
 
 import ast
 import re
-import subprocess
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
+from tests.clone import IS_CLONE, ROOT, files
 
 LINES_MAX = 500
 """Most lines of a module. Most modules stay below 400. The descriptions of arguments need lines but
@@ -43,20 +40,6 @@ MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
 
 
 @cache
-def files() -> tuple[Path, ...]:
-    """Return the files that are, or are about to be, under version control."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    found = (ROOT / name for name in listed.split("\0") if name)
-    return tuple(sorted(path for path in found if path.is_file()))
-
-
-@cache
 def texts() -> dict[str, str]:
     """Return name and content of every text file; captures from real brokers are not text."""
     found = {}
@@ -82,7 +65,7 @@ def matches(pattern: re.Pattern[str]) -> list[str]:
 
 
 pytestmark = pytest.mark.skipif(
-    not (ROOT / ".git").exists(), reason="only in a clone: git says which files are the project's"
+    not IS_CLONE, reason="only in a clone: git says which files are the project's"
 )
 
 

@@ -338,6 +338,15 @@ class _Executors:
         return map(function, arguments)
 
 
+@contextmanager
+def real_threads_afterwards() -> Iterator[None]:
+    """Put :mod:`threading` back at the end, also if a simulation was not ended."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in _uses()]
+    yield
+    for module, name, value in before:
+        setattr(module, name, value)
+
+
 def _uses() -> list[tuple[ModuleType, str, type]]:
     """Return the names in the store's modules that have replacements; they are looked up once."""
     if not _USES:

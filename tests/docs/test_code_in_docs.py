@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import LINK, PAGES, ROOT, blocks, run_page, uses_spark
+from tests.clone import ROOT
+from tests.docs.pages import LINK, PAGES, blocks, run_page, uses_spark
 
 import firetrail
 from firetrail import errors

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from tests.clone import ROOT
 from tests.crash import test_broker_mutants, test_bulk_power_loss, test_mutants
-from tests.docs.pages import ROOT
 from tests.torture.mutants import BUGS
 from tests.torture.parts import PARTS
 

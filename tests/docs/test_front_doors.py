@@ -4,7 +4,8 @@ import ast
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import ROOT, blocks
+from tests.clone import ROOT
+from tests.docs.pages import blocks
 
 FRONT_DOORS = {
     "firetrail",

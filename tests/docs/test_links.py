@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import BLOCK, ROOT
-from tests.test_repository import files
+from tests.clone import pages
+from tests.docs.pages import BLOCK, needs_clone
 
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 HEADING = re.compile(r"^#{1,6} (.*)$", re.MULTILINE)
@@ -35,11 +35,22 @@ def dead_links(page: Path) -> Iterator[str]:
             yield f"{page.name}: {target}#{fragment}"
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only in a clone: git lists the pages")
+@needs_clone
 def test_links_lead_to_pages_and_headings() -> None:
-    pages = [path for path in files() if path.suffix == ".md"]
-    assert len(pages) > 30
-    assert not [link for page in pages for link in dead_links(page)]
+    assert len(pages()) > 30
+    assert not [link for page in pages() for link in dead_links(page)]
+
+
+@pytest.mark.parametrize(
+    ("heading", "fragment"),
+    [
+        ("## Planning among many queues", "planning-among-many-queues"),
+        ("### What grows, and with what", "what-grows-and-with-what"),
+        ("# The `.pxd` files", "the-pxd-files"),
+    ],
+)
+def test_fragments_are_those_of_github(heading: str, fragment: str) -> None:
+    assert fragments(f"text\n{heading}\n") == {fragment}
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from tests.test_repository import ROOT, files
+from tests.clone import ROOT, pages
+from tests.docs.pages import needs_clone
 
 COLUMNS = 100
 FENCE = re.compile(r"\s*```(\w*)")
@@ -27,11 +27,7 @@ def long_lines(text: str) -> Iterator[int]:
             yield number
 
 
-def pages() -> list[Path]:
-    return [path for path in files() if path.suffix == ".md"]
-
-
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only in a clone: git lists the pages")
+@needs_clone
 def test_pages_are_wrapped() -> None:
     assert len(pages()) > 30
     found = [

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.pages import ROOT, blocks
+from tests.clone import ROOT
+from tests.docs.pages import blocks
 
 PAGE = ROOT / "docs" / "guide" / "testing-with-firetrail.md"
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.docs.pages import PAGES, ROOT, blocks, run_page, uses_spark
+from tests.clone import ROOT
+from tests.docs.pages import PAGES, blocks, run_page, uses_spark
 
 import firetrail.pipeline
 from firetrail.cli import main as cli

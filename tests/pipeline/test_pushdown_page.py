@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
-from tests.docs.pages import ROOT, blocks
+from tests.clone import ROOT
+from tests.docs.pages import blocks
 
 PAGE = ROOT / "docs/design/spark-filter-pushdown.md"
 FLAG = "spark.sql.python.filterPushdown.enabled"

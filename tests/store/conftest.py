@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.helpers import Machine, small_config
+from tests.helpers import Machine, put_all, small_config
+from tests.store.recoveries import numbered
 
 from firetrail import FiretrailError, Store
 
@@ -45,3 +46,12 @@ def open_store(machine: Machine, root: Path) -> Iterator[OpenStore]:
 @pytest.fixture
 def store(open_store: OpenStore) -> Store:
     return open_store()
+
+
+@pytest.fixture
+def closed(open_store: OpenStore, root: Path) -> list[int]:
+    """A closed store of 10 messages in one file; their physical offsets."""
+    store = open_store()
+    offsets = put_all(store, numbered(10), keys=["k"])
+    store.close()
+    return [*offsets, offsets[-1] + offsets[1]]

@@ -23,15 +23,6 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format.names import segment_name
 
 
-@pytest.fixture
-def closed(open_store: OpenStore, root: Path) -> list[int]:
-    """A closed store of 10 messages in one file; their physical offsets."""
-    store = open_store()
-    offsets = put_all(store, numbered(10), keys=["k"])
-    store.close()
-    return [*offsets, offsets[-1] + offsets[1]]
-
-
 class TestDamage:
     @pytest.fixture
     def durable(self, open_store: OpenStore, root: Path, tmp_path: Path) -> tuple[Path, list[int]]:

@@ -24,7 +24,7 @@ def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list
 
 
 def no_such_queue(queue: MessageQueue, queues: list[MessageQueue]) -> NoSuchError:
-    """Return the error of a send to a queue that is none of the ``queues`` of its topic."""
+    """Return the error of a send to a queue that is not among the ``queues`` of its topic."""
     ids = [each.queue_id for each in queues if each.broker_name == queue.broker_name]
     if ids:
         place = f"it has the queues {some_of(ids)}"

@@ -1,6 +1,7 @@
-"""The two kinds of places that messages are read from, behind one interface.
+"""The two sources of messages, the files of a store and running brokers, behind one interface.
 
-The modules of a place are imported when they are needed: every Spark worker process loads this one.
+The modules of a source are imported when they are needed: every Spark worker process loads this
+one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """A kind of place. It has no state, because Spark pickles it with the readers."""
+    """A source of messages. It has no state, because Spark pickles it with the readers."""
 
     def plan(
         self,
@@ -100,5 +101,5 @@ class BrokerBackend:
 
 
 def backend_of(options: ReadOptions) -> Backend:
-    """Return the backend for the place that the options name."""
+    """Return the backend for the source that the options name."""
     return BrokerBackend() if options.namesrv else StoreBackend()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
@@ -26,6 +28,20 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
 RESET: Fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True}
+T = TypeVar("T")
+
+
+async def held(talk: Talk, request: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Send a pull or pop that finds nothing; return it once the broker holds it."""
+    task = asyncio.create_task(request)
+    while not talk.broker._parts.state.long_polling._held:
+        await asyncio.sleep(0.01)
+    return task
+
+
+def waiting_pull(talk: Talk, offset: int) -> Coroutine[Any, Any, RemotingCommand]:
+    """Return a pull that waits at the end of the queue."""
+    return talk.pull("T1", offset, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
 
 
 class TestResets:
@@ -125,11 +141,7 @@ class TestResets:
     async def test_a_waiting_pull_announces_a_reset_at_once(self, talk: Talk) -> None:
         await sent(talk, 1)
         await talk.beat("CG", "c1", {"T1": "*"})
-        waits = asyncio.create_task(
-            talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-        )
-        while not talk.broker._parts.state.long_polling._held:
-            await asyncio.sleep(0.01)
+        waits = await held(talk, waiting_pull(talk, 1))
         await self.reset(talk)
         assert (await waits).fields["nextBeginOffset"] == "0"
 
@@ -137,11 +149,7 @@ class TestResets:
         """It waits at the end of the queue, which is the new offset, with nothing consumed."""
         await sent(talk, 3)
         await talk.beat("CG", "c1", {"T1": "*"})
-        waits = asyncio.create_task(
-            talk.pull("T1", 3, sysFlag=SUSPEND | SUBSCRIPTION, suspendTimeoutMillis=600_000)
-        )
-        while not talk.broker._parts.state.long_polling._held:
-            await asyncio.sleep(0.01)
+        waits = await held(talk, waiting_pull(talk, 3))
         await commit(talk, 0)
         await self.reset(talk, timestamp=-1)
         answer = await waits
@@ -166,9 +174,7 @@ class TestResets:
         await sent(talk, 1)
         await talk.beat("CG", "c1", {"T1": "*"})
         await commit(talk, 1)
-        waits = asyncio.create_task(pop(talk, pollTime=600_000))
-        while not talk.broker._parts.state.long_polling._held:
-            await asyncio.sleep(0.01)
+        waits = await held(talk, pop(talk, pollTime=600_000))
         await self.reset(talk)
         assert [message.body for message in await waits] == [b"0"]
 

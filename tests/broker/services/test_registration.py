@@ -161,7 +161,7 @@ async def test_two_brokers_with_one_name_get_a_remark(
         await server.stop()
 
 
-class _Namesrv:
+class SlowNameServer:
     """A broker, and a name server of its own that can be slow to register topics."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +202,15 @@ class _Namesrv:
         return (await self.client.request(self.address, command)).code
 
 
+@pytest.fixture
+def namesrv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowNameServer:
+    """A name server that is entered to start it, with a broker."""
+    return SlowNameServer(tmp_path, monkeypatch)
+
+
 async def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer,
 ) -> None:
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         for n in range(5):
             assert (await talk.send(f"T{n}")).code == 0
@@ -214,11 +219,9 @@ async def test_the_first_send_to_a_new_topic_is_answered_when_it_has_a_route(
 
 
 async def test_topics_that_wait_together_are_registered_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
-
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         namesrv.opens.clear()
         sends = [asyncio.create_task(talk.send(f"T{n}")) for n in range(20)]
@@ -232,11 +235,9 @@ async def test_topics_that_wait_together_are_registered_together(
 
 
 async def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 0.05)
-
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         namesrv.opens.clear()
         assert (await talk.send("T1")).code == 0
@@ -246,11 +247,9 @@ async def test_a_name_server_that_does_not_answer_delays_a_send_only_for_a_time(
 
 
 async def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.RETRY_S", 0.05)
-
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         ask = RemotingClient.ask
         lost: list[RemotingCommand] = []
@@ -272,11 +271,9 @@ async def test_a_name_server_that_missed_a_new_topic_gets_all_topics(
 
 
 async def test_a_created_topic_is_answered_when_it_has_a_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.services.registration.REGISTER_S", 600.0)
-
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         namesrv.opens.clear()
         fields: Fields = {"topic": "T1", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}
@@ -292,9 +289,8 @@ async def test_a_created_topic_is_answered_when_it_has_a_route(
 
 
 async def test_a_topic_that_is_deleted_before_its_registration_gets_no_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namesrv: SlowNameServer,
 ) -> None:
-    namesrv = _Namesrv(tmp_path, monkeypatch)
     async with namesrv as talk:
         talk.broker.topics.put([TopicConfig("GONE", 2, 2, 6)])
         talk.broker.topics.remove("GONE")

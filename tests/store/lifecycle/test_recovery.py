@@ -27,15 +27,6 @@ from firetrail.format.names import segment_name
 from firetrail.store.dispatch.deriver import Deriver, Step
 
 
-@pytest.fixture
-def closed(open_store: OpenStore, root: Path) -> list[int]:
-    """A closed store of 10 messages in one file; their physical offsets."""
-    store = open_store()
-    offsets = put_all(store, numbered(10), keys=["k"])
-    store.close()
-    return [*offsets, offsets[-1] + offsets[1]]
-
-
 class TestClean:
     def test_nothing_is_scanned(self, closed: list[int], open_store: OpenStore) -> None:
         store = open_store()

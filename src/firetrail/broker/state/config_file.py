@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _FoundFile(Generic[Table]):
-    """The table that was found and where; an empty one, and no path, if there is none."""
+    """The table that was read and its path; an empty table without a path if no file exists."""
 
     table: Table
     is_ours: bool
