@@ -41,8 +41,7 @@ depends on its code. The message of each error names the thing, the place and th
 with arguments also keep them as attributes, and can be pickled, because they cross process
 boundaries in bulk jobs.
 
-Not in the tree are the built-in ConnectionError and TimeoutError, which the client raises if a peer
-fails, and exceptions that modules raise and catch among themselves, such as ``Busy``.
+Not in the tree are exceptions that modules raise and catch among themselves, such as ``Busy``.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Store(Writer):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._get = engine.reader.get
-        self._closed = False
+        self._is_closing = False
 
     @classmethod
     def open(
@@ -98,8 +98,8 @@ class Store(Writer):
         """
         if within_s is not None:
             seconds("within_s", within_s)
-        if not self._closed:
-            self._closed = True
+        if not self._is_closing:
+            self._is_closing = True
             try:
                 self._engine.stop(within_s)  # listeners of the last messages may still read
             finally:
@@ -107,7 +107,7 @@ class Store(Writer):
 
     def __del__(self) -> None:
         # The threads keep running: they hold the engine, and one of them may be running this.
-        if not getattr(self, "_closed", True) and not self._engine.is_stopped:
+        if not getattr(self, "_is_closing", True) and not self._engine.is_stopped:
             warnings.warn(
                 f"the store {self._engine.root} was dropped and not closed: it stays open and "
                 "locked until the process ends; use 'with Store.open(...)' or call close()",
