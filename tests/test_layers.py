@@ -28,9 +28,10 @@ LAYERS: dict[str, set[str]] = {
     "remoting": {"format", "text", "system"},
     "client": {"format", "text", "system", "remoting"},
     "namesrv": {"format", "text", "system", "settings", "remoting"},
+    "replication": {"format", "text", "system", "settings", "storage", "store", "remoting"},
     "broker": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("remoting", "client", "namesrv"),
+        *("remoting", "client", "namesrv", "replication"),
     },
     "testing": {"broker", "client"},
     "pipeline": {"format", "text", "system", "settings", "storage", "store", "remoting", "client"},

@@ -21,6 +21,8 @@
     │   ├── JavaTooOldError             Java is too old for Spark
     │   ├── NotSharedError              a worker does not see the driver's files
     │   └── LakeError                   an archive cannot be written or read as requested
+    ├── ReplicationError                a replica cannot follow its master
+    │   └── DivergedError               the logs of two brokers are not the same
     └── StoreError                      a store cannot do what was requested
         ├── NotAStoreError              the folder contains no message store
         ├── StoreLockedError            another process has the store open          retry later
@@ -31,6 +33,7 @@
         ├── StoreClosedError            the store was used before open or after close
         ├── DiskFullError               no space for the next file                  retry later
         ├── FlushFailedError            a message is not known to be on disk
+        ├── NotReplicatedError          stored, but too few replicas have confirmed it
         ├── SegmentSizeError            the length of a file does not match its queue
         └── IllegalMessageError         the store must reject the message
             └── PropertiesTooLongError  its properties do not fit into a record
@@ -202,6 +205,14 @@ class LakeError(PipelineError):
     """The folder contains no archive, an incomplete one, one of another store, or other files."""
 
 
+class ReplicationError(FiretrailError):
+    """A replica cannot follow its master."""
+
+
+class DivergedError(ReplicationError):
+    """The logs of master and replica are not the same; following would join two histories."""
+
+
 class StoreError(FiretrailError):
     """The base class of the errors of ``storage`` and ``store``.
 
@@ -279,6 +290,10 @@ class FlushFailedError(StoreError):
     A failed sync is never retried, because the kernel may have dropped the pages; the store then
     accepts no more messages. A sync that is only slow (FLUSH_DISK_TIMEOUT) continues.
     """
+
+
+class NotReplicatedError(StoreError):
+    """A message was stored, but too few replicas have confirmed it."""
 
 
 class SegmentSizeError(StoreError):

@@ -67,11 +67,16 @@ ROCKETMQ_DEFAULTS = {
     "offsetCheckInSlave": "false",
     "maxMsgsNumBatch": "64",
     "defaultQueryMaxNum": "32",
+    "minInSyncReplicas": "1",
+    "enableAutoInSyncReplicas": "false",
+    "slaveTimeout": "3000",
+    "haMaxGapNotInSync": "268435456",
 }
-
-# RocketMQ lacks these settings, or has no key for them in broker.conf.
-FIRETRAIL_ONLY = {"delete_archived_only", "index_tags", "lock_memory"}
 """The values in the configuration objects of RocketMQ 4.9.8 and 5.3.4."""
+
+# RocketMQ lacks these settings, has no key for them in broker.conf, or has another default:
+# its SYNC_MASTER of 5.x waits for no replica unless inSyncReplicas is set.
+FIRETRAIL_ONLY = {"delete_archived_only", "in_sync_replicas", "index_tags", "lock_memory"}
 
 OTHER_TEXT: dict[type, str] = {
     FlushMode: "SYNC_FLUSH",
@@ -85,6 +90,8 @@ OTHER_TEXT: dict[type, str] = {
 
 
 def other_text(name: str) -> str:
+    if name == "min_in_sync_replicas":  # the only number that cannot be halved
+        return "2"
     if name == "disk_clean_forcibly_ratio":  # the only ratio that cannot be 0.88
         return "0.80"
     default = SETTINGS[name].default

@@ -20,7 +20,9 @@ UNUSED: Mapping[str, str] = {
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
-        ha[A-Z]* *InSync* inSyncReplicas totalReplicas replicasPerDiskPartition slaveTimeout
+        haListenPort haMasterAddress haSendHeartbeatInterval haHousekeepingInterval
+        haTransferBatchSize haFlowControlEnable haMaxTimeSlaveNotCatchup haTransferCheck*
+        allAckInSyncStateSet totalReplicas replicasPerDiskPartition
         syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
         maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength duplicationEnable
         """,

@@ -18,8 +18,11 @@ from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.live_config import check_changes
-from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.records import store_time_at
+from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.store.log.waiters import ThreadWaiter
+from firetrail.store.log_copy import LogCopy
 from firetrail.store.put.draft import Batch
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
@@ -54,9 +57,23 @@ class BrokerStore(Store):
         """
         return self._begin_put(message)
 
+    @property
+    def commit_log(self) -> CommitLog:
+        """The log, for sending it to replicas."""
+        return self._log
+
+    @property
+    def replica_acks(self) -> ReplicaAcks:
+        """What replicas have confirmed."""
+        return self._acks
+
+    def log_copy(self) -> LogCopy:
+        """Return the log for appending what a master sends; the store's role must be SLAVE."""
+        return LogCopy(self._engine)
+
     def _appended(self) -> None:
         """Dispatch the message at once if puts are rare; otherwise leave it to the dispatcher."""
-        if self._sync:
+        if self._waits:
             return
         now = self._monotonic()
         if now - self._last_put > DIRECT_DISPATCH_GAP_S:

@@ -50,6 +50,7 @@ from firetrail.store.config_groups import (
     PUT,
     READ,
     RECOVERY,
+    REPLICATION,
     RETENTION,
 )
 from firetrail.store.config_rules import (
@@ -122,7 +123,8 @@ class StoreConfig:
         BrokerRole.ASYNC_MASTER,
         "brokerRole",
         OneOf(BrokerRole),
-        "A slave refuses puts; for the store, the two kinds of master are the same.",
+        "A `SYNC_MASTER` acknowledges a message when replicas have it; a `SLAVE` refuses puts and"
+        " copies the log of a master.",
     )
     light_queues: bool = PUT(
         False, "enableLmq", FLAG, "Also put messages into the light queues (`%LMQ%…`) they name."
@@ -281,6 +283,23 @@ class StoreConfig:
         "destroyMapedFileIntervalForcibly",
         MS_OR_0,
         "How long a deleted file remains available to readers that still use it.",
+    )
+
+    in_sync_replicas: int = REPLICATION.live(
+        2, "inSyncReplicas", Whole(1), "Copies of a message to wait for; RocketMQ's default is 1."
+    )
+    auto_in_sync_replicas: bool = REPLICATION.live(
+        False, "enableAutoInSyncReplicas", FLAG, "Wait only for the replicas that are connected."
+    )
+    min_in_sync_replicas: int = REPLICATION.live(
+        1, "minInSyncReplicas", Whole(1), "Copies needed at least with `auto_in_sync_replicas`."
+    )
+    slave_timeout_ms: int = REPLICATION.live(3000, "slaveTimeout", MS, "Longest wait of a put.")
+    max_gap_not_in_sync: int = REPLICATION.live(
+        256 * MIB,
+        "haMaxGapNotInSync haSlaveFallbehindMax",
+        BYTES,
+        "A replica that is further behind does not count as connected.",
     )
 
     max_transfer_bytes_in_memory: int = READ.live(

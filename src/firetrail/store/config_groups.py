@@ -31,6 +31,11 @@ POOL = Group(
     " before the commit, and a killed process loses uncommitted messages. The pool requires"
     " `ASYNC_FLUSH` and a master.",
 )
+REPLICATION = Group(
+    "Replication",
+    "A `SYNC_MASTER` acknowledges a message when replicas have confirmed it. Consumers do not see"
+    " the message before that.",
+)
 RECOVERY = Group("Recovery", "This setting controls the start after an unclean stop.")
 RETENTION = Group(
     "Retention",

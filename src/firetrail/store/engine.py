@@ -45,6 +45,7 @@ from firetrail.store.lifecycle.watermark import (
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import LogFlusher
 from firetrail.store.log.records import store_time_at
+from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.put.draft import Drafter, LightNumbers
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import QueueTable
@@ -106,6 +107,7 @@ class Engine:
         self.reader = Reader(self.log.queue, self.queues, self.index, live)
         self.dispatcher = Dispatcher(self.log, self._deriver, self.fail)
         self.dispatcher.listeners.append(self.arrivals.notice)
+        self.acks = ReplicaAcks(self.log, live, self.dispatcher.wake_if_idle)
         self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
             self._parts, self.gate, self._settled, self.inventory.note_retention
@@ -286,6 +288,7 @@ class Engine:
         self.arrivals.close()
         self.log.refuse_appends()
         try:
+            self.acks.give_up()
             self.housekeeper.stop()
             self.flusher.stop()
             self.dispatcher.stop(is_over)
@@ -296,7 +299,8 @@ class Engine:
 
     def _note_end(self, is_over: Callable[[], bool]) -> None:
         """Mark the store as cleanly closed, unless some work is left to the next opening."""
-        if self.dispatcher.behind or not self.housekeeper.flush_derived(is_over):
+        is_dispatched = self.dispatcher.position >= self.log.readable_offset
+        if not is_dispatched or not self.housekeeper.flush_derived(is_over):
             return
         self._note_files(self.log.flushed_offset)
         self.housekeeper.write_watermark(clean=True)
@@ -311,6 +315,7 @@ class Engine:
     def configure(self, changed: StoreConfig) -> None:
         """Apply changed settings that ``check_changes`` has accepted."""
         self.live.current = changed
+        self.acks.settings_changed()
         self.drafter.rules.body_max = changed.max_message_size
         self.drafter.rules.record_max = changed.max_record_size
 

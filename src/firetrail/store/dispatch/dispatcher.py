@@ -62,6 +62,7 @@ class Dispatcher:
         self._is_over: Callable[[], bool] | None = None
         self._stepping = threading.Lock()  # held during a step of this thread or of a helper
         self._announcing = 0  # id of the thread that is calling the listeners
+        self._cut_limit = 0  # the last limit that ended within the next record
         self._new_queues: deque[tuple[ConsumeQueue, int]] = deque(maxlen=NEW_QUEUES_BEHIND_MAX)
         self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
@@ -76,8 +77,9 @@ class Dispatcher:
 
     @property
     def behind(self) -> int:
-        """Bytes of the log that are readable and not dispatched."""
-        return max(self._limit() - self.position, 0)
+        """Bytes of the log that may be dispatched and are not."""
+        limit = self._limit()
+        return max(limit - self.position, 0) if limit > self._cut_limit else 0
 
     def begin_at(self, position: int, last_record_offset: int, last_store_time: int) -> None:
         """Set the position up to which the log is dispatched, and the record before it."""
@@ -233,7 +235,7 @@ class Dispatcher:
     def _step(self, is_over: Callable[[], bool] | None) -> bool:
         limit = self._limit()
         position = max(self.position, self._log.min_offset)
-        if position >= limit:
+        if position >= limit or limit <= self._cut_limit:
             return False
         segment = self._log.queue.find(position)
         if segment is None:
@@ -247,6 +249,9 @@ class Dispatcher:
         if step.arrivals:
             self._announce(step.arrivals)
         if not step.rows and step.stop is not Stop.BLANK:
+            if limit < self._log.readable_offset and step.stop in (Stop.CUT, Stop.LIMIT):
+                self._cut_limit = limit  # a replica may have confirmed a part of the record
+                return False
             raise StoreError(
                 f"{segment.path}: no record at {step.position} ({step.stop.name}) although "
                 f"{limit} bytes of the log are written; check the store with 'firetrail fsck'"

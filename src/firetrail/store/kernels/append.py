@@ -21,6 +21,7 @@ from firetrail.errors import (
     DiskFullError,
     FlushFailedError,
     IllegalMessageError,
+    NotReplicatedError,
     PropertiesTooLongError,
     StoreError,
     StoreReadOnlyError,
@@ -54,6 +55,8 @@ class PutStatus(Enum):
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and readable, not known to be on disk
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"  # stored, but too few replicas have confirmed it
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"  # stored, but too few replicas are connected
     SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
     CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
     MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
@@ -67,6 +70,8 @@ _ERRORS: dict[PutStatus, type[StoreError]] = {
     PutStatus.SERVICE_NOT_AVAILABLE: StoreReadOnlyError,
     PutStatus.CREATE_MAPPED_FILE_FAILED: DiskFullError,
     PutStatus.FLUSH_DISK_TIMEOUT: FlushFailedError,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: NotReplicatedError,
+    PutStatus.SLAVE_NOT_AVAILABLE: NotReplicatedError,
     PutStatus.UNKNOWN_ERROR: FlushFailedError,
 }
 

@@ -47,6 +47,11 @@ class Gate:
         if was is not None and closure in _LOGGED and not self.refusal:
             _log.warning("the store accepts messages again; it refused them because %s", was)
 
+    def refusal_besides(self, closure: Closure) -> str:
+        """Return why puts would be refused without this reason; empty if they would not be."""
+        with self._guard:
+            return "; ".join(text for reason, text in self._reasons.items() if reason != closure)
+
     def shut_for_good(self, reason: str) -> None:
         """Refuse puts for good, without a lock that a thread lost in a fork may hold."""
         self._reasons = {Closure.CLOSED: reason}

@@ -16,7 +16,7 @@ from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.kernels.draft import Draft, DraftRules
 from firetrail.format.kernels.encode import RecordWriter
-from firetrail.format.names import COMMIT_LOG
+from firetrail.format.names import COMMIT_LOG, OFFSET_MAX
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.queue import SegmentQueue
@@ -78,6 +78,11 @@ class CommitLog:
         self._accepting = True
         self.flushed_offset = 0
         """The offset up to which the log is on disk."""
+        self.confirmed_offset = OFFSET_MAX
+        """The offset up to which enough replicas have the log; the largest one if none is needed.
+
+        It goes back when a replica disconnects.
+        """
 
     # -- start and stop -----------------------------------------------------------------------
 
@@ -126,7 +131,8 @@ class CommitLog:
 
     def dispatchable(self) -> int:
         """Return the end of what may be dispatched: consumers must not see what could be lost."""
-        return self.flushed_offset if self._sync else self.readable_offset
+        end = self.flushed_offset if self._sync else self.readable_offset
+        return min(end, self.confirmed_offset)
 
     # -- append -------------------------------------------------------------------------------
 
@@ -224,6 +230,54 @@ class CommitLog:
         active = segment, RecordWriter(segment.view)
         self._active = active
         return active
+
+    # -- copies of another log ----------------------------------------------------------------
+
+    @property
+    def file_size(self) -> int:
+        """The length of the log's files."""
+        return self.queue.segment_size
+
+    def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:
+        """Append records as another log has them, at the same physical offset.
+
+        Args:
+            offset: The end of this log; if it is empty, the beginning of its first file.
+            records: Whole records that have been checked, all in one file.
+            store_time: The store time of the last record.
+        """
+        with self._lock:
+            segment = self._segment_to_copy(offset)
+            at = offset - segment.base
+            end = at + len(records)
+            segment.allocate(end)
+            segment.view[at:end] = records
+            segment.wrote_to(end)
+            self.appender.last_store_time = store_time
+            if segment.base + end >= self._allocator.wake_at:
+                self._allocator.wake()
+
+    def fill_up_copied(self, offset: int) -> None:
+        """Append the BLANK record that fills up a file of another log from ``offset``."""
+        with self._lock:
+            segment = self._segment_to_copy(offset)
+            segment.allocate(offset - segment.base + layout.BLANK.size)
+            self._fill_up(segment)
+
+    def _segment_to_copy(self, offset: int) -> Segment:
+        """Return the segment for bytes at ``offset``, which is the end of the log."""
+        if not self._accepting:
+            raise StoreClosedError("the store is closed")
+        self.appender.detach()
+        segment = self.queue.last
+        if segment is None:
+            segment = self.queue.roll(offset)
+        elif segment.is_full:
+            segment = self._allocator.next_segment()
+        if segment.base + segment.wrote != offset:
+            raise ValueError(f"the log ends at {segment.base + segment.wrote}, not at {offset}")
+        self._activate(segment)
+        return segment
 
     # -- commit and flush ---------------------------------------------------------------------
 

@@ -9,14 +9,13 @@ pages, and a second sync would report success for data that is lost.
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, Future
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from firetrail.settings.table import Live
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.waiters import Waiter, Waiters
 
 OUT_OF_MEMORY_PAUSE_MS = 100
 """Pause after a MemoryError."""
@@ -45,71 +44,6 @@ class Signal:
         self._lock.acquire(timeout=timeout_s)
 
 
-class Waiter:
-    """A caller that waits until the log is durable up to an offset."""
-
-    __slots__ = ("durable", "offset")
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.durable = False
-
-    def tell(self, durable: bool) -> None:
-        """End the wait: the log is durable up to the offset, or never will be."""
-        raise NotImplementedError
-
-
-class ThreadWaiter(Waiter):
-    """A thread that is blocked until :meth:`tell` is called."""
-
-    __slots__ = ("_released",)
-
-    def __init__(self, offset: int) -> None:
-        super().__init__(offset)
-        self._released = threading.Lock()
-        self._released.acquire()
-
-    def tell(self, durable: bool) -> None:
-        self.durable = durable
-        self._released.release()
-
-    def wait(self, timeout_s: float) -> bool:
-        """Block; return whether :meth:`tell` was called in time."""
-        return self._released.acquire(timeout=timeout_s)
-
-
-class LoopWaiter(Waiter):
-    """A coroutine of an event loop."""
-
-    __slots__ = ("future", "loop")
-
-    def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
-        super().__init__(offset)
-        self.loop = loop
-        self.future: Future[bool | None] = loop.create_future()
-        """Whether the log is durable up to the offset; None after a timeout."""
-
-    def time_out(self) -> None:
-        """Stop waiting; called in the event loop."""
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def tell(self, durable: bool) -> None:
-        self.tell_all(self.loop, [self], durable)
-
-    @staticmethod
-    def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
-        """Notify several coroutines of a loop with one call."""
-        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits any more
-            loop.call_soon_threadsafe(_resolve, waiters, durable)
-
-
-def _resolve(waiters: list[LoopWaiter], durable: bool) -> None:
-    for waiter in waiters:
-        if not waiter.future.done():
-            waiter.future.set_result(durable)
-
-
 class LogFlusher:
     """The thread that commits and syncs the log."""
 
@@ -125,7 +59,7 @@ class LogFlusher:
         self._on_progress = on_progress
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
-        self._waiters: deque[Waiter] = deque()
+        self._waiters = Waiters()
         self._wake = Signal()
         self._stopping = False
         self._ended = False  # whether nothing will be synced any more
@@ -153,7 +87,7 @@ class LogFlusher:
 
     def add(self, waiter: Waiter) -> None:
         """Notify ``waiter`` when the log is durable up to its offset."""
-        self._waiters.append(waiter)
+        self._waiters.add(waiter)
         if not self._awake:
             self._wake.set()
         if self._ended:  # the thread has ended and will not notify it
@@ -219,19 +153,5 @@ class LogFlusher:
         return 0
 
     def _tell_waiters(self) -> None:
-        durable = self._log.flushed_offset
-        loops: dict[AbstractEventLoop, list[LoopWaiter]] = {}
-        for _ in range(len(self._waiters)):
-            try:
-                waiter = self._waiters.popleft()
-            except IndexError:
-                break  # after the end, waiters are notified by the threads that add them
-            if waiter.offset > durable and not self._ended:
-                self._waiters.append(waiter)
-                self._wake.set()
-            elif isinstance(waiter, LoopWaiter) and waiter.offset <= durable:
-                loops.setdefault(waiter.loop, []).append(waiter)
-            else:
-                waiter.tell(waiter.offset <= durable)
-        for loop, waiters in loops.items():
-            LoopWaiter.tell_all(loop, waiters, True)
+        if self._waiters.tell(self._log.flushed_offset, ended=self._ended):
+            self._wake.set()

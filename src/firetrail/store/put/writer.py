@@ -20,7 +20,9 @@ from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import Busy
-from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
+from firetrail.store.log.flusher import LogFlusher
+from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.store.log.waiters import LoopWaiter, ThreadWaiter
 from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.results import PutResult, PutStatus
@@ -38,6 +40,12 @@ class Writer(StoreStatus):
         self._rules = engine.drafter.rules
         self._live = engine.live
         self._sync = engine.config.flush is FlushMode.SYNC
+        self._acks = engine.acks
+
+    @property
+    def _waits(self) -> bool:
+        """Whether a put has to wait: for the disk, for replicas, or for both."""
+        return self._sync or self._acks.are_needed
 
     def put(self, message: Message) -> PutResult:
         """Store a message; with SYNC_FLUSH, return when it is on disk.
@@ -60,7 +68,7 @@ class Writer(StoreStatus):
                 or did not end within ``sync_flush_timeout_ms``.
             StoreError: Nothing was stored, because the store is busy or a file operation failed.
         """
-        if self._sync:
+        if self._sync or self._acks.are_needed:
             return self.try_put(message).require_ok()
         result = self._append(message)
         return result if result.ok else result.require_ok()
@@ -73,7 +81,7 @@ class Writer(StoreStatus):
         """
         started = perf_counter()
         result = self._append(message)
-        if self._sync and result.ok and message.wait_for_flush:
+        if self._waits and result.ok and message.wait_for_flush:
             return self._wait_durable(result, started)
         return result
 
@@ -94,7 +102,7 @@ class Writer(StoreStatus):
         result = (
             self._append_batch(message) if isinstance(message, Batch) else self._append(message)
         )
-        if self._sync and result.ok and message.wait_for_flush:
+        if self._waits and result.ok and message.wait_for_flush:
             return self._wait_durable_async(result, started)
         return result
 
@@ -122,7 +130,7 @@ class Writer(StoreStatus):
         """
         started = perf_counter()
         result = self._append_batch(batch)
-        if self._sync and result.ok and batch.wait_for_flush:
+        if self._waits and result.ok and batch.wait_for_flush:
             return self._wait_durable(result, started)
         return result
 
@@ -141,7 +149,7 @@ class Writer(StoreStatus):
 
     def _appended(self) -> None:
         """Make sure that the message is dispatched."""
-        if self._dispatcher.idle and not self._sync:
+        if self._dispatcher.idle and not self._waits:
             self._dispatcher.wake()
 
     def _append_slowly(self, message: Message) -> PutResult:
@@ -238,24 +246,70 @@ class Writer(StoreStatus):
         return self._refused(PutStatus.UNKNOWN_ERROR, f"nothing was stored: {error}")
 
     def _wait_durable(self, result: PutResult, started: float) -> PutResult:
-        waiter = ThreadWaiter(result.end_offset)
-        self._engine.flusher.add(waiter)
-        in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
-        self._statistics.note_latency(perf_counter() - started)
-        return self._flushed_or_not(result, in_time, waiter.durable)
+        """Wait for the disk, then for replicas."""
+        try:
+            if self._sync:
+                waiter = ThreadWaiter(result.end_offset)
+                self._engine.flusher.add(waiter)
+                in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
+                result = self._flushed_or_not(result, in_time, waiter.durable)
+            if not result.ok or not self._acks.are_needed:
+                return result
+            if not self._acks.are_enough(result.end_offset):
+                return self._without_replicas(result)
+            waiter = ThreadWaiter(result.end_offset)
+            self._acks.add(waiter)
+            in_time = waiter.wait(self._live.current.slave_timeout_ms / 1000)
+            return self._confirmed_or_not(result, in_time and waiter.durable)
+        finally:
+            self._statistics.note_latency(perf_counter() - started)
 
     async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
+        try:
+            if self._sync:
+                timeout_ms = self._live.current.sync_flush_timeout_ms
+                durable = await self._wait_async(self._engine.flusher, result, timeout_ms)
+                result = self._flushed_or_not(result, durable is not None, bool(durable))
+            if not result.ok or not self._acks.are_needed:
+                return result
+            if not self._acks.are_enough(result.end_offset):
+                return self._without_replicas(result)
+            timeout_ms = self._live.current.slave_timeout_ms
+            confirmed = await self._wait_async(self._acks, result, timeout_ms)
+            return self._confirmed_or_not(result, bool(confirmed))
+        finally:
+            self._statistics.note_latency(perf_counter() - started)
+
+    async def _wait_async(
+        self, progress: LogFlusher | ReplicaAcks, result: PutResult, timeout_ms: int
+    ) -> bool | None:
+        """Return whether the message is safe, or None after the timeout."""
         loop = asyncio.get_running_loop()
         waiter = LoopWaiter(result.end_offset, loop)
-        timeout_s = self._live.current.sync_flush_timeout_ms / 1000
-        timer = loop.call_later(timeout_s, waiter.time_out)
-        self._engine.flusher.add(waiter)
+        timer = loop.call_later(timeout_ms / 1000, waiter.time_out)
+        progress.add(waiter)
         try:
-            durable = await waiter.future
+            return await waiter.future
         finally:
             timer.cancel()
-            self._statistics.note_latency(perf_counter() - started)
-        return self._flushed_or_not(result, durable is not None, bool(durable))
+
+    def _without_replicas(self, result: PutResult) -> PutResult:
+        connected, needed = self._acks.in_sync(result.end_offset), self._acks.needed
+        return result.with_status(
+            PutStatus.SLAVE_NOT_AVAILABLE,
+            f"stored, but only {connected} of the {needed - 1} replicas that must confirm it are "
+            "connected and in sync; consumers see it when they have it",
+        )
+
+    def _confirmed_or_not(self, result: PutResult, confirmed: bool) -> PutResult:
+        if confirmed:
+            return result
+        timeout_ms = self._live.current.slave_timeout_ms
+        return result.with_status(
+            PutStatus.FLUSH_SLAVE_TIMEOUT,
+            f"stored, but replicas have not confirmed it within {timeout_ms} ms; consumers see it "
+            "when they have",
+        )
 
     def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:
         if in_time and durable:

@@ -1,0 +1,95 @@
+"""The frames of RocketMQ's classic HA protocol, without any I/O.
+
+A slave connects to the HA port of its master. It sends *reports*: 8 bytes with the offset at which
+its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
+size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import NamedTuple
+
+from firetrail.errors import ProtocolError
+
+REPORT = Struct(">q")
+HEADER = Struct(">qi")
+BODY_MAX = (4 << 20) - HEADER.size
+"""The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
+
+
+class Piece(NamedTuple):
+    """Bytes of the master's log, at their physical offset. A heartbeat has no bytes."""
+
+    offset: int
+    content: memoryview
+
+
+def encode_report(offset: int) -> bytes:
+    """Return the report of a replica whose log ends at ``offset``."""
+    return REPORT.pack(offset)
+
+
+def encode_header(offset: int, size: int) -> bytes:
+    """Return the header of a transfer of ``size`` bytes at ``offset``."""
+    return HEADER.pack(offset, size)
+
+
+class TransferReader:
+    """Splits the stream of a master into pieces of its log.
+
+    A piece may be part of a transfer, so that no transfer has to be kept in memory as a whole.
+    """
+
+    def __init__(self) -> None:
+        self._header = bytearray()
+        self._offset = 0
+        self._left = 0
+
+    def feed(self, data: memoryview) -> Iterator[Piece]:
+        """Yield the pieces in ``data``, which are slices of it.
+
+        Raises:
+            ProtocolError: The bytes are not a transfer.
+        """
+        at = 0
+        while at < len(data):
+            if self._left:
+                content = data[at : at + self._left]
+                yield Piece(self._offset, content)
+                self._offset += len(content)
+                self._left -= len(content)
+                at += len(content)
+                continue
+            missing = HEADER.size - len(self._header)
+            self._header += data[at : at + missing]
+            at += missing
+            if len(self._header) == HEADER.size:
+                self._begin()
+                if not self._left:
+                    yield Piece(self._offset, data[:0])
+
+    def _begin(self) -> None:
+        self._offset, self._left = HEADER.unpack(self._header)
+        self._header.clear()
+        if self._offset < 0 or not 0 <= self._left <= BODY_MAX:
+            raise ProtocolError(
+                f"the master sent a transfer of {self._left} bytes at offset {self._offset}, which "
+                f"is not possible: a transfer has 0 to {BODY_MAX} bytes; check that the address is "
+                "that of an HA port"
+            )
+
+
+class ReportReader:
+    """Reads the reports of a slave."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def feed(self, data: bytes) -> list[int]:
+        """Return the reported offsets in ``data``, oldest first."""
+        data = self._partial + data
+        whole = len(data) - len(data) % REPORT.size
+        self._partial = data[whole:]
+        return [offset for (offset,) in REPORT.iter_unpack(data[:whole])]

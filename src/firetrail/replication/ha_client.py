@@ -1,0 +1,146 @@
+"""The connection of a replica to the HA port of its master: a socket around a session."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from dataclasses import dataclass
+
+from firetrail.errors import NotReachedError
+from firetrail.remoting.client import split_address
+from firetrail.replication.replica_session import ReplicaSession
+from firetrail.store.log_copy import LogCopy
+from firetrail.system import Clock
+
+CONNECT_S = 3.0
+"""How long an attempt to connect may take."""
+RECEIVE_SIZE = 1 << 20
+"""Bytes that one read from the socket takes at most."""
+POLL_S = 0.5
+"""How long a read waits for the master before the replica checks whether a report is due."""
+
+
+@dataclass(slots=True)
+class HAClientStatus:
+    """The state of a connection, for administrators; the counters of one that ended stay."""
+
+    master: str
+    """``ip:port`` of the master's HA port."""
+    connected: bool = False
+    received: int = 0
+    """Bytes of the log that were received over this connection."""
+    master_offset: int = -1
+    """The end of the master's log as far as the connection has seen it; -1 if unknown."""
+    read_at_ms: int = 0
+    """When the master last sent something, in milliseconds since 1970; 0 if never."""
+    wrote_at_ms: int = 0
+    """When the replica last reported, in milliseconds since 1970; 0 if never."""
+
+
+class HAClient:
+    """Follows a master over one connection.
+
+    :meth:`follow` blocks its thread; :meth:`stop` may be called from any other one.
+    """
+
+    def __init__(
+        self,
+        log: LogCopy,
+        address: str,
+        begin: int,
+        clock: Clock,
+        *,
+        heartbeat_s: float = 5.0,
+        silence_s: float = 20.0,
+    ) -> None:
+        """Prepare a connection.
+
+        Args:
+            log: The log of the replica.
+            address: ``host:port`` of the master's HA port.
+            begin: Where the log continues; see :class:`ReplicaSession`.
+            clock: The time.
+            heartbeat_s: The most seconds between two reports.
+            silence_s: How long the master may send nothing before the connection is given up.
+        """
+        self._log = log
+        self._address = address
+        self._begin = begin
+        self._clock = clock
+        self._heartbeat_s = heartbeat_s
+        self._silence_s = silence_s
+        self._socket: socket.socket | None = None
+        self._stopping = False
+        self.status = HAClientStatus(address)
+
+    def follow(self) -> None:
+        """Connect, and append what the master sends until :meth:`stop` is called.
+
+        Raises:
+            NotReachedError: The master cannot be reached, has closed the connection or is silent.
+            ProtocolError: The peer is not a master.
+            DivergedError: The master's log does not continue the replica's.
+            ReplicationError: The master sent damaged bytes.
+            StoreError: The replica's store does not accept the records.
+        """
+        with self._connect() as connection:
+            self._socket = connection
+            self.status.connected = True
+            try:
+                self._follow(connection)
+            except OSError as error:
+                if not self._stopping:
+                    raise NotReachedError(f"master {self._address}: {error}") from error
+            finally:
+                self.status.connected = False
+
+    def stop(self) -> None:
+        """Make :meth:`follow` return."""
+        self._stopping = True
+        connection = self._socket
+        if connection is not None:
+            with suppress(OSError):  # it was lost already
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _connect(self) -> socket.socket:
+        host, port = split_address(self._address)
+        try:
+            connection = socket.create_connection((host, port), CONNECT_S)
+        except OSError as error:
+            raise NotReachedError(
+                f"the HA port {self._address} of the master cannot be reached: {error}"
+            ) from error
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.settimeout(min(POLL_S, self._heartbeat_s / 2))
+        return connection
+
+    def _follow(self, connection: socket.socket) -> None:
+        clock, status = self._clock, self.status
+        session = ReplicaSession(
+            self._log, self._log.durable_offset, self._begin, clock.monotonic(), self._heartbeat_s
+        )
+        buffer = memoryview(bytearray(RECEIVE_SIZE))
+        while not self._stopping:
+            report = session.report(clock.monotonic())
+            if report is not None:
+                connection.sendall(report)
+                status.wrote_at_ms = clock.now_ms()
+            try:
+                size = connection.recv_into(buffer)
+            except TimeoutError:
+                self._check_silence(session)
+                continue
+            if size == 0 and self._stopping:
+                return
+            if size == 0:
+                raise NotReachedError(f"master {self._address} closed the HA connection")
+            session.receive(buffer[:size], clock.monotonic())
+            status.read_at_ms = clock.now_ms()
+            status.received, status.master_offset = session.received, session.master_offset
+
+    def _check_silence(self, session: ReplicaSession) -> None:
+        silence_s = self._clock.monotonic() - session.read_at
+        if silence_s > self._silence_s:
+            raise NotReachedError(
+                f"master {self._address} has sent nothing for {silence_s:.0f} seconds"
+            )

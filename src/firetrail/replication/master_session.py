@@ -1,0 +1,127 @@
+"""The master's side of an HA connection, without any I/O."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from firetrail.errors import DivergedError, ProtocolError, ReplicationError
+from firetrail.replication.frames import BODY_MAX, ReportReader
+
+
+class SentLog(Protocol):
+    """The commit log that is sent to replicas."""
+
+    @property
+    def file_size(self) -> int:
+        """The length of its files."""
+
+    @property
+    def min_offset(self) -> int:
+        """The physical offset of the oldest record."""
+
+    @property
+    def readable_offset(self) -> int:
+        """The physical offset of the end of the last readable record."""
+
+
+class Transfer(NamedTuple):
+    """What to send next: bytes of the log, or with size 0 a heartbeat."""
+
+    offset: int
+    size: int
+
+
+class MasterSession:
+    """Sends the log to one replica over one connection.
+
+    Attributes:
+        acked: The end of the replica's log as it was last reported; -1 before the first report.
+        position: The offset of the next byte to send; -1 before the first report.
+    """
+
+    def __init__(self, log: SentLog, batch_size: int, heartbeat_s: float, now: float) -> None:
+        """Prepare to send.
+
+        Args:
+            log: The log of the master.
+            batch_size: The most bytes of the log in one transfer.
+            heartbeat_s: The most seconds between two transfers.
+            now: The current monotonic time.
+        """
+        self._log = log
+        self._reader = ReportReader()
+        self._batch_size = min(batch_size, BODY_MAX)
+        self._heartbeat_s = heartbeat_s
+        self._sent_at = now
+        self.acked = -1
+        self.position = -1
+        self.read_at = now
+        """When the replica reported for the last time."""
+
+    def receive(self, data: bytes, now: float) -> bool:
+        """Take bytes from the connection; return whether the replica has acknowledged more.
+
+        Raises:
+            DivergedError: The replica has more than this master.
+            ReplicationError: The replica needs bytes that retention has deleted.
+            ProtocolError: A report is not possible.
+        """
+        acked = self.acked
+        for offset in self._reader.feed(data):
+            self.read_at = now
+            if self.position < 0:
+                self.position = self._start(offset)
+            elif not 0 <= offset <= self.position:
+                raise ProtocolError(
+                    f"the replica acknowledges offset {offset}, but was sent the log only up to "
+                    f"{self.position}"
+                )
+            self.acked = offset
+        return self.acked > acked
+
+    def _start(self, requested: int) -> int:
+        """Return the offset from which a replica is served that has the log up to ``requested``.
+
+        A replica without a log gets everything. Java's master would send its last file only.
+        """
+        begin, end = self._log.min_offset, self._log.readable_offset
+        if requested == 0:
+            return begin
+        if requested < 0:
+            raise ProtocolError(f"the replica reports offset {requested}, which is not possible")
+        if requested < begin:
+            raise ReplicationError(
+                f"the replica has the log up to {requested}, but retention has deleted everything "
+                f"before {begin}; start the replica with an empty folder"
+            )
+        if requested > end:
+            raise DivergedError(
+                f"the replica has the log up to {requested}, but this master only up to {end}: "
+                "their logs differ; rewind the replica with 'firetrail replica rewind'"
+            )
+        return requested
+
+    def next_transfer(self, now: float, allowance: int = BODY_MAX) -> Transfer | None:
+        """Return what to send now, or None if nothing is due.
+
+        A transfer never crosses the end of a file.
+
+        Args:
+            now: The current monotonic time.
+            allowance: The most bytes of the log that flow control permits now.
+        """
+        if self.position < 0:
+            return None
+        end = self.position - self.position % self._log.file_size + self._log.file_size
+        size = min(
+            self._log.readable_offset - self.position,
+            end - self.position,
+            self._batch_size,
+            allowance,
+        )
+        if size <= 0 and now - self._sent_at < self._heartbeat_s:
+            return None
+        transfer = Transfer(self.position, max(size, 0))
+        self.position += transfer.size
+        self._sent_at = now
+        return transfer

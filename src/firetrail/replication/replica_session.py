@@ -1,0 +1,117 @@
+"""The replica's side of an HA connection, without any I/O.
+
+A session takes the bytes that a master sends and returns the reports to send back. Threads, sockets
+and clocks are left to the caller, so that tests can cut and delay a connection at any byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firetrail.errors import ReplicationError
+from firetrail.replication.frames import TransferReader, encode_report
+from firetrail.replication.incoming_log import CopiedLog, IncomingLog
+
+FROM_THE_START = 1
+"""The first report of a replica that wants a master's whole log from offset 0.
+
+A master takes a report of 0 for "only the last file". The byte before offset 1 is known: a record
+begins with its size, and the first byte of that is 0 for any record below 16 MiB. If it is not, the
+check of the first record fails.
+"""
+
+
+class ReplicaSession:
+    """Follows a master over one connection.
+
+    Attributes:
+        master_offset: The end of the master's log as far as this connection has seen it; -1 before
+            the master has sent anything.
+        received: Bytes of the log that were received.
+    """
+
+    def __init__(
+        self,
+        log: CopiedLog,
+        durable_offset: Callable[[], int],
+        begin: int,
+        now: float,
+        heartbeat_s: float,
+    ) -> None:
+        """Prepare to follow.
+
+        Args:
+            log: The log of the replica.
+            durable_offset: Returns the offset that may be reported: everything before it is kept.
+            begin: Where the log continues: its end, or for an empty log the offset of the master's
+                first record.
+            now: The current monotonic time.
+            heartbeat_s: The most seconds between two reports.
+        """
+        self._durable_offset = durable_offset
+        self._incoming = IncomingLog(log, begin)
+        self._reader = TransferReader()
+        self._heartbeat_s = heartbeat_s
+        self._reported = -1
+        self._reported_at = now
+        self._first_report = begin
+        if begin == 0:
+            self._first_report = FROM_THE_START
+            self._incoming.receive(0, memoryview(b"\0"))
+        self.master_offset = -1
+        self.received = 0
+        self.read_at = now
+        """When the master sent something for the last time."""
+
+    @property
+    def position(self) -> int:
+        """The offset of the next byte that the master has to send."""
+        return self._incoming.position
+
+    def receive(self, data: memoryview, now: float) -> bool:
+        """Take bytes from the connection; return whether the replica's log has grown.
+
+        Raises:
+            ProtocolError: The bytes are not transfers.
+            DivergedError: The master continues at another offset than the replica.
+            ReplicationError: The bytes of the log are damaged or do not fit.
+        """
+        self.read_at = now
+        grown = False
+        for piece in self._reader.feed(data):
+            if not piece.content:
+                self._check_heartbeat(piece.offset)
+            elif self._incoming.receive(piece.offset, piece.content):
+                grown = True
+            self.received += len(piece.content)
+            self.master_offset = max(self.master_offset, piece.offset + len(piece.content))
+        return grown
+
+    def _check_heartbeat(self, offset: int) -> None:
+        """Check that a heartbeat, which names the next offset, continues the replica's log."""
+        if offset != self._incoming.position:
+            raise ReplicationError(
+                f"the master would continue at offset {offset}, but the replica has its log up to "
+                f"{self._incoming.position}"
+            )
+
+    def report(self, now: float) -> bytes | None:
+        """Return the report that is due, or None.
+
+        A report is due when the log has grown, and after ``heartbeat_s`` without one. The first one
+        stays alone until the master has sent something: a Java master reads only the last report of
+        those that arrive together.
+        """
+        if self._reported < 0:
+            return self._note_report(self._first_report, now)
+        if self.master_offset < 0:
+            return None
+        offset = max(self._durable_offset(), self._first_report)
+        if offset > self._reported or now - self._reported_at >= self._heartbeat_s:
+            return self._note_report(offset, now)
+        return None
+
+    def _note_report(self, offset: int, now: float) -> bytes:
+        self._reported = offset
+        self._reported_at = now
+        return encode_report(offset)

@@ -1,0 +1,111 @@
+"""Which part of the log replicas have confirmed, and the puts that wait for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+
+from firetrail.format.names import OFFSET_MAX
+from firetrail.settings.table import Live
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.waiters import Waiter, Waiters
+
+
+class ReplicaAcks:
+    """The confirmed ends of the replicas' logs, by connection.
+
+    Only live connections count: the confirmation of a replica that has disconnected is forgotten,
+    because nobody knows what becomes of its log.
+    """
+
+    def __init__(
+        self, log: CommitLog, config: Live[StoreConfig], on_progress: Callable[[], None]
+    ) -> None:
+        """Start without replicas.
+
+        Args:
+            log: The log, whose ``confirmed_offset`` is kept up to date.
+            config: The settings in force.
+            on_progress: Called when the confirmed offset has grown.
+        """
+        self._log = log
+        self._live = config
+        self._on_progress = on_progress
+        self._acks: dict[Hashable, int] = {}
+        self._guard = threading.Lock()
+        self._waiters = Waiters()
+        self.on_waiting: Callable[[], None] = lambda: None
+        """Called when a put begins to wait: there is something to send."""
+        self.are_needed = False
+        """Whether the master's own copy is not enough."""
+        self._update()
+
+    def note(self, replica: Hashable, offset: int) -> None:
+        """Note that a connected replica has the log up to ``offset``."""
+        with self._guard:
+            self._acks[replica] = offset
+            grown = self._update()
+        if grown:
+            self._waiters.tell(self._log.confirmed_offset)
+            self._on_progress()
+
+    def drop(self, replica: Hashable) -> None:
+        """Forget a replica whose connection has ended."""
+        with self._guard:
+            self._acks.pop(replica, None)
+            grown = self._update()  # fewer copies may be needed now
+        if grown:
+            self._waiters.tell(self._log.confirmed_offset)
+            self._on_progress()
+
+    def settings_changed(self) -> None:
+        """Apply a changed role or number of copies."""
+        with self._guard:
+            self._update()
+        self._waiters.tell(self._log.confirmed_offset)
+        self._on_progress()
+
+    def in_sync(self, end: int) -> int:
+        """Return how many replicas are connected and not too far behind ``end``."""
+        gap = self._live.current.max_gap_not_in_sync
+        with self._guard:
+            return sum(end - offset < gap for offset in self._acks.values())
+
+    def are_enough(self, end: int) -> bool:
+        """Return whether a message that ends at ``end`` can be confirmed by enough replicas."""
+        return 1 + self.in_sync(end) >= self.needed
+
+    def add(self, waiter: Waiter) -> None:
+        """Notify ``waiter`` when enough replicas have the log up to its offset."""
+        self._waiters.add(waiter)
+        if waiter.offset <= self._log.confirmed_offset:  # confirmed before it was added
+            self._waiters.tell(self._log.confirmed_offset)
+        else:
+            self.on_waiting()
+
+    def give_up(self) -> None:
+        """Notify all waiters: nothing will be confirmed any more."""
+        self._waiters.tell(self._log.confirmed_offset, ended=True)
+
+    @property
+    def needed(self) -> int:
+        """How many copies of a message there must be now, the master's own included."""
+        config = self._live.current
+        if config.role is not BrokerRole.SYNC_MASTER:
+            return 1
+        if not config.auto_in_sync_replicas:
+            return config.in_sync_replicas
+        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, 1 + len(self._acks)))
+
+    def _update(self) -> bool:
+        """Compute the confirmed offset again; return whether it has grown."""
+        before = self._log.confirmed_offset
+        others = self.needed - 1
+        offsets = sorted(self._acks.values(), reverse=True)
+        self.are_needed = others > 0
+        if others == 0:
+            self._log.confirmed_offset = OFFSET_MAX
+        else:
+            self._log.confirmed_offset = offsets[others - 1] if others <= len(offsets) else 0
+        return self._log.confirmed_offset > before

@@ -1,0 +1,84 @@
+"""The log of a replica: it grows by records of the master's log, not by puts."""
+
+from __future__ import annotations
+
+from firetrail.errors import StoreReadOnlyError
+from firetrail.store.config import FlushMode
+from firetrail.store.engine import Engine
+from firetrail.store.lifecycle.gate import Closure
+from firetrail.store.log.waiters import ThreadWaiter
+
+
+class LogCopy:
+    """Appends records of another log to an open store whose role is SLAVE."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._log = engine.log
+
+    @property
+    def file_size(self) -> int:
+        """The length of the log's files."""
+        return self._log.file_size
+
+    @property
+    def min_offset(self) -> int:
+        """The physical offset of the oldest record."""
+        return self._log.min_offset
+
+    @property
+    def max_offset(self) -> int:
+        """The physical offset of the next record."""
+        return self._log.max_offset
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no file, so that it may begin at any file of the master."""
+        return self._log.queue.last is None
+
+    def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:
+        """Append whole, checked records of one file, and have them dispatched.
+
+        Args:
+            offset: Their physical offset, which is the end of this log.
+            records: The bytes of the records.
+            store_time: The store time of the last one.
+
+        Raises:
+            StoreReadOnlyError: The store has failed, or its disk is nearly full.
+            DiskFullError: There is no space for the records.
+        """
+        self._check_open()
+        self._log.append_copied(offset, records, store_time)
+        self._appended()
+
+    def fill_up_copied(self, offset: int) -> None:
+        """Append the BLANK record that fills up a file from ``offset``; raises the same errors."""
+        self._check_open()
+        self._log.fill_up_copied(offset)
+        self._appended()
+
+    def durable_offset(self) -> int:
+        """Return the end of what is kept; with SYNC_FLUSH, sync what was appended before.
+
+        Raises:
+            StoreReadOnlyError: A sync has failed.
+        """
+        if self._engine.config.flush is not FlushMode.SYNC:
+            return self._log.max_offset
+        end = self._log.max_offset
+        if self._log.flushed_offset < end:
+            waiter = ThreadWaiter(end)
+            self._engine.flusher.add(waiter)
+            waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
+            self._check_open()
+        return self._log.flushed_offset
+
+    def _check_open(self) -> None:
+        refusal = self._engine.gate.refusal_besides(Closure.SLAVE)
+        if refusal:
+            raise StoreReadOnlyError(f"the replica's store accepts nothing: {refusal}")
+
+    def _appended(self) -> None:
+        if self._engine.config.flush is not FlushMode.SYNC and self._engine.dispatcher.idle:
+            self._engine.dispatcher.wake()

@@ -1,0 +1,199 @@
+"""A master and a replica over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S, eventually
+from tests.replication.logs import SMALL, log_content
+
+from firetrail import FlushMode, Message
+from firetrail.errors import FiretrailError, NotReachedError
+from firetrail.replication.frames import encode_report
+from firetrail.replication.ha_client import HAClient
+from firetrail.replication.ha_service import HALimits, HAService
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.log.waiters import ThreadWaiter
+from firetrail.system import SYSTEM
+
+MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)
+REPLICA = MASTER.replace(role=BrokerRole.SLAVE)
+LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
+
+
+class Master:
+    """A store with its HA port."""
+
+    def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
+        self.store = BrokerStore.open(folder, config)
+        self.acks = self.store.replica_acks
+        self.service = HAService(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock)
+        self.service.start("127.0.0.1", 0)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.service.port}"
+
+    def fill(self, count: int, size: int = 100) -> None:
+        for number in range(count):
+            message = Message("T", b"%05d" % number * (size // 5), wait_for_flush=False)
+            assert self.store.try_put(message).ok
+
+    def wait_acked(self) -> None:
+        """Wait until a replica has everything."""
+        waiter = ThreadWaiter(self.store.log_range[1])
+        self.acks.add(waiter)
+        assert waiter.wait(PATIENCE_S)
+        assert waiter.durable
+
+    def close(self) -> None:
+        self.service.stop()
+        self.store.close()
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    master = Master(tmp_path / "master")
+    yield master
+    master.close()
+
+
+@contextmanager
+def following(
+    folder: Path, address: str, config: StoreConfig = REPLICA, errors: list[Exception] | None = None
+) -> Iterator[BrokerStore]:
+    """A replica that follows the master at an address."""
+    with BrokerStore.open(folder, config) as store:
+        log = store.log_copy()
+        client = HAClient(log, address, log.max_offset, SYSTEM.clock, heartbeat_s=0.05)
+
+        def follow() -> None:
+            try:
+                client.follow()
+            except FiretrailError as error:
+                assert errors is not None, error
+                errors.append(error)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        try:
+            yield store
+        finally:
+            client.stop()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+
+
+def assert_same_log(folder: Path, master: Master) -> None:
+    end = master.store.log_range[1]
+    assert log_content(folder / "replica")[:end] == log_content(folder / "master")[:end]
+
+
+def bodies(store: BrokerStore) -> list[bytes]:
+    store.wait_dispatched()
+    return [message.body for message in store.read("T")]
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_a_replica_gets_what_the_master_has_and_will_have(
+    master: Master, tmp_path: Path, flush: FlushMode
+) -> None:
+    master.fill(200)
+    with following(tmp_path / "replica", master.address, REPLICA.replace(flush=flush)) as replica:
+        master.wait_acked()
+        assert bodies(replica) == bodies(master.store)
+        master.fill(200)
+        master.wait_acked()
+        assert bodies(replica) == bodies(master.store)
+    assert_same_log(tmp_path, master)
+
+
+def test_a_replica_continues_where_it_stopped(master: Master, tmp_path: Path) -> None:
+    for _ in range(4):
+        master.fill(60)
+        with following(tmp_path / "replica", master.address) as replica:
+            master.wait_acked()
+            assert replica.log_range == master.store.log_range
+    assert_same_log(tmp_path, master)
+
+
+def test_a_put_is_confirmed_only_after_the_replica_has_it(master: Master, tmp_path: Path) -> None:
+    master.fill(1)
+    waiter = ThreadWaiter(master.store.log_range[1])
+    master.acks.add(waiter)
+    assert not waiter.wait(0.1)
+    with following(tmp_path / "replica", master.address) as replica:
+        assert waiter.wait(PATIENCE_S)
+        assert replica.log_range == master.store.log_range
+
+
+def test_a_disconnected_replica_confirms_nothing(master: Master, tmp_path: Path) -> None:
+    master.fill(1)
+    with following(tmp_path / "replica", master.address):
+        master.wait_acked()
+    eventually(lambda: not master.service.connections)
+    assert master.store.commit_log.confirmed_offset == 0
+
+
+def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: Path) -> None:
+    master.fill(10)
+    with following(tmp_path / "replica", master.address):
+        master.wait_acked()
+    other = Master(tmp_path / "other")
+    try:
+        other.fill(5)
+        errors: list[Exception] = []
+        with following(tmp_path / "replica", other.address, errors=errors) as replica:
+            eventually(lambda: bool(errors))
+            assert replica.log_range == master.store.log_range
+        assert isinstance(errors[0], NotReachedError)
+        assert other.acks.in_sync(0) == 0
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "content", [b"\x7f" * 8, b"\xff" * 8, b"\x80" * 4096, b"GET / HTTP/1.1\r\n"]
+)
+def test_hostile_bytes_confirm_nothing(master: Master, content: bytes) -> None:
+    master.fill(1)
+    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+        peer.settimeout(PATIENCE_S)
+        peer.sendall(content)
+        with suppress(ConnectionError):
+            while peer.recv(4096):
+                pass
+    eventually(lambda: not master.service.connections)
+    assert master.store.commit_log.confirmed_offset == 0
+
+
+def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> None:
+    master.fill(1)
+    end = master.store.log_range[1]
+    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+        peer.settimeout(PATIENCE_S)
+        peer.sendall(encode_report(1))
+        assert peer.recv(12)
+        peer.sendall(encode_report(end + 1))
+        with suppress(ConnectionError):
+            while peer.recv(4096):
+                pass
+    eventually(lambda: not master.service.connections)
+    assert master.store.commit_log.confirmed_offset == 0
+
+
+def test_half_a_report_is_waited_for(master: Master) -> None:
+    master.fill(1)
+    end = master.store.log_range[1]
+    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+        peer.settimeout(PATIENCE_S)
+        report = encode_report(end)
+        peer.sendall(report[:4])
+        peer.sendall(report[4:])
+        master.wait_acked()

@@ -1,0 +1,149 @@
+"""A SYNC_MASTER acknowledges, and shows to consumers, what enough replicas have confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S, eventually
+
+from firetrail import FlushMode, Message, PutStatus
+from firetrail.errors import NotReplicatedError
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole, StoreConfig
+
+MASTER = StoreConfig(
+    commit_log_file_size=1 << 20, max_message_size=1000, role=BrokerRole.SYNC_MASTER
+)
+LONG_MS = int(PATIENCE_S * 1000)
+
+
+@pytest.fixture(params=list(FlushMode))
+def config(request: pytest.FixtureRequest) -> StoreConfig:
+    return MASTER.replace(flush=request.param, slave_timeout_ms=LONG_MS)
+
+
+@pytest.fixture
+def store(tmp_path: Path, config: StoreConfig) -> Iterator[BrokerStore]:
+    with BrokerStore.open(tmp_path, config) as store:
+        yield store
+
+
+def confirming(store: BrokerStore, replica: str = "a") -> threading.Event:
+    """Let a replica confirm each put as soon as it waits; the event says that one did."""
+    waited = threading.Event()
+
+    def confirm() -> None:
+        waited.set()
+        store.replica_acks.note(replica, store.log_range[1])
+
+    store.replica_acks.note(replica, store.log_range[1])
+    store.replica_acks.on_waiting = confirm
+    return waited
+
+
+def visible(store: BrokerStore) -> int:
+    return store.max_offset("T")
+
+
+def test_a_put_returns_when_the_replica_has_confirmed_it(store: BrokerStore) -> None:
+    waited = confirming(store)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.PUT_OK
+    assert waited.is_set()
+    eventually(lambda: visible(store) == 1)
+
+
+async def test_an_async_put_waits_as_well(store: BrokerStore) -> None:
+    confirming(store)
+    assert (await store.put_async(Message("T", b"1"))).ok
+
+
+def test_without_a_replica_a_message_is_stored_and_not_acknowledged(store: BrokerStore) -> None:
+    result = store.try_put(Message("T", b"1"))
+    assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert result.queue_offset == 0
+    with pytest.raises(NotReplicatedError, match="only 0 of the 1 replicas"):
+        store.put(Message("T", b"2"))
+
+
+def test_a_silent_replica_leads_to_a_timeout(store: BrokerStore) -> None:
+    store.configure(slave_timeout_ms=20)
+    store.replica_acks.note("a", 0)
+    result = store.try_put(Message("T", b"1"))
+    assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert "within 20 ms" in result.detail
+
+
+def test_consumers_see_a_message_only_after_the_replica_has_it(store: BrokerStore) -> None:
+    store.try_put(Message("T", b"1"))
+    end = store.log_range[1]
+    store.try_put(Message("T", b"2"))
+    store.flush()
+    store.replica_acks.note("a", end + 10)  # a part of the second message
+    eventually(lambda: visible(store) == 1)
+    store.replica_acks.note("a", end + 11)
+    store.replica_acks.note("a", store.log_range[1])
+    eventually(lambda: visible(store) == 2)
+
+
+def test_an_unconfirmed_message_survives_a_stop(tmp_path: Path, config: StoreConfig) -> None:
+    with BrokerStore.open(tmp_path, config) as store:
+        store.try_put(Message("T", b"1"))
+        assert visible(store) == 0
+    with BrokerStore.open(tmp_path, config) as store:
+        assert [message.body for message in store.read("T")] == [b"1"]
+
+
+def test_confirmations_of_a_lost_replica_do_not_count(store: BrokerStore) -> None:
+    store.replica_acks.note("a", 1 << 40)
+    store.replica_acks.drop("a")
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_as_many_replicas_as_required_must_confirm(store: BrokerStore) -> None:
+    store.configure(in_sync_replicas=3, slave_timeout_ms=20)
+    store.replica_acks.note("a", 1 << 40)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    store.replica_acks.note("b", 0)
+    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    store.replica_acks.note("b", 1 << 40)
+    assert store.try_put(Message("T", b"3")).ok
+
+
+def test_a_replica_far_behind_is_not_in_sync(store: BrokerStore) -> None:
+    store.configure(max_gap_not_in_sync=10)
+    store.replica_acks.note("a", 0)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_the_number_of_copies_may_follow_the_connected_replicas(store: BrokerStore) -> None:
+    store.configure(auto_in_sync_replicas=True)
+    assert store.try_put(Message("T", b"1")).ok
+    store.replica_acks.note("a", 0)
+    store.configure(slave_timeout_ms=20)
+    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    store.replica_acks.drop("a")
+    eventually(lambda: visible(store) == 2)
+
+
+def test_a_close_ends_the_wait_for_replicas(tmp_path: Path, config: StoreConfig) -> None:
+    store = BrokerStore.open(tmp_path, config)
+    waiting = threading.Event()
+    store.replica_acks.note("a", 0)
+    store.replica_acks.on_waiting = waiting.set
+    results = []
+    thread = threading.Thread(target=lambda: results.append(store.try_put(Message("T", b"1"))))
+    thread.start()
+    assert waiting.wait(PATIENCE_S)
+    store.close()
+    thread.join(PATIENCE_S)
+    assert results[0].status is PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+async def test_a_message_that_does_not_wait_is_acknowledged_at_once(store: BrokerStore) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        assert (await store.put_async(Message("T", b"1", wait_for_flush=False))).ok
+    assert visible(store) == 0
