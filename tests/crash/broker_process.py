@@ -49,6 +49,9 @@ class _NoServer:
     async def stop(self) -> None:
         """Nothing was opened."""
 
+    async def drain(self) -> None:
+        """No request is in progress: each one is awaited."""
+
 
 class _Peer:
     """The connection of a client; it passes each answer to the task that waits for it."""

@@ -13,29 +13,28 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.parts import Environment, Parts, build, handlers_of
-from firetrail.broker.takeover import unsupported
-from firetrail.format.names import CONFIG
+from firetrail.broker.parts import Environment, Parts
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.term import Term, TermPlan
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import StoreConfig
-from firetrail.store.lifecycle.inventory import CONFIG_FILES
+from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
-
-STOP_S = 2.0
-"""How long a stop may spend on dispatching queues and index. Service managers give a process little
-time to stop, and the next start can derive what is left."""
-SWEEP_S = 10.0
-"""Pause between two searches for expired clients and locks."""
 
 VIP_BELOW = 2
 """The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
@@ -53,11 +52,6 @@ class Broker:
         listens: Addresses that the broker listens on. Clients are sent to ``address``, which may
             be another one.
         namesrv_listens: Addresses that the name server listens on.
-        store: The open store, after the start.
-        topics: The table of topics, after the start.
-        groups: The table of consumer groups, after the start.
-        offsets: The consumer offsets, after the start.
-        clients: The connected clients, after the start.
     """
 
     def __init__(
@@ -104,8 +98,9 @@ class Broker:
         self._name_server = (
             NameServer(name_server, self._system) if name_server is not None else None
         )
-        self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
+        self._changing = asyncio.Lock()  # held during a change of role
+        self._is_stopping = False
         self.address = ""
         self.namesrv = ""
         self.listens: Sequence[str] = ()
@@ -168,69 +163,33 @@ class Broker:
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
-            config = self._store_config.replace(store_host=host)
-            unsupported.check(
-                unsupported.refused_files(self._system.files, self._folder), self._ignored
+            self._term = Term(
+                TermPlan(
+                    self._environment(),
+                    self._store_config.replace(store_host=host),
+                    self._conf,
+                    self._ignored,
+                ),
+                self._drain,
             )
-            self.store = BrokerStore.open(self._folder, config, system=self._system)
-            resources.callback(self.store.close, STOP_S)
-            self._log_missing_files()
-            parts = self._build()
-            self._log_unsupported()
-            resources.callback(parts.state.traffic.stop)
-            # They stop and save in reverse order: services first, then the tables they change.
-            for part in (
-                self.groups,
-                self.topics,
-                parts.assignment,
-                self.offsets,
-                parts.schedule,
-                parts.orders,
-                parts.revive,
-            ):
-                resources.push_async_callback(part.stop)
+            if self._name_server is not None:
+                resources.push_async_callback(self._name_server.stop)
+            self._term.open()
+            self._handlers.update(self._term.handlers)
+            resources.push_async_callback(self._end_term)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
-                resources.push_async_callback(self._name_server.stop)
                 self.namesrv = str(host._replace(port=namesrv_port))
                 self.namesrv_listens = self._name_server.listens
-            # Pushed a second time, so that the server stops before the parts above. The first
-            # callback then does nothing; it closes the port if the start fails before this line.
-            resources.push_async_callback(self._server.stop)
             await self._listen_for_vips(asked.port)
             self.listens = self._server.listens
-            await parts.registration.start()
-            resources.push_async_callback(parts.registration.stop)
-            resources.callback(parts.state.long_polling.stop)
-            self.topics.on_change = parts.registration.changed
-            parts.schedule.start()
-            parts.revive.start()
-            resources.push_async_callback(self._stop_tasks)
-            self._start_tasks()
+            await self._term.start()
             self._resources = resources.pop_all()
 
-    def _log_missing_files(self) -> None:
-        """Warn about missing files of the broker that nothing but a backup can restore."""
-        for name in self.store.missing_config:
-            path = self._folder / CONFIG / name
-            if not path.with_name(f"{name}.bak").exists():  # if it does, loading it is logged
-                _log.warning(
-                    "%s is missing, and there is no %s.bak: %s; to restore the previous state, "
-                    "stop the broker and copy the file back from a backup",
-                    path,
-                    name,
-                    CONFIG_FILES[name],
-                )
-
-    def _log_unsupported(self) -> None:
-        """Warn about data of a Java broker in the folder that this broker does not use."""
-        found = unsupported.remarks(
-            self._system.files, self._folder, self.topics.content().topic_config_table.values()
+    def _environment(self) -> Environment:
+        return Environment(
+            self._folder, self._live, self._system, self._limits, self.address, self._name_server
         )
-        for remark in found:
-            _log.warning("found in %s: %s", self._folder, remark)
-        if self._parts.timers.count:
-            _log.warning("found in %s: %s", self._folder, self._parts.timers)
 
     async def _listen_for_vips(self, port: int) -> None:
         """Listen on the VIP port as well, which clients with ``vipChannelEnabled`` connect to."""
@@ -245,38 +204,6 @@ class Broker:
                 error,
             )
 
-    def _start_tasks(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._tasks = [
-            loop.create_task(self._save_regularly()),
-            loop.create_task(self._save_delays_regularly()),
-            loop.create_task(self._sweep_regularly()),
-            loop.create_task(self._check_regularly()),
-        ]
-
-    async def _stop_tasks(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _build(self) -> Parts:
-        self._parts = parts = build(
-            Environment(
-                self._folder,
-                self._live,
-                self.store,
-                self._system,
-                self._limits,
-                self.address,
-                self._name_server,
-            )
-        )
-        state = parts.state
-        self.topics, self.groups = state.topics, state.groups
-        self.offsets, self.clients = state.offsets, state.clients
-        self._handlers.update(handlers_of(parts, self._conf))
-        return parts
-
     async def stop(self) -> None:
         """Answer the requests received so far, save everything and close the store.
 
@@ -284,13 +211,100 @@ class Broker:
             OSError: A file cannot be saved.
             StoreError: The store cannot be closed cleanly.
         """
-        await self._resources.aclose()
+        async with self._changing:
+            self._is_stopping = True
+            await self._resources.aclose()
+
+    async def become(self, role: BrokerRole, broker_id: int) -> None:
+        """Change the role of the running broker.
+
+        Requests in progress are answered first; those that arrive during the change are refused
+        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
+        the new role, it continues in the old one.
+
+        Args:
+            role: The new role.
+            broker_id: The new broker id; 0 for a master, at least 1 for a slave.
+
+        Raises:
+            ConfigError: The broker id does not fit the role.
+            StoreError: The store cannot be closed or opened.
+            OSError: A file cannot be saved or read.
+        """
+        async with self._changing:
+            before = replace(self._term.plan, store=self.store.config, promoted=False)
+            was_slave = before.store.role is BrokerRole.SLAVE
+            plan = replace(before, store=before.store.replace(role=role), promoted=was_slave)
+            config, changed = self.config, self.config.replace(broker_id=broker_id)
+            check_id(changed, plan.store)
+            try:
+                await self._end_term()
+                self._live.current = changed
+                await self._begin_term(plan)
+            except BaseException:
+                _log.exception("the broker cannot become %s; it continues as before", role.value)
+                self._live.current = config
+                await self._begin_term(before)
+                raise
+
+    async def _begin_term(self, plan: TermPlan) -> None:
+        term = Term(plan, self._drain)
+        term.open(self.clients)
+        self._term = term
+        self._handlers.update(term.handlers)
+        try:
+            await term.start()
+        except BaseException:
+            await self._end_term()
+            raise
+
+    async def _end_term(self) -> None:
+        if not self._is_stopping:
+            self._handlers.update(dict.fromkeys(self._handlers, _between_terms))
+            self._parts.state.long_polling.release()
+        await self._term.end()
+
+    async def _drain(self) -> None:
+        """Wait until no request is handled any more."""
+        if self._is_stopping:
+            await self._server.stop()
+        else:
+            await self._server.drain()
 
     @property
     def answered_codes(self) -> tuple[set[int], set[int]]:
         """The request codes that the broker handles, and those that its name server handles."""
         names = self._name_server.handlers if self._name_server is not None else {}
         return set(self._handlers), set(names)
+
+    @property
+    def _parts(self) -> Parts:
+        return self._term.parts
+
+    @property
+    def store(self) -> BrokerStore:
+        """The open store, after the start. A change of role replaces it."""
+        return self._term.store
+
+    @property
+    def topics(self) -> TopicTable:
+        """The table of topics, after the start. A change of role replaces it."""
+        return self._parts.state.topics
+
+    @property
+    def groups(self) -> GroupTable:
+        """The table of consumer groups, after the start. A change of role replaces it."""
+        return self._parts.state.groups
+
+    @property
+    def offsets(self) -> OffsetTable:
+        """The consumer offsets, after the start. A change of role replaces them."""
+        return self._parts.state.offsets
+
+    @property
+    def clients(self) -> Clients:
+        """The connected clients, after the start."""
+        return self._parts.state.clients
 
     async def check_transactions(self) -> None:
         """Check half messages now: ask their producers for the outcome of the transactions."""
@@ -300,40 +314,8 @@ class Broker:
         self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
 
-    # -- periodic tasks -----------------------------------------------------------------------
 
-    async def _save_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.offsets_interval_ms / 1000)
-            try:
-                self.offsets.saver.save_changes()
-                self._parts.orders.saver.save_changes()
-            except Exception:
-                _log.exception("consumer offsets could not be saved; will retry")
-
-    async def _save_delays_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.delay_interval_ms / 1000)
-            try:
-                self._parts.schedule.saver.save_changes()
-            except Exception:
-                _log.exception("offsets of delayed messages could not be saved; will retry")
-
-    async def _sweep_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                self.clients.expire()
-                self._parts.locks.expire()
-                self._parts.runtime.sample()
-                await asyncio.to_thread(self._parts.state.traffic.sample)
-            except Exception:
-                _log.exception("client expiry and statistics sampling failed; will retry")
-
-    async def _check_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.config.transaction_check_interval_ms / 1000)
-            try:
-                await self.check_transactions()
-            except Exception:
-                _log.exception("half messages could not be checked; will retry")
+def _between_terms(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    return request.answer(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is changing its role; retry in a moment"
+    )

@@ -38,7 +38,7 @@ from firetrail.broker.state.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.overruns import log_overruns, overshoot_in
+from firetrail.broker.state.overruns import Overrun, log_overruns, overshoot_in
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import pending_destinations
 from firetrail.broker.takeover import java_timer, unsupported
@@ -50,16 +50,16 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
 from firetrail.system import System
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The settings, store and addresses that the parts of a broker are created from."""
+    """The settings, files and addresses that the parts of a broker are created from."""
 
     folder: Path
     live: Live[BrokerConfig]
-    store: BrokerStore
     system: System
     limits: ServerLimits
     address: str
@@ -69,13 +69,6 @@ class Environment:
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""
         return ConfigFile(self.system, self.folder, name)
-
-    def flushed_file(self, name: str) -> ConfigFile:
-        """Return a file of the ``config`` folder that is saved only after the log is flushed.
-
-        It says how far messages were delivered, so the log must have the delivered messages.
-        """
-        return ConfigFile(self.system, self.folder, name, self.store.flush)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +88,9 @@ class Parts:
     runtime: RuntimeInfo
 
 
-def build(env: Environment) -> Parts:
+def build(
+    env: Environment, store: BrokerStore, clients: Clients | None, *, state_lags: bool
+) -> Parts:
     """Create the parts of a broker, and recover what the store knows better than their files.
 
     The order matters:
@@ -114,27 +109,47 @@ def build(env: Environment) -> Parts:
     8. Ordered pops are loaded last, because each is valid only at the final offset of its group.
 
     Nothing here awaits: a request cannot arrive before all handlers exist.
+
+    A slave only loads the files. They are copies of its master's, which may be newer than the log.
+    Everything else follows when it becomes a master.
+
+    Args:
+        env: Settings, files and addresses.
+        store: The open store.
+        clients: The connected clients of the same broker in another role, None if there are none.
+        state_lags: Whether the files may be older than the log: after an unclean stop, and at a
+            promotion.
     """
-    store, system, now_ms = env.store, env.system, env.system.clock.now_ms
-    topics = _recovered_topics(env)
+    is_slave = store.config.role is BrokerRole.SLAVE
+    system, now_ms = env.system, env.system.clock.now_ms
+    topics = TopicTable(
+        env.file(TOPICS_JSON), env.live, store.config.delay_levels.max_level, now_ms
+    )
+    topics.has_light_queues = store.has_light_queues
+    if not is_slave and (state_lags or TOPICS_JSON in store.missing_config):
+        pending = pending_destinations(store, topics.version.timestamp)
+        topics.recover(store.queue_pairs(), store.newest_time, pending)
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics)
-    overshoot = overshoot_in(store, unsupported.unread_topics(system.files, env.folder))
-    overruns = offsets.set_back(overshoot)
-    state = _state(env, topics, groups, offsets)
-    schedule = Schedule(env.flushed_file(DELAY_OFFSETS), store, store.config.delay_levels, now_ms)
-    overruns += schedule.set_back(overshoot)
+    state = _state(env, store, topics, groups, offsets, clients)
+    delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
+    schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
-    transactions.load()
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms)
-    checkpoints.load()
-    if not store.recovery.clean:
-        groups.recover(checkpoints.pops())
-    java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
+    overshoot = overshoot_in(store, unsupported.unread_topics(system.files, env.folder))
+    overruns: list[Overrun] = []
+    if not is_slave:
+        overruns = offsets.set_back(overshoot) + schedule.set_back(overshoot)
+        transactions.load()
+        checkpoints.load(state_lags=state_lags)
+        if state_lags:
+            groups.recover(checkpoints.pops())
+        java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
     orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
-    log_overruns(overruns + orders.set_back(overshoot))
+    if not is_slave:
+        log_overruns(overruns + orders.set_back(overshoot))
     timers = count_waiting(store, system.files, env.folder, topics.revive)
     registration = RegistrationService(env.live, env.address, topics.offered, env.name_server)
     return Parts(
@@ -152,22 +167,20 @@ def build(env: Environment) -> Parts:
     )
 
 
-def _recovered_topics(env: Environment) -> TopicTable:
-    store = env.store
-    max_level = store.config.delay_levels.max_level
-    topics = TopicTable(env.file(TOPICS_JSON), env.live, max_level, env.system.clock.now_ms)
-    topics.has_light_queues = store.has_light_queues
-    if not store.recovery.clean or TOPICS_JSON in store.missing_config:
-        pending = pending_destinations(store, topics.version.timestamp)
-        topics.recover(store.queue_pairs(), store.newest_time, pending)
-    return topics
-
-
 def _state(
-    env: Environment, topics: TopicTable, groups: GroupTable, offsets: OffsetTable
+    env: Environment,
+    store: BrokerStore,
+    topics: TopicTable,
+    groups: GroupTable,
+    offsets: OffsetTable,
+    clients: Clients | None,
 ) -> BrokerState:
-    store, live = env.store, env.live
+    live = env.live
     loop = asyncio.get_running_loop()
+    if clients is None:
+        clients = Clients(topics, groups, loop.time, live)
+    else:
+        clients.serve(topics, groups)
     return BrokerState(
         live,
         store,
@@ -176,7 +189,7 @@ def _state(
         topics,
         groups,
         offsets,
-        Clients(topics, groups, loop.time, live),
+        clients,
         MessageSelector(store, live),
         LongPolling(store, loop),
         Traffic(store, loop.time),

@@ -135,13 +135,7 @@ class RemotingServer:
         for connection in self.connections:
             connection.hold("the server is stopping")
         deadline = asyncio.get_running_loop().time() + grace_s
-        while (self._urgent or self._ordinary or self._tasks) and (
-            asyncio.get_running_loop().time() < deadline
-        ):
-            await asyncio.sleep(0.005)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.drain(grace_s)
         for connection in list(self.connections):
             connection.close()
         for listener in self._listeners:
@@ -150,6 +144,20 @@ class RemotingServer:
             await asyncio.sleep(0.005)
         for connection in list(self.connections):
             connection.abort()
+
+    async def drain(self, grace_s: float = 3.0) -> None:
+        """Wait until all requests are answered that have arrived; connections stay open.
+
+        A request that takes longer than ``grace_s`` is cancelled.
+        """
+        deadline = asyncio.get_running_loop().time() + grace_s
+        while (self._urgent or self._ordinary or self._tasks) and (
+            asyncio.get_running_loop().time() < deadline
+        ):
+            await asyncio.sleep(0.005)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- connections --------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class Parts:
         self.reviving = ReviveService(self.store, self.topics, self.groups, self.points, now_ms)
         self.topics.put([TopicConfig("T", 4, 4)])
         self.groups.require("G")
-        self.points.load()
+        self.points.load(state_lags=not self.store.recovery.clean)
 
     def put(self, count: int) -> None:
         for n in range(count):

@@ -275,20 +275,24 @@ class PopCheckpoints:
 
     # -- start --------------------------------------------------------------------------------
 
-    def load(self) -> None:
-        """Read the open checkpoints at the start, and advance offsets that were not saved."""
+    def load(self, *, state_lags: bool) -> None:
+        """Read the open checkpoints at the start.
+
+        With ``state_lags``, the saved offsets may be older than the log, so they are advanced by
+        the pops that the log has.
+        """
         for queue in range(self.queues):
             done = self._offsets.get(REVIVE_GROUP, self._topics.revive, queue)
             first = self._store.min_offset(self._topics.revive, queue)
-            self._read(queue, max((-1 if done is None else done) + 1, first))
+            self._read(queue, max((-1 if done is None else done) + 1, first), state_lags)
         self.clock_set_back()  # this may have happened while the broker was stopped
 
-    def _read(self, queue: int, offset: int) -> None:
+    def _read(self, queue: int, offset: int, state_lags: bool) -> None:
         self._last[queue] = offset - 1
         seen = self._offsets.get(SEEN, self._topics.revive, queue)
         # Not for files of a Java broker: its offsets may be newer than its records of pops, and
         # its groups may have been reset.
-        catches_up = self._offsets.is_ours and not self._store.recovery.clean
+        catches_up = self._offsets.is_ours and state_lags
         for record in internal_records(self._store, self._topics.revive, queue, offset):
             entry = self._decode(record, queue)
             if isinstance(entry, PopCheckpoint):

@@ -108,6 +108,10 @@ class Clients:
             RequestCode.CHECK_CLIENT_CONFIG: self._check,
         }
 
+    def serve(self, topics: TopicTable, groups: GroupTable) -> None:
+        """Use other tables from now on: the broker has changed its role."""
+        self._topics, self._groups = topics, groups
+
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return the subscription of a group's consumers to a topic, None if there is none."""
         consumers = self.consumers.get(group)

@@ -115,6 +115,12 @@ class LongPolling:
         for held in list(self._by_connection.get(connection, ())):
             self._drop(held)
 
+    def release(self) -> None:
+        """Answer all requests now, as if their time were over."""
+        for waiting in list(self._by_connection.values()):
+            for held in list(waiting):
+                self._time_out(held)
+
     def stop(self) -> None:
         """Drop all requests and cancel all timers."""
         for connection in list(self._by_connection):

@@ -1,0 +1,226 @@
+"""A broker's time in one role: its open store, the parts recovered from it, and their services.
+
+A change of role ends one term and begins another. The store is closed and opened again, so a
+promoted replica is recovered by the same code as a master that starts: its queues are numbered on,
+and its open transactions, pops and delays are loaded from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from firetrail.broker.parts import Environment, Parts, build, handlers_of
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.takeover import unsupported
+from firetrail.format.names import CONFIG
+from firetrail.remoting.handlers import Handler
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.lifecycle.inventory import CONFIG_FILES
+
+STOP_S = 2.0
+"""How long a stop may spend on dispatching queues and index. Service managers give a process little
+time to stop, and the next start can derive what is left."""
+SWEEP_S = 10.0
+"""Pause between two searches for expired clients and locks."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TermPlan:
+    """What a term is opened with.
+
+    Attributes:
+        env: Settings, files and addresses of the broker.
+        store: Settings of the store; its role is the role of the term.
+        conf: The file that changed settings are written to, None to keep them in memory.
+        ignored: Unsupported features of a Java broker's folder that are accepted.
+        promoted: Whether the broker was a slave before, so that what it copied of the master's
+            tables may be older than the log.
+    """
+
+    env: Environment
+    store: StoreConfig
+    conf: Path | None
+    ignored: Collection[str]
+    promoted: bool = False
+
+
+class Term:
+    """A broker in one role.
+
+    :meth:`open` recovers the parts without awaiting anything; :meth:`start` starts their services.
+
+    Attributes:
+        plan: What the term was opened with.
+        store: The open store.
+        parts: The parts that were recovered from it.
+        handlers: The handlers of their requests, by request code.
+    """
+
+    store: BrokerStore
+    parts: Parts
+    handlers: dict[int, Handler]
+
+    def __init__(self, plan: TermPlan, drain: Callable[[], Awaitable[None]]) -> None:
+        """Prepare a term.
+
+        Args:
+            plan: What to open it with.
+            drain: Waits until no request is handled any more. The term calls it at its end, before
+                the tables that requests change are saved.
+        """
+        self.plan = plan
+        self._drain = drain
+        self._tasks: list[asyncio.Task[None]] = []
+        self._resources = AsyncExitStack()
+
+    @property
+    def is_slave(self) -> bool:
+        """Whether the broker follows a master in this term."""
+        return self.plan.store.role is BrokerRole.SLAVE
+
+    def open(self, clients: Clients | None = None) -> None:
+        """Open the store and recover the parts; close everything again if that fails.
+
+        Args:
+            clients: The connected clients of the term before. Default: none.
+
+        Raises:
+            OSError: A file cannot be read.
+            StoreError: The store cannot be opened.
+            UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
+        """
+        env = self.plan.env
+        refused = unsupported.refused_files(env.system.files, env.folder)
+        unsupported.check(refused, self.plan.ignored)
+        self.store = BrokerStore.open(env.folder, self.plan.store, system=env.system)
+        try:
+            self._log_missing_files()
+            state_lags = self.plan.promoted or not self.store.recovery.clean
+            self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
+            self._log_unsupported()
+            self.handlers = handlers_of(parts, self.plan.conf)
+        except BaseException:
+            self.store.close(STOP_S)
+            raise
+        stack = self._resources
+        stack.callback(self.store.close, STOP_S)
+        stack.callback(parts.state.traffic.stop)
+        # They stop and save in reverse order: services first, then the tables they change.
+        for part in (
+            parts.state.groups,
+            parts.state.topics,
+            parts.assignment,
+            parts.state.offsets,
+            parts.schedule,
+            parts.orders,
+            parts.revive,
+        ):
+            stack.push_async_callback(part.stop)
+
+    async def start(self) -> None:
+        """Register the broker and start the services of its role.
+
+        If this fails, :meth:`end` closes what was opened.
+        """
+        parts, stack = self.parts, self._resources
+        stack.push_async_callback(self._drain)
+        await parts.registration.start()
+        stack.push_async_callback(parts.registration.stop)
+        stack.callback(parts.state.long_polling.stop)
+        parts.state.topics.on_change = parts.registration.changed
+        if not self.is_slave:
+            parts.schedule.start()
+            parts.revive.start()
+        stack.push_async_callback(self._stop_tasks)
+        self._start_tasks()
+
+    async def end(self) -> None:
+        """Stop the services, wait for the requests in progress, save everything, close the store.
+
+        Raises:
+            OSError: A file cannot be saved.
+            StoreError: The store cannot be closed cleanly.
+        """
+        await self._resources.aclose()
+
+    def _log_missing_files(self) -> None:
+        """Warn about missing files of the broker that nothing but a backup can restore."""
+        for name in self.store.missing_config:
+            path = self.plan.env.folder / CONFIG / name
+            if not path.with_name(f"{name}.bak").exists():  # if it does, loading it is logged
+                _log.warning(
+                    "%s is missing, and there is no %s.bak: %s; to restore the previous state, "
+                    "stop the broker and copy the file back from a backup",
+                    path,
+                    name,
+                    CONFIG_FILES[name],
+                )
+
+    def _log_unsupported(self) -> None:
+        """Warn about data of a Java broker in the folder that this broker does not use."""
+        env, parts = self.plan.env, self.parts
+        topics = parts.state.topics.content().topic_config_table.values()
+        for remark in unsupported.remarks(env.system.files, env.folder, topics):
+            _log.warning("found in %s: %s", env.folder, remark)
+        if parts.timers.count:
+            _log.warning("found in %s: %s", env.folder, parts.timers)
+
+    # -- periodic tasks -----------------------------------------------------------------------
+
+    def _start_tasks(self) -> None:
+        loop = asyncio.get_running_loop()
+        works = [self._save_regularly(), self._sweep_regularly()]
+        if not self.is_slave:
+            works += [self._save_delays_regularly(), self._check_regularly()]
+        self._tasks = [loop.create_task(work) for work in works]
+
+    async def _stop_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _save_regularly(self) -> None:
+        parts, live = self.parts, self.plan.env.live
+        while True:
+            await asyncio.sleep(live.current.offsets_interval_ms / 1000)
+            try:
+                parts.state.offsets.saver.save_changes()
+                parts.orders.saver.save_changes()
+            except Exception:
+                _log.exception("consumer offsets could not be saved; will retry")
+
+    async def _save_delays_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.plan.env.live.current.delay_interval_ms / 1000)
+            try:
+                self.parts.schedule.saver.save_changes()
+            except Exception:
+                _log.exception("offsets of delayed messages could not be saved; will retry")
+
+    async def _sweep_regularly(self) -> None:
+        parts = self.parts
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                parts.state.clients.expire()
+                parts.locks.expire()
+                parts.runtime.sample()
+                await asyncio.to_thread(parts.state.traffic.sample)
+            except Exception:
+                _log.exception("client expiry and statistics sampling failed; will retry")
+
+    async def _check_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(self.plan.env.live.current.transaction_check_interval_ms / 1000)
+            try:
+                await self.parts.transactions.check()
+            except Exception:
+                _log.exception("half messages could not be checked; will retry")

@@ -1,0 +1,101 @@
+"""A running broker changes its role: its clients stay connected and nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.client.clusters import until
+
+from firetrail.broker.term import Term
+from firetrail.errors import ConfigError, StoreError
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.store.config import BrokerRole
+
+MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE
+
+
+async def test_a_broker_changes_its_role_back_and_forth(talk: Talk) -> None:
+    await talk.send("T1", b"one")
+    await talk.broker.become(SLAVE, 1)
+    assert talk.broker.store.config.role is SLAVE
+    assert talk.broker.config.broker_id == 1
+    assert (await talk.send("T1", b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    await talk.broker.become(MASTER, 0)
+    assert (await talk.send("T1", b"two")).code == ResponseCode.SUCCESS
+    assert [record.body for record in await talk.pull_until("T1", 2)] == [b"one", b"two"]
+
+
+async def test_state_survives_a_change_of_role(talk: Talk) -> None:
+    await talk.send("T1")
+    await talk.pull_until("T1", 1)
+    await talk.commit(1)
+    await talk.broker.become(SLAVE, 1)
+    await talk.broker.become(MASTER, 0)
+    assert await talk.committed() == 1
+    assert talk.broker.topics.get("T1") is not None
+
+
+async def test_clients_are_known_after_a_change_of_role(talk: Talk) -> None:
+    await talk.beat("CG")
+    await talk.broker.become(SLAVE, 1)
+    assert "CG" in talk.broker.clients.consumers
+    await talk.broker.become(MASTER, 0)
+    answer = await talk.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="CG")
+    assert answer.code == ResponseCode.SUCCESS
+
+
+async def test_a_held_pull_is_answered_at_a_change_of_role(talk: Talk) -> None:
+    await talk.send("T1")
+    await talk.pull_until("T1", 1)
+    held = asyncio.ensure_future(talk.pull("T1", 1, sysFlag=SUSPEND | SUBSCRIPTION))
+    await until(lambda: talk.broker._parts.state.long_polling._held)
+    await talk.broker.become(SLAVE, 1)
+    assert (await held).code == ResponseCode.PULL_NOT_FOUND
+
+
+async def test_a_master_needs_id_0(talk: Talk) -> None:
+    with pytest.raises(ConfigError, match="brokerId"):
+        await talk.broker.become(MASTER, 1)
+    assert (await talk.send("T1")).code == ResponseCode.SUCCESS
+
+
+async def test_a_broker_that_cannot_change_continues_in_its_role(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = Term.open
+
+    def fail_once(self: Term, *args: object) -> None:
+        monkeypatch.setattr(Term, "open", opened)
+        raise StoreError("the store cannot be opened")
+
+    monkeypatch.setattr(Term, "open", fail_once)
+    with pytest.raises(StoreError):
+        await talk.broker.become(SLAVE, 1)
+    assert talk.broker.config.broker_id == 0
+    assert (await talk.send("T1")).code == ResponseCode.SUCCESS
+
+
+async def test_requests_during_a_change_are_refused_and_may_be_retried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with talking() as talk:
+        await talk.send("T1")
+        has_ended, may_begin = asyncio.Event(), asyncio.Event()
+        end = Term.end
+
+        async def end_and_wait(self: Term) -> None:
+            await end(self)
+            has_ended.set()
+            await may_begin.wait()
+
+        monkeypatch.setattr(Term, "end", end_and_wait)
+        change = asyncio.ensure_future(talk.broker.become(SLAVE, 1))
+        await has_ended.wait()
+        monkeypatch.setattr(Term, "end", end)
+        refused = await talk.send("T1")
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "changing its role" in (refused.remark or "")
+        may_begin.set()
+        await change
