@@ -44,7 +44,17 @@ LAYERS[""] = {"format", "system", "store"}
 # The rooms of the store and its modules beside them, from the top down: each one may import those
 # below it. Drafts are below the engine, which makes them, and the calls that append are above it.
 STORE_ROOMS = (
-    *("repair", "bulk", "broker_store", "store", "put.writer", "status", "engine", "put.draft"),
+    *(
+        "repair",
+        "bulk",
+        "broker_store",
+        "log_copy",
+        "store",
+        "put.writer",
+        "status",
+        "engine",
+        "put.draft",
+    ),
     *("inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log", "queues"),
     *(
         "live_config",

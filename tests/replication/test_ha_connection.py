@@ -16,7 +16,7 @@ from firetrail import FlushMode, Message
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.frames import encode_report
 from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_service import HALimits, HAService
+from firetrail.replication.ha_service import HALimits, HAService, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.waiters import ThreadWaiter
@@ -33,7 +33,7 @@ class Master:
     def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
-        self.service = HAService(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock)
+        self.service = HAService(HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock))
         self.service.start("127.0.0.1", 0)
 
     @property

@@ -47,6 +47,23 @@ class HALimits:
     silence_s: float = 20.0
 
 
+@dataclass(frozen=True, slots=True)
+class HASource:
+    """What replicas are served from.
+
+    Attributes:
+        log: The log to send.
+        acks: Where the confirmations of replicas are noted.
+        limits: The settings of the port.
+        clock: The time.
+    """
+
+    log: CommitLog
+    acks: ReplicaAcks
+    limits: HALimits
+    clock: Clock
+
+
 class HAConnection:
     """One replica."""
 
@@ -54,22 +71,20 @@ class HAConnection:
         self,
         connection: socket.socket,
         address: str,
-        log: CommitLog,
-        acks: ReplicaAcks,
-        limits: HALimits,
-        clock: Clock,
+        source: HASource,
         on_closed: Callable[[HAConnection], None],
     ) -> None:
         self.address = address
         self._socket = connection
-        self._log = log
-        self._acks = acks
-        self._limits = limits
-        self._clock = clock
+        self._log, self._acks = source.log, source.acks
+        self._limits = limits = source.limits
+        self._clock = clock = source.clock
         self._on_closed = on_closed
         self._wake = threading.Event()
         self._closing = threading.Lock()  # taken once, by the thread that closes the connection
-        self.session = MasterSession(log, limits.batch_size, limits.heartbeat_s, clock.monotonic())
+        self.session = MasterSession(
+            source.log, limits.batch_size, limits.heartbeat_s, clock.monotonic()
+        )
         connection.settimeout(limits.silence_s)
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
@@ -162,19 +177,8 @@ class HAConnection:
 class HAService:
     """Listens on the HA port and serves the replicas that connect."""
 
-    def __init__(self, log: CommitLog, acks: ReplicaAcks, limits: HALimits, clock: Clock) -> None:
-        """Prepare the service.
-
-        Args:
-            log: The log to send.
-            acks: Where the confirmations of replicas are noted.
-            limits: The settings of the port.
-            clock: The time.
-        """
-        self._log = log
-        self._acks = acks
-        self._limits = limits
-        self._clock = clock
+    def __init__(self, source: HASource) -> None:
+        self._source = source
         self._guard = threading.Lock()
         self._connections: list[HAConnection] = []
         self._listener: socket.socket | None = None
@@ -195,7 +199,7 @@ class HAService:
         """Listen on an address; port 0 picks a free one. Raises OSError if it is in use."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-        self._acks.on_waiting = self.wake
+        self._source.acks.on_waiting = self.wake
         self._thread.start()
 
     def wake(self) -> None:
@@ -236,9 +240,7 @@ class HAService:
                 )
                 connection.close()
                 return
-            replica = HAConnection(
-                connection, address, self._log, self._acks, self._limits, self._clock, self._closed
-            )
+            replica = HAConnection(connection, address, self._source, self._closed)
             self._connections = [*self._connections, replica]
         _log.info("replica %s has connected", address)
         replica.start()
