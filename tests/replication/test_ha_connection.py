@@ -19,7 +19,7 @@ from firetrail.replication.ha_client import HAClient
 from firetrail.replication.ha_service import HALimits, HAService, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
-from firetrail.store.log.waiters import ThreadWaiter
+from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.system import SYSTEM
 
 MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)

@@ -19,9 +19,9 @@ from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.live_config import check_changes
 from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.store.log.waiters import ThreadWaiter
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.put.draft import Batch
 from firetrail.store.reader import TIME_MAX, QueryResult

@@ -6,7 +6,7 @@ from firetrail.errors import StoreReadOnlyError
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.gate import Closure
-from firetrail.store.log.waiters import ThreadWaiter
+from firetrail.store.log.flusher import ThreadWaiter
 
 
 class LogCopy:

@@ -31,8 +31,8 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.damage import READ_REMEDY
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
+from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_offset
-from firetrail.store.log.waiters import ThreadWaiter
 from firetrail.store.put.writer import Writer
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult

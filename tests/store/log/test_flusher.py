@@ -11,7 +11,7 @@ from tests.store.conftest import OpenStore
 
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError, StoreClosedError, StoreReadOnlyError
-from firetrail.store.log.waiters import LoopWaiter, ThreadWaiter
+from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
 
 SYNC = {"flush": FlushMode.SYNC}
 LOG = "commitlog"

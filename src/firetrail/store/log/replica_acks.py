@@ -9,7 +9,7 @@ from firetrail.format.names import OFFSET_MAX
 from firetrail.settings.table import Live
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.log.waiters import Waiter, Waiters
+from firetrail.store.log.flusher import Waiter, Waiters
 
 
 class ReplicaAcks:

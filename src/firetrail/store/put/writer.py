@@ -20,9 +20,8 @@ from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import Busy
-from firetrail.store.log.flusher import LogFlusher
+from firetrail.store.log.flusher import LogFlusher, LoopWaiter, ThreadWaiter
 from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.store.log.waiters import LoopWaiter, ThreadWaiter
 from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.results import PutResult, PutStatus
