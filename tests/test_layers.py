@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 PACKAGE = Path(__file__).parent.parent / "src" / "firetrail"
 
 # Modules that every layer may import.
@@ -41,32 +43,22 @@ LAYERS["__main__"] = {"cli"}
 # The package itself offers the embedded store: `from firetrail import Store`.
 LAYERS[""] = {"format", "system", "store"}
 
-# The rooms of the store and its modules beside them, from the top down: each one may import those
-# below it. Drafts are below the engine, which makes them, and the calls that append are above it.
-STORE_ROOMS = (
-    *(
-        "repair",
-        "bulk",
-        "broker_store",
-        "log_copy",
-        "store",
-        "put.writer",
-        "status",
-        "engine",
-        "put.draft",
+# The rooms of a layer, which are its folders and the modules beside them, from the top down: each
+# one may import those below it. `put` of the store has two places: drafts are below the engine,
+# which makes them, and the calls that append are above it.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "store": (
+        *("repair", "bulk", "broker_store", "log_copy", "store", "put.writer", "status", "engine"),
+        *("put.draft", "inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log"),
+        *("queues", "live_config", "config", "config_rules", "config_groups", "stats", "results"),
+        *("problems", "kernels"),
     ),
-    *("inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log", "queues"),
-    *(
-        "live_config",
-        "config",
-        "config_rules",
-        "config_groups",
-        "stats",
-        "results",
-        "problems",
-        "kernels",
+    "broker": (
+        *("background", "broker", "term", "parts", "admin", "takeover", "pop", "processors"),
+        *("transactions", "broker_state", "services", "filter", "stored", "state", "config"),
+        "unsupported",
     ),
-)
+}
 
 # `format` is bytes and nothing else.
 IO_AND_CLOCK = {"asyncio", "fcntl", "io", "mmap", "os", "pathlib", "select", "shutil"}
@@ -194,28 +186,32 @@ def test_the_pipeline_reads_and_writes_places_behind_one_interface() -> None:
     assert not violations(rooms, is_below)
 
 
-def parts_in_store(path: Path) -> list[str]:
-    return list(path.relative_to(PACKAGE / "store").with_suffix("").parts)
+def room_of(layer: str, names: list[str]) -> str:
+    """Return the room of a module, whose dotted name within the layer is given in parts."""
+    whole = ".".join(names[:2])
+    return whole if whole in ROOMS[layer] else names[0]
 
 
-def store_room(names: list[str]) -> str:
-    """Return the room of a module, whose dotted name within the store is given in parts."""
-    return ".".join(names[:2]) if names[0] == "put" else names[0]
+def own_room(path: Path) -> str:
+    layer = layer_of(path)
+    return room_of(layer, list(path.relative_to(PACKAGE / layer).with_suffix("").parts))
 
 
 def is_lower_room(path: Path, name: list[str]) -> bool:
-    """Return whether a module of the store imports its own room, a lower one, or another layer."""
-    if name[:2] != ["firetrail", "store"]:
+    """Return whether a module imports its own room, a lower one, or another layer."""
+    layer = layer_of(path)
+    if name[:2] != ["firetrail", layer]:
         return True
-    own = store_room(parts_in_store(path))
-    return STORE_ROOMS.index(own) <= STORE_ROOMS.index(store_room(name[2:]))
+    rooms = ROOMS[layer]
+    return rooms.index(own_room(path)) <= rooms.index(room_of(layer, name[2:]))
 
 
-def test_the_rooms_of_the_store_have_an_order() -> None:
-    rooms = [path for path in modules("store") if path.name != "__init__.py"]
-    found = {store_room(parts_in_store(path)) for path in rooms}
-    assert found == set(STORE_ROOMS), "give each room its place in STORE_ROOMS of this test"
-    assert not violations(rooms, is_lower_room)
+@pytest.mark.parametrize("layer", ROOMS)
+def test_the_rooms_of_a_layer_have_an_order(layer: str) -> None:
+    paths = [path for path in modules(layer) if path.name != "__init__.py"]
+    unlisted = {own_room(path) for path in paths} ^ set(ROOMS[layer])
+    assert not unlisted, "give each room its place in ROOMS of this test"
+    assert not violations(paths, is_lower_room)
 
 
 def test_an_import_of_a_higher_room_is_found() -> None:
@@ -225,3 +221,6 @@ def test_an_import_of_a_higher_room_is_found() -> None:
     engine = PACKAGE / "store" / "engine.py"
     assert not is_lower_room(engine, ["firetrail", "store", "put", "writer", "Writer"])
     assert is_lower_room(engine, ["firetrail", "store", "put", "draft", "Drafter"])
+    clients = PACKAGE / "broker" / "services" / "clients.py"
+    assert not is_lower_room(clients, ["firetrail", "broker", "broker_state", "BrokerState"])
+    assert is_lower_room(clients, ["firetrail", "broker", "state", "groups", "GroupTable"])

@@ -25,9 +25,9 @@ from tests.torture.syncing import check_failed_sync
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.services.schedule import Schedule
-from firetrail.broker.services.transactions import Transactions
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
+from firetrail.broker.transactions.transactions import Transactions
 from firetrail.cli.main import main
 from firetrail.remoting.bodies import ConsumerOffsets
 from firetrail.store.broker_store import BrokerStore

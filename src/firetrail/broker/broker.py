@@ -78,7 +78,7 @@ class Broker:
             conf: The file that the settings come from. Changes that administrators make at run time
                 are written to it. Default: such changes are lost when the broker stops.
             ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
-                keep the broker from starting (:mod:`firetrail.broker.takeover.unsupported`).
+                keep the broker from starting (:mod:`firetrail.broker.unsupported`).
                 Default: none.
             system: Files and clock to use; tests replace them. Default: those of the machine.
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from firetrail.broker.takeover.unsupported import Unsupported, refused_settings
+from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN

@@ -33,7 +33,6 @@ from firetrail.broker.services.queue_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.services.transactions import Transactions
 from firetrail.broker.state.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
@@ -41,8 +40,10 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.overruns import Overrun, log_overruns, overshoot_in
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import pending_destinations
-from firetrail.broker.takeover import java_timer, unsupported
+from firetrail.broker.takeover import java_timer
 from firetrail.broker.takeover.waiting_timers import WaitingTimers, count_waiting
+from firetrail.broker.transactions.transactions import Transactions
+from firetrail.broker.unsupported import unread_topics
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import request_name
@@ -138,7 +139,7 @@ def build(
     schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms)
-    overshoot = overshoot_in(store, unsupported.unread_topics(system.files, env.folder))
+    overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
     overruns: list[Overrun] = []
     if not is_slave:
         overruns = offsets.set_back(overshoot) + schedule.set_back(overshoot)

@@ -14,9 +14,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from firetrail.broker import unsupported
 from firetrail.broker.parts import Environment, Parts, build, handlers_of
 from firetrail.broker.services.clients import Clients
-from firetrail.broker.takeover import unsupported
+from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
 from firetrail.store.broker_store import BrokerStore
@@ -168,7 +169,7 @@ class Term:
         """Warn about data of a Java broker in the folder that this broker does not use."""
         env, parts = self.plan.env, self.parts
         topics = parts.state.topics.content().topic_config_table.values()
-        for remark in unsupported.remarks(env.system.files, env.folder, topics):
+        for remark in unused_data.remarks(env.system.files, env.folder, topics):
             _log.warning("found in %s: %s", env.folder, remark)
         if parts.timers.count:
             _log.warning("found in %s: %s", env.folder, parts.timers)

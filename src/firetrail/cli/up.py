@@ -9,9 +9,9 @@ from contextlib import ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 
+from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import LoadedBroker, load_entries
-from firetrail.broker.takeover import unsupported
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser

@@ -16,6 +16,8 @@ from firetrail.errors import ProtocolError
 from firetrail.remoting.bodies import RequestMode
 from firetrail.remoting.body import Body, named
 
+CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
+"""The tags of the messages that store a checkpoint, an acknowledgement, and several of them."""
 COUNT_MAX = 256
 """The most messages of a pop, also if a checkpoint contains a higher number."""
 

@@ -30,7 +30,7 @@ from firetrail.format.properties import TIMER_DELIVER_MS
 from firetrail.format.record import Record
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Answer
-from firetrail.remoting.pop_bodies import AckBody, CheckpointBody
+from firetrail.remoting.pop_bodies import ACK, ACKS, CHECKPOINT, AckBody, CheckpointBody
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult
 
@@ -40,8 +40,6 @@ SEEN = "CID_RMQ_SYS_FIRETRAIL_POPS"
 
 A start advances the group offsets by the later pops, because the log is newer than the file.
 """
-CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
-"""The tags of the three kinds of messages."""
 OPEN_MAX = 200_000
 """Maximum number of open pops; each takes about half a KiB of memory."""
 CLOSED_MAX = 10_000

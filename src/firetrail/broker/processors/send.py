@@ -14,9 +14,9 @@ from random import randrange
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
-from firetrail.broker.services.transactions import Transactions
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
+from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.hosts import Host, parse_host
 from firetrail.format.ids import encode_message_id

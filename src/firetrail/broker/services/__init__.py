@@ -1,1 +1,1 @@
-"""Services that run beside the processors: long polling, delays, transactions, registration."""
+"""Services that run beside the processors: long polling, delays, clients, registration."""

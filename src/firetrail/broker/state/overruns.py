@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from firetrail.broker.state.config_file import ORDERS, change_file
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.state.topics import REVIVE_PREFIX
-from firetrail.broker.takeover.unsupported import unread_topics
+from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.remoting.bodies import DelayOffsets

@@ -90,7 +90,7 @@ class TestProducersThatAreAway:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
     ) -> None:
         """A half message far back is stored again as the same transaction, uncounted."""
-        monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 2)
+        monkeypatch.setattr("firetrail.broker.transactions.transactions.FAR_BACK", 2)
         async with talking(tmp_path, config=IMPATIENT) as talk:
             first = await begin(talk)
             for number in range(2, 5):
@@ -120,7 +120,7 @@ class TestProducersThatAreAway:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Copies follow each other, which must not cause further copies."""
-        monkeypatch.setattr("firetrail.broker.services.transactions.FAR_BACK", 6)
+        monkeypatch.setattr("firetrail.broker.transactions.transactions.FAR_BACK", 6)
 
         async with talking(config=IMPATIENT) as talk:
             for number in range(12):

@@ -8,20 +8,16 @@ feature, unless the user names it to be ignored. The others are logged at the st
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.broker.state.attributes import unsupported_value
 from firetrail.errors import UnsupportedError
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import BATCH_CONSUME_QUEUE, COMMIT_LOG, CONFIG, CONSUME_QUEUE
-from firetrail.remoting.bodies import TopicConfig
 from firetrail.system import Files
-from firetrail.text import some_of
 
 FLAG = "--ignore-unsupported"
-COMPACTION = "compaction"
 _ON = ("true",)
 _REPLICATES = "messages are not replicated: they are lost with this machine"
 _LETS_IN = (
@@ -115,24 +111,3 @@ def check(found: Iterable[Unsupported], ignored: Collection[str]) -> None:
             each.name,
             each.meaning,
         )
-
-
-def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator[str]:
-    """Yield remarks about other unsupported data in the folder of a Java broker."""
-    names = set(files.names(root))
-    closed: dict[str, list[str]] = {}
-    for topic in topics:
-        if value := unsupported_value(topic.attributes or {}):
-            closed.setdefault(value, []).append(topic.topic_name)
-    for value, owners in sorted(closed.items()):
-        yield f"topics with {value} ({some_of(sorted(owners))}): sends to them are refused"
-    if set(files.names(root / COMPACTION)) - {"position-checkpoint"}:  # RocketMQ creates that one
-        yield f"{COMPACTION}/: compacted topics of RocketMQ are neither read nor changed"
-    if BATCH_CONSUME_QUEUE in names:
-        yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are neither read nor changed"
-    if "consumequeue_ext" in names:
-        yield "consumequeue_ext/: extended units are not used; messages are filtered without them"
-    if "kvStore" in names:
-        yield "kvStore/: pops that RocketMQ keeps in RocksDB are not read; they are redelivered"
-    if names & {"epochFileCheckpoint", "brokerIdentity"}:
-        yield "epochFileCheckpoint: the broker belonged to a controller; Firetrail has none"

@@ -18,7 +18,9 @@ from collections.abc import Coroutine, Iterator
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
-from firetrail.broker.services.half_messages import (
+from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.broker.stored import internal_records
+from firetrail.broker.transactions.half_messages import (
     QUEUE,
     Half,
     Identity,
@@ -29,8 +31,6 @@ from firetrail.broker.services.half_messages import (
     half_at,
     identity_of,
 )
-from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
-from firetrail.broker.stored import internal_records
 from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.ids import decode_message_id, encode_message_id
