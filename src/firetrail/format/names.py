@@ -2,7 +2,8 @@
 
 ::
 
-    abort  checkpoint  lock  firetrail.watermark  firetrail.inventory  firetrail.sink
+    abort  checkpoint  lock  epochFileCheckpoint
+    firetrail.watermark  firetrail.inventory  firetrail.sink
     firetrail.archived.<lake id>
     firetrail.replayed.<replay id>
     commitlog/00000000000000000000              start offset of the file, 20 digits
@@ -37,6 +38,8 @@ DELAY_OFFSETS = "delayOffset.json"
 CHECKPOINT = "checkpoint"
 ABORT = "abort"
 LOCK = "lock"
+EPOCHS = "epochFileCheckpoint"
+"""Which master wrote which part of the log; brokers that are never replicated have none."""
 WATERMARK = "firetrail.watermark"
 """Firetrail's durable watermark; the Java store ignores unknown files in the store's folder."""
 
