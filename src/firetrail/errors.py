@@ -22,7 +22,8 @@
     │   ├── NotSharedError              a worker does not see the driver's files
     │   └── LakeError                   an archive cannot be written or read as requested
     ├── ReplicationError                a replica cannot follow its master
-    │   └── DivergedError               the logs of two brokers are not the same
+    │   ├── DivergedError               the logs of two brokers are not the same
+    │   └── StuckError                  the master does not send what the replica lacks
     └── StoreError                      a store cannot do what was requested
         ├── NotAStoreError              the folder contains no message store
         ├── StoreLockedError            another process has the store open          retry later
@@ -211,6 +212,10 @@ class ReplicationError(FiretrailError):
 
 class DivergedError(ReplicationError):
     """The logs of master and replica are not the same; following would join two histories."""
+
+
+class StuckError(ReplicationError):
+    """The master no longer has, or does not send, the messages that the replica needs next."""
 
 
 class StoreError(FiretrailError):

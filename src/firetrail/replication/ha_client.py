@@ -40,7 +40,8 @@ class HAClientStatus:
 class HAClient:
     """Follows a master over one connection.
 
-    :meth:`follow` blocks its thread; :meth:`stop` may be called from any other one.
+    :meth:`connect` and :meth:`follow` block their thread; :meth:`stop` and :meth:`close` may be
+    called from any other one.
     """
 
     def __init__(
@@ -73,8 +74,19 @@ class HAClient:
         self._stopping = False
         self.status = HAClientStatus(address)
 
+    def connect(self) -> None:
+        """Open the connection without sending anything, so that the master does not send either.
+
+        Raises:
+            NotReachedError: The master cannot be reached.
+        """
+        connection = self._connect()
+        self._socket = connection
+        if self._stopping:  # checked after the assignment: close() may have run meanwhile
+            connection.close()
+
     def follow(self) -> None:
-        """Connect, and append what the master sends until :meth:`stop` is called.
+        """Append what the master sends until :meth:`stop` is called; connect first if necessary.
 
         Raises:
             NotReachedError: The master cannot be reached, has closed the connection or is silent.
@@ -83,8 +95,10 @@ class HAClient:
             ReplicationError: The master sent damaged bytes.
             StoreError: The replica's store does not accept the records.
         """
-        with self._connect() as connection:
-            self._socket = connection
+        if self._socket is None:
+            self.connect()
+        assert self._socket is not None
+        with self._socket as connection:
             self.status.connected = True
             try:
                 self._follow(connection)
@@ -101,6 +115,12 @@ class HAClient:
         if connection is not None:
             with suppress(OSError):  # it was lost already
                 connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close a connection that is not followed."""
+        self._stopping = True
+        if self._socket is not None:
+            self._socket.close()
 
     def _connect(self) -> socket.socket:
         host, port = split_address(self._address)

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from firetrail.errors import StoreReadOnlyError
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.store.log.records import record_at
+from firetrail.store.log.scan import last_record
+
+
+class LastRecord(NamedTuple):
+    """The last record of a log, with its bytes."""
+
+    offset: int
+    content: bytes
+
+    @property
+    def end(self) -> int:
+        """The physical offset after the record."""
+        return self.offset + len(self.content)
 
 
 class LogCopy:
@@ -15,6 +31,7 @@ class LogCopy:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._log = engine.log
+        self._appended_at = 0  # where the last append began
 
     @property
     def file_size(self) -> int:
@@ -36,6 +53,21 @@ class LogCopy:
         """Whether the log has no file, so that it may begin at any file of the master."""
         return self._log.queue.last is None
 
+    def last_record(self) -> LastRecord | None:
+        """Return the last record, or None if the log has none; nothing may be appended meanwhile.
+
+        It ends before the log does if a BLANK record follows it.
+        """
+        known = max(self._engine.dispatcher.last_record_offset, self._appended_at)
+        for segment in reversed(self._log.queue.segments):
+            offset = last_record(segment, max(known, segment.base), segment.wrote)
+            if offset is not None:
+                content = record_at(self._log.queue, offset)
+                assert content is not None
+                with content:
+                    return LastRecord(offset, bytes(content))
+        return None
+
     def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:
         """Append whole, checked records of one file, and have them dispatched.
 
@@ -50,6 +82,7 @@ class LogCopy:
         """
         self._check_open()
         self._log.append_copied(offset, records, store_time)
+        self._appended_at = offset
         self._appended()
 
     def fill_up_copied(self, offset: int) -> None:

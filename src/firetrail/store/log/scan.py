@@ -56,6 +56,25 @@ def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
     return Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
 
 
+def last_record(segment: Segment, start: int, limit: int) -> int | None:
+    """Return the physical offset of the last record of a segment, or None if it has none.
+
+    Args:
+        segment: The segment.
+        start: A physical offset in it at which a record begins; not after the last one.
+        limit: The position in the segment at which what was written ends.
+    """
+    columns = Columns(ROWS_PER_STEP)
+    at = start - segment.base
+    found = None
+    rows = ROWS_PER_STEP
+    while rows and at < limit:
+        rows, at, _ = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
+        if rows:
+            found = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+    return found
+
+
 def _scan_into_hole(
     segment: Segment, at: int, columns: Columns, check: Check
 ) -> tuple[int, int, Stop]:

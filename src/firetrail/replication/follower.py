@@ -1,0 +1,374 @@
+"""Following a master: check, connect, check again, copy, and try again after a failure.
+
+The checks (:mod:`firetrail.replication.master_check`) are repeated after the connection to the HA
+port is open. If the master restarts afterwards, the connection ends. So no byte is copied from a
+master whose log was not compared with the replica's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from firetrail.errors import (
+    DivergedError,
+    FiretrailError,
+    NotReachedError,
+    ReplicationError,
+    StuckError,
+)
+from firetrail.remoting.client import RemotingClient
+from firetrail.replication.ha_client import HAClient
+from firetrail.replication.master_check import (
+    LogRange,
+    Master,
+    MasterAddress,
+    check_file_size,
+    check_history,
+    check_range,
+)
+from firetrail.store.log_copy import LogCopy
+from firetrail.system import Clock
+
+_log = logging.getLogger(__name__)
+
+
+class FollowerState(Enum):
+    """What a replica is doing."""
+
+    WAITING = "waiting"
+    """No master is known, or the master has no messages yet."""
+    CHECKING = "checking"
+    """The master's log is being compared with the replica's."""
+    FOLLOWING = "following"
+    STUCK = "stuck"
+    """The master does not have, or does not send, what the replica needs next."""
+    DIVERGED = "diverged"
+    """The logs of master and replica are not the same."""
+    FAILED = "failed"
+    """The master cannot be followed for another reason; see the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerSettings:
+    """How a replica follows its master.
+
+    Attributes:
+        heartbeat_s: The most seconds between two reports to the master.
+        silence_s: How long the master may send nothing before the connection is given up.
+        check_s: Pause between two questions for the end of the master's log.
+        retry_s: Pause before the next attempt; doubled after each attempt that fails.
+        retry_max_s: The longest such pause.
+    """
+
+    heartbeat_s: float = 5.0
+    silence_s: float = 20.0
+    check_s: float = 5.0
+    retry_s: float = 0.5
+    retry_max_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerStatus:
+    """How far a replica has come, at one moment.
+
+    Attributes:
+        state: What it is doing.
+        master: The master; None if none is known.
+        own_max: Where the replica's log ends.
+        master_max: Where the master's log ended when that was last seen; -1 if unknown.
+        error: Why the replica does not follow; empty if it does.
+        since_ms: When the state began, in milliseconds since 1970.
+        read_at_ms: When the master last sent something over the HA connection; 0 if never.
+        wrote_at_ms: When the replica last reported; 0 if never.
+        received: Bytes of the log that were received over the current connection.
+    """
+
+    state: FollowerState
+    master: MasterAddress | None
+    own_max: int
+    master_max: int
+    error: str
+    since_ms: int
+    read_at_ms: int = 0
+    wrote_at_ms: int = 0
+    received: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Bytes that the master has and the replica lacks; -1 if unknown."""
+        return -1 if self.master_max < 0 else max(self.master_max - self.own_max, 0)
+
+
+class _Left(Exception):
+    """The master was changed; begin again with the new one."""
+
+
+class Follower:
+    """Keeps the log of a replica equal to its master's, as a service of an event loop."""
+
+    def __init__(
+        self,
+        log: LogCopy,
+        client: RemotingClient,
+        clock: Clock,
+        settings: FollowerSettings | None = None,
+    ) -> None:
+        """Prepare to follow; nothing happens before :meth:`start` and :meth:`follow`.
+
+        Args:
+            log: The log of the replica.
+            client: Sends requests to the master's broker port.
+            clock: The time.
+            settings: Intervals. Default: ``FollowerSettings()``.
+        """
+        self._log = log
+        self._client = client
+        self._clock = clock
+        self._settings = settings or FollowerSettings()
+        self._master: MasterAddress | None = None
+        self._changed = asyncio.Event()  # another master is to be followed
+        self._connection: HAClient | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._master_max = -1
+        self._pause_s = self._settings.retry_s
+        self._state = FollowerState.WAITING
+        self._error = ""
+        self._since_ms = clock.now_ms()
+
+    # -- for the owner ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the service."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Leave the master, and wait until nothing is appended any more."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+        self._task = None
+
+    def follow(self, master: MasterAddress | None) -> None:
+        """Follow this master from now on; the connection to another one is cut at once.
+
+        Args:
+            master: The master, or None to follow nobody.
+        """
+        if master == self._master:
+            return
+        self._master = master
+        self._changed.set()
+        if self._connection is not None:
+            self._connection.stop()
+
+    @property
+    def status(self) -> FollowerStatus:
+        """The status now."""
+        status = FollowerStatus(
+            self._state,
+            self._master,
+            self._log.max_offset,
+            self._master_max,
+            self._error,
+            self._since_ms,
+        )
+        if self._connection is None:
+            return status
+        seen = self._connection.status
+        return replace(
+            status,
+            master_max=max(self._master_max, seen.master_offset),
+            read_at_ms=seen.read_at_ms,
+            wrote_at_ms=seen.wrote_at_ms,
+            received=seen.received,
+        )
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            master = self._master
+            if self._changed.is_set():
+                self._reset()
+            try:
+                if master is None:
+                    self._enter(FollowerState.WAITING, "no master is known")
+                    await self._changed.wait()
+                else:
+                    await self._attempt(Master(self._client, master))
+            except _Left:
+                pass
+            except DivergedError as error:
+                await self._fail(FollowerState.DIVERGED, error)
+            except StuckError as error:
+                await self._fail(FollowerState.STUCK, error)
+            except (FiretrailError, OSError) as error:
+                await self._fail(FollowerState.FAILED, error)
+            except Exception as error:
+                _log.exception("following %s failed; will retry", master)
+                await self._fail(FollowerState.FAILED, error)
+
+    def _reset(self) -> None:
+        """Forget what is known of the master before."""
+        self._changed.clear()
+        self._pause_s = self._settings.retry_s
+        self._master_max = -1
+        self._enter(FollowerState.CHECKING)
+
+    def _enter(self, state: FollowerState, error: str = "") -> None:
+        """Note the state; log it if it is news."""
+        known = (self._state, self._error)
+        self._error = error
+        if state is not self._state:
+            self._state, self._since_ms = state, self._clock.now_ms()
+        if (state, error) == known or state is FollowerState.CHECKING:
+            return
+        broker = self._master.broker if self._master is not None else "none"
+        if state is FollowerState.FOLLOWING:
+            _log.info("following master %s from offset %d", broker, self._log.max_offset)
+        elif state is FollowerState.WAITING:
+            _log.info("master %s: %s", broker, error)
+        else:
+            _log.warning("master %s: the replica is %s: %s", broker, state.value, error)
+
+    async def _fail(self, state: FollowerState, error: Exception) -> None:
+        """Note why the master is not followed, and pause."""
+        if not self._changed.is_set():
+            self._enter(state, str(error) or type(error).__name__)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        pause_s, self._pause_s = (
+            self._pause_s,
+            min(self._pause_s * 2, self._settings.retry_max_s),
+        )
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._changed.wait()
+
+    async def _attempt(self, master: Master) -> None:
+        """Follow a master until the connection fails or another master is to be followed."""
+        config = await master.config()
+        check_file_size(self._log, config)
+        begin, there = await check_history(self._log, master)
+        self._leave_if_changed()
+        self._master_max = there.end
+        if there.end == 0:
+            self._enter(FollowerState.WAITING, "the master has no messages yet")
+            await self._pause()
+            return
+        connection = HAClient(
+            self._log,
+            config.ha,
+            begin,
+            self._clock,
+            heartbeat_s=self._settings.heartbeat_s,
+            silence_s=self._settings.silence_s,
+        )
+        try:
+            await self._connect(connection, master)
+            if (await check_history(self._log, master)).begin != begin:
+                return  # the replica is empty, and the master has just deleted its first file
+            self._leave_if_changed()
+            self._connection = connection
+            await self._copy(connection, master)
+        finally:
+            self._connection = None
+            connection.close()
+
+    async def _connect(self, connection: HAClient, master: Master) -> None:
+        try:
+            await asyncio.to_thread(connection.connect)
+        except NotReachedError as error:
+            if master.address.ha:
+                raise
+            raise NotReachedError(
+                f"{error}. The address comes from brokerIP2 and haListenPort of the master; correct"
+                " them, or set haMasterAddress on the replica"
+            ) from error
+
+    def _leave_if_changed(self) -> None:
+        if self._changed.is_set():
+            raise _Left
+
+    # -- the connection -----------------------------------------------------------------------
+
+    async def _copy(self, connection: HAClient, master: Master) -> None:
+        """Copy in a thread until the connection ends, and check meanwhile that the log grows."""
+        copying = asyncio.ensure_future(_in_thread(connection))
+        watching = asyncio.ensure_future(self._watch(connection, master))
+        try:
+            await asyncio.wait([copying, watching], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            watching.cancel()
+            connection.stop()
+            await asyncio.wait([copying, watching])
+            if connection.status.received:
+                self._pause_s = self._settings.retry_s
+        self._leave_if_changed()
+        copying.result()
+        if not watching.cancelled():
+            watching.result()
+
+    async def _watch(self, connection: HAClient, master: Master) -> None:
+        """Ask regularly how far the master is, and report if it does not send what it has."""
+        self._enter(FollowerState.FOLLOWING)
+        received, missing = -1, False
+        while True:
+            await asyncio.sleep(self._settings.check_s)
+            there = await self._range_of(master)
+            if there is None:
+                continue
+            self._master_max = there.end
+            is_stalled = connection.status.received == received
+            received = connection.status.received
+            if is_stalled and missing:
+                self._enter(FollowerState.STUCK, self._why_stuck(there))
+            elif not is_stalled:
+                self._enter(FollowerState.FOLLOWING)
+            missing = there.end > self._log.max_offset
+
+    async def _range_of(self, master: Master) -> LogRange | None:
+        """Return the range of the master's log; None if it does not answer at the moment."""
+        try:
+            return await master.log_range()
+        except (ReplicationError, OSError) as error:
+            _log.info("the end of the master's log is not known: %s", error)
+            return None
+
+    def _why_stuck(self, there: LogRange) -> str:
+        try:
+            check_range(self._log, there)
+        except StuckError as error:
+            return str(error)
+        return (
+            f"the replica has the log up to {self._log.max_offset}, the master up to {there.end}, "
+            f"but for {self._settings.check_s:g} seconds the master has sent nothing but heartbeats"
+        )
+
+
+async def _in_thread(connection: HAClient) -> None:
+    """Run ``connection.follow`` in a thread of its own, because it may take for ever."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[BaseException | None] = loop.create_future()
+
+    def follow() -> None:
+        failure: BaseException | None = None
+        try:
+            connection.follow()
+        except BaseException as error:
+            failure = error
+        with suppress(RuntimeError):  # the loop was closed without waiting for the follower
+            loop.call_soon_threadsafe(ended.set_result, failure)
+
+    threading.Thread(target=follow, name="firetrail-ha-client", daemon=True).start()
+    failure = await ended
+    if failure is not None:
+        raise failure

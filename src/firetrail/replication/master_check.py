@@ -1,0 +1,258 @@
+"""What a replica asks a master before it follows it, and the conclusions that it draws.
+
+The HA protocol has no handshake: a master sends bytes from any offset that a replica names. The
+replica therefore asks the master's broker port, with requests that every RocketMQ broker answers:
+
+- 26 GET_BROKER_CONFIG for the length of its log files and its HA port;
+- 28 GET_BROKER_RUNTIME_INFO for the range of its log;
+- 33 VIEW_MESSAGE_BY_ID for the record at the physical offset of the replica's last one.
+
+A record contains its own offset and its store time. So if master and replica have the same last
+record, byte for byte, the master's log continues the replica's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from firetrail.errors import (
+    DivergedError,
+    FormatError,
+    NotReachedError,
+    ReplicationError,
+    RequestError,
+    StuckError,
+)
+from firetrail.format.java_properties import parse_properties
+from firetrail.format.layout import BLANK, MAGIC_BLANK
+from firetrail.remoting.bodies import KVTable
+from firetrail.remoting.client import RemotingClient, split_address
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.headers import ViewMessageHeader
+from firetrail.store.log_copy import LastRecord
+
+NOT_FOUND = "can not find message by the offset"
+"""The beginning of every broker's remark if no message begins at an offset."""
+EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddress:
+    """Where a master is.
+
+    Attributes:
+        broker: ``host:port`` for requests.
+        ha: ``host:port`` of its HA port; empty if the master has to be asked for it.
+    """
+
+    broker: str
+    ha: str = ""
+
+
+class OwnLog(Protocol):
+    """The log of a replica."""
+
+    @property
+    def file_size(self) -> int:
+        """The length of its files."""
+
+    @property
+    def max_offset(self) -> int:
+        """The physical offset of the next record."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no file, so that it may begin at any file of the master."""
+
+    def last_record(self) -> LastRecord | None:
+        """Return the last record, or None if there is none."""
+
+
+class LogRange(NamedTuple):
+    """The physical offsets at which a log begins and ends."""
+
+    begin: int
+    end: int
+
+
+class MasterConfig(NamedTuple):
+    """The settings of a master that matter to its replicas."""
+
+    file_size: int
+    ha: str
+    """``host:port`` of the HA port."""
+
+
+class Master:
+    """A master's broker port, for the questions of a replica.
+
+    Every method raises NotReachedError if the master does not answer, and ReplicationError if it
+    refuses to.
+    """
+
+    def __init__(self, client: RemotingClient, address: MasterAddress) -> None:
+        """Prepare to ask; ``client`` sends the requests."""
+        self._client = client
+        self.address = address
+
+    async def config(self) -> MasterConfig:
+        """Return the settings; raise ReplicationError also if the broker is not a master."""
+        answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        settings = {
+            key: entry.text
+            for key, entry in parse_properties(answer.content.decode("utf-8", "replace")).items()
+        }
+        if settings.get("brokerRole", "").upper() == "SLAVE":
+            raise ReplicationError(
+                f"the broker at {self.address.broker} is a slave itself; follow its master"
+            )
+        file_size = self._number(settings, "mappedFileSizeCommitLog")
+        return MasterConfig(file_size, self.address.ha or self._ha_address(settings))
+
+    def _ha_address(self, settings: Mapping[str, str]) -> str:
+        host = settings.get("brokerIP2", "") or split_address(self.address.broker)[0]
+        host = f"[{host}]" if ":" in host else host
+        return f"{host}:{self._number(settings, 'haListenPort')}"
+
+    async def log_range(self) -> LogRange:
+        """Return the range of the master's log."""
+        answer = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        try:
+            table = KVTable.decode(answer.content).table
+        except FormatError as error:
+            raise ReplicationError(
+                f"the broker at {self.address.broker} sent runtime figures that cannot be read: "
+                f"{error}"
+            ) from error
+        # A Java master without a log tells -1.
+        begin = max(self._number(table, "commitLogMinOffset"), 0)
+        return LogRange(begin, max(self._number(table, "commitLogMaxOffset"), begin))
+
+    async def record(self, offset: int) -> bytes | None:
+        """Return what the master has at ``offset``; None if no record begins there.
+
+        A Java master may return any bytes if no record begins there.
+        """
+        fields = ViewMessageHeader(offset).encode()
+        try:
+            answer = await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
+        except _RefusedError as error:
+            if NOT_FOUND in error.remark:
+                return None
+            raise
+        return bytes(answer.content)
+
+    async def _ask(
+        self, code: RequestCode, fields: dict[str, str] | None = None
+    ) -> RemotingCommand:
+        broker = self.address.broker
+        try:
+            return await self._client.ask(broker, RemotingCommand(code, fields or {}))
+        except RequestError as error:
+            raise _RefusedError(
+                f"the broker at {broker} refuses request {code.value} {code.name} ({error}), "
+                "without which the replica cannot tell whether it may follow; allow the replica's "
+                "address in the access control of the master",
+                error.remark,
+            ) from error
+        except OSError as error:
+            raise NotReachedError(f"the broker of the master does not answer: {error}") from error
+
+    def _number(self, settings: Mapping[str, str], key: str) -> int:
+        try:
+            return int(settings[key])
+        except (KeyError, ValueError):
+            raise ReplicationError(
+                f"the broker at {self.address.broker} does not tell its {key}"
+                + ("; set haMasterAddress on the replica" if key == "haListenPort" else "")
+            ) from None
+
+
+class _RefusedError(ReplicationError):
+    """The master has answered a request with an error."""
+
+    def __init__(self, message: str, remark: str) -> None:
+        super().__init__(message)
+        self.remark = remark
+
+
+def check_file_size(log: OwnLog, config: MasterConfig) -> None:
+    """Raise ReplicationError if the files of master and replica differ in length."""
+    if config.file_size != log.file_size:
+        raise ReplicationError(
+            f"the master's log files have {config.file_size} bytes, the replica's {log.file_size}; "
+            f"set mappedFileSizeCommitLog of the replica to {config.file_size} and start it with "
+            "an empty folder"
+        )
+
+
+def check_range(log: OwnLog, master: LogRange) -> None:
+    """Raise StuckError if the master has deleted messages that the replica lacks."""
+    if not log.is_empty and log.max_offset < master.begin:
+        raise StuckError(
+            f"the replica has the log up to {log.max_offset}, but the master has deleted everything"
+            f" before {master.begin}: {master.begin - log.max_offset} bytes cannot be copied any "
+            f"more; {EMPTY_REMEDY}"
+        )
+
+
+class Continuation(NamedTuple):
+    """How a replica may follow."""
+
+    begin: int
+    """The physical offset of the first byte that the replica needs."""
+    master: LogRange
+
+
+async def check_history(log: OwnLog, master: Master) -> Continuation:
+    """Check that the master's log continues the replica's; return where.
+
+    Raises:
+        DivergedError: The logs differ, or the master's is shorter.
+        StuckError: The master no longer has the replica's last record.
+        ReplicationError: The master refuses to answer.
+        NotReachedError: The master does not answer.
+    """
+    there = await master.log_range()
+    if log.is_empty:
+        return Continuation(there.begin, there)
+    check_range(log, there)
+    last = log.last_record()
+    if last is None:
+        return Continuation(log.max_offset, there)
+    if last.offset < there.begin:
+        raise StuckError(
+            f"the replica's last record is at offset {last.offset}, but the master has deleted "
+            f"everything before {there.begin}, so it cannot be known whether their logs are the "
+            f"same; {EMPTY_REMEDY}"
+        )
+    if log.max_offset > there.end:
+        raise _diverged(
+            f"the replica has the log up to {log.max_offset}, the master only up to {there.end}",
+            master,
+        )
+    if await master.record(last.offset) != last.content:
+        raise _diverged(f"their records at offset {last.offset} differ", master)
+    if last.end < log.max_offset and not await _is_blank(master, last.end):
+        raise _diverged(f"the replica's file ends at offset {last.end}, the master's not", master)
+    return Continuation(log.max_offset, there)
+
+
+async def _is_blank(master: Master, offset: int) -> bool:
+    """Return whether the master fills up a file from ``offset``, at which a record has ended.
+
+    Java returns the BLANK record; Firetrail says that there is no message.
+    """
+    content = await master.record(offset)
+    return content is None or BLANK.struct.unpack(content[: BLANK.size])[1] == MAGIC_BLANK
+
+
+def _diverged(detail: str, master: Master) -> DivergedError:
+    return DivergedError(
+        f"the logs of master and replica are not the same: {detail}. The replica does not follow; "
+        "it keeps what it has. To make it follow, stop it and remove what the master does not have:"
+        f" firetrail replica rewind STORE --of {master.address.broker}"
+    )

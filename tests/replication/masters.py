@@ -1,0 +1,147 @@
+"""A master with a broker port that answers just what a replica asks, and an HA port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.helpers import PATIENCE_S
+from tests.replication.logs import SMALL
+
+from firetrail import Message
+from firetrail.remoting.bodies import KVTable
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.replication.follower import Follower, FollowerSettings
+from firetrail.replication.ha_service import HALimits, HAService, HASource
+from firetrail.replication.master_check import MasterAddress
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.system import SYSTEM
+
+MASTER = SMALL.replace(commit_log_file_size=16 << 10)
+REPLICA = MASTER.replace(role=BrokerRole.SLAVE)
+QUICK = FollowerSettings(
+    heartbeat_s=0.05, silence_s=PATIENCE_S, check_s=0.05, retry_s=0.02, retry_max_s=0.05
+)
+LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
+Answer = Callable[[RemotingCommand], RemotingCommand]
+
+
+class FakeMaster:
+    """A store with both ports; a test may change every answer.
+
+    Attributes:
+        settings: The answer to GET_BROKER_CONFIG.
+        figures: Changes of the answer to GET_BROKER_RUNTIME_INFO.
+        refusal: If set, the remark with which every request is refused.
+        asked: The codes of the requests so far.
+        serves: Whether the HA port sends the log.
+    """
+
+    def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
+        self.store = BrokerStore.open(folder, config)
+        self.acks = self.store.replica_acks
+        self.ha = HAService(HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock))
+        self.settings = {
+            "brokerRole": "ASYNC_MASTER",
+            "mappedFileSizeCommitLog": str(config.commit_log_file_size),
+        }
+        self.figures: dict[str, str] = {}
+        self.refusal = ""
+        self.asked: list[int] = []
+        handlers: dict[int, Handler] = {
+            RequestCode.GET_BROKER_CONFIG: self._handler(self._config),
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._handler(self._runtime),
+            RequestCode.VIEW_MESSAGE_BY_ID: self._handler(self._record),
+        }
+        self._server = RemotingServer(handlers, ServerLimits())
+        self.address = MasterAddress("")
+
+    async def start(self) -> None:
+        self.ha.start("127.0.0.1", 0)
+        self.settings |= {"brokerIP2": "127.0.0.1", "haListenPort": str(self.ha.port)}
+        self.address = MasterAddress(f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}")
+
+    async def stop(self) -> None:
+        await self._server.stop()
+        self.ha.stop()
+        self.store.close()
+
+    def fill(self, count: int, text: str = "") -> None:
+        """Put messages."""
+        for number in range(count):
+            message = Message("T", b"%s%05d" % (text.encode(), number) * 20)
+            assert self.store.try_put(message).ok
+
+    def _handler(self, answer: Answer) -> Handler:
+        def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+            self.asked.append(request.code)
+            if self.refusal:
+                return request.answer(ResponseCode.NO_PERMISSION, self.refusal)
+            return answer(request)
+
+        return handle
+
+    def _config(self, request: RemotingCommand) -> RemotingCommand:
+        lines = [f"{key}={value}" for key, value in self.settings.items()]
+        return request.answer(body="\n".join(lines).encode())
+
+    def _runtime(self, request: RemotingCommand) -> RemotingCommand:
+        begin, end = self.store.log_range
+        table = {"commitLogMinOffset": str(begin), "commitLogMaxOffset": str(end)}
+        return request.answer(body=KVTable(table | self.figures).encode())
+
+    def _record(self, request: RemotingCommand) -> RemotingCommand:
+        offset = int(request.fields["offset"])
+        record = self.store.buffer_at(offset)
+        if record is None:
+            remark = f"can not find message by the offset, {offset}"
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
+        return request.answer(body=bytes(record))
+
+
+@asynccontextmanager
+async def master_in(folder: Path, config: StoreConfig = MASTER) -> AsyncIterator[FakeMaster]:
+    """Run a master on a folder."""
+    master = FakeMaster(folder, config)
+    await master.start()
+    try:
+        yield master
+    finally:
+        await master.stop()
+
+
+class Replica:
+    """A store with its follower."""
+
+    def __init__(self, store: BrokerStore, follower: Follower) -> None:
+        self.store = store
+        self.follower = follower
+
+    @property
+    def end(self) -> int:
+        """Where the log ends."""
+        return self.store.log_range[1]
+
+
+@asynccontextmanager
+async def replica_in(
+    folder: Path, master: MasterAddress | None, config: StoreConfig = REPLICA
+) -> AsyncIterator[Replica]:
+    """Run a replica that follows a master."""
+    client = RemotingClient()
+    with BrokerStore.open(folder, config) as store:
+        follower = Follower(store.log_copy(), client, SYSTEM.clock, QUICK)
+        follower.follow(master)
+        follower.start()
+        try:
+            yield Replica(store, follower)
+        finally:
+            await follower.stop()
+            await client.close()

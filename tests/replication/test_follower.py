@@ -1,0 +1,268 @@
+"""A replica follows a master only if their logs are the same, and says why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.client.clusters import until
+from tests.helpers import crash_image
+from tests.replication.logs import log_content
+from tests.replication.masters import LIMITS, MASTER, REPLICA, Replica, master_in, replica_in
+
+from firetrail import Message
+from firetrail.broker.broker import Broker
+from firetrail.format.names import COMMIT_LOG
+from firetrail.remoting.codes import RequestCode
+from firetrail.replication.follower import FollowerState
+from firetrail.replication.ha_service import HAService, HASource
+from firetrail.replication.master_check import MasterAddress
+from firetrail.system import SYSTEM
+
+FOLLOWING, STUCK = FollowerState.FOLLOWING, FollowerState.STUCK
+DIVERGED, FAILED, WAITING = FollowerState.DIVERGED, FollowerState.FAILED, FollowerState.WAITING
+
+
+async def state_of(replica: Replica, state: FollowerState, text: str = "") -> str:
+    """Wait for a state and an error that contains the text; return the error."""
+
+    def holds() -> bool:
+        status = replica.follower.status
+        return status.state is state and text in status.error
+
+    await until(holds)
+    return replica.follower.status.error
+
+
+def assert_same_log(folder: Path, end: int) -> None:
+    assert log_content(folder / "r")[:end] == log_content(folder / "m")[:end]
+
+
+async def test_an_empty_replica_gets_everything(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(400)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.follower.status.master_max == replica.end)
+            status = replica.follower.status
+            assert status.state is FOLLOWING
+            assert (status.lag, status.error, status.master) == (0, "", master.address)
+            assert status.received >= replica.end - 1
+            assert status.read_at_ms >= status.since_ms > 0
+        assert_same_log(tmp_path, master.store.log_range[1])
+
+
+async def test_an_empty_replica_begins_with_the_masters_oldest_file(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(400)
+    delete_oldest(tmp_path / "m", 2)
+    async with master_in(tmp_path / "m") as master:
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.store.log_range == master.store.log_range)
+        assert master.store.log_range[0] == 2 * MASTER.commit_log_file_size
+
+
+def delete_oldest(folder: Path, count: int) -> None:
+    """Delete the oldest files of a log, as retention does."""
+    for path in sorted((folder / COMMIT_LOG).iterdir())[:count]:
+        path.unlink()
+
+
+async def test_a_replica_waits_for_the_first_message_of_its_master(tmp_path: Path) -> None:
+    async with (
+        master_in(tmp_path / "m") as master,
+        replica_in(tmp_path / "r", master.address) as replica,
+    ):
+        await state_of(replica, WAITING, "the master has no messages yet")
+        master.fill(3)
+        await until(lambda: replica.end == master.store.log_range[1])
+
+
+async def test_a_replica_continues_where_it_stopped(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        for _ in range(4):  # some stops are at the beginning of a file
+            master.fill(40)
+            async with replica_in(tmp_path / "r", master.address) as replica:
+                await until(lambda: replica.end == master.store.log_range[1])
+        assert_same_log(tmp_path, master.store.log_range[1])
+
+
+async def test_a_replica_follows_again_after_the_master_restarts(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            await master.stop()
+            error = await state_of(replica, FAILED)
+            assert "master" in error
+            async with master_in(tmp_path / "m") as again:
+                again.fill(10)
+                replica.follower.follow(again.address)
+                await until(lambda: replica.end == again.store.log_range[1])
+                await state_of(replica, FOLLOWING)
+
+
+async def test_a_master_that_lost_its_tail_and_grew_past_the_replica(tmp_path: Path) -> None:
+    """Java's master would send the bytes after the replica's end, and join two histories (T8)."""
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        crash_image(tmp_path / "m", tmp_path / "older")
+        master.fill(10, "lost")
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+    before = log_content(tmp_path / "r")
+    async with (
+        master_in(tmp_path / "older") as older,
+        replica_in(tmp_path / "r", older.address) as replica,
+    ):
+        error = await state_of(replica, DIVERGED, "the master only up to")
+        assert f"firetrail replica rewind STORE --of {older.address.broker}" in error
+        older.fill(50, "other")
+        await until(lambda: "differ" in replica.follower.status.error)
+        assert replica.follower.status.state is DIVERGED
+        assert len(list(replica.store.read("T"))) == 20  # reads go on
+        assert not older.ha.connections
+    assert log_content(tmp_path / "r") == before
+
+
+async def test_a_different_history_of_the_same_length_is_not_followed(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master, master_in(tmp_path / "other") as other:
+        master.fill(10, "a")
+        other.fill(10, "b")
+        assert master.store.log_range == other.store.log_range
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            replica.follower.follow(other.address)
+            await state_of(replica, DIVERGED, "their records at offset")
+
+
+async def test_a_replica_behind_the_masters_oldest_file_is_stuck(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            end = replica.end
+        master.fill(400)
+    delete_oldest(tmp_path / "m", 2)
+    async with (
+        master_in(tmp_path / "m") as master,
+        replica_in(tmp_path / "r", master.address) as replica,
+    ):
+        begin = 2 * MASTER.commit_log_file_size
+        error = await state_of(replica, STUCK, f"{begin - end} bytes cannot be copied")
+        assert f"up to {end}" in error and f"before {begin}" in error
+        assert len(list(replica.store.read("T"))) == 10  # reads go on
+
+
+async def test_heartbeats_alone_are_reported_as_stuck(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            master.figures["commitLogMaxOffset"] = "12345678"
+            error = await state_of(replica, STUCK, "nothing but heartbeats")
+            assert f"up to {replica.end}, the master up to 12345678" in error
+            master.figures.clear()
+            master.fill(1)
+            await state_of(replica, FOLLOWING)
+            assert replica.follower.status.error == ""
+
+
+async def test_files_of_another_length_are_refused(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        config = REPLICA.replace(commit_log_file_size=32 << 10)
+        async with replica_in(tmp_path / "r", master.address, config) as replica:
+            error = await state_of(replica, FAILED, "the replica's 32768")
+            assert "set mappedFileSizeCommitLog of the replica to 16384" in error
+            assert replica.end == 0
+
+
+async def test_a_master_that_refuses_questions_is_not_followed(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        master.refusal = "no AccessKey"
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            error = await state_of(replica, FAILED, "no AccessKey")
+            assert "26 GET_BROKER_CONFIG" in error and "access control" in error
+            master.refusal = ""
+            await until(lambda: replica.end == master.store.log_range[1])
+
+
+async def test_a_slave_is_not_followed(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.settings["brokerRole"] = "SLAVE"
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await state_of(replica, FAILED, "is a slave itself")
+
+
+async def test_the_ha_address_that_the_master_tells_is_named_if_it_is_wrong(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(1)
+        master.settings["haListenPort"] = "1"
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            error = await state_of(replica, FAILED, "127.0.0.1:1")
+            assert "brokerIP2 and haListenPort" in error and "haMasterAddress" in error
+
+
+async def test_the_old_master_is_left_at_once(tmp_path: Path) -> None:
+    """T13: the connection to the old master lives, and another master is to be followed."""
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            crash_image(tmp_path / "m", tmp_path / "new")
+            async with master_in(tmp_path / "new") as new:
+                replica.follower.follow(new.address)
+                master.fill(10, "old")
+                await until(lambda: not master.ha.connections)
+                new.fill(20, "new")
+                await until(lambda: replica.end == new.store.log_range[1])
+                await state_of(replica, FOLLOWING)
+                bodies = [message.body for message in replica.store.read("T")]
+                assert not any(body.startswith(b"old") for body in bodies)
+                replica.follower.follow(None)
+                await state_of(replica, WAITING, "no master is known")
+                await until(lambda: not new.ha.connections)
+
+
+async def test_nothing_is_copied_before_the_history_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The master is replaced between the check and the connection to its HA port."""
+    async with master_in(tmp_path / "m") as master, master_in(tmp_path / "other") as other:
+        master.fill(10, "a")
+        other.fill(50, "b")
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+        end = master.store.log_range[1]
+        served = master.store
+        master.settings["haListenPort"] = str(other.ha.port)
+        ask_twice = master.asked.count(RequestCode.VIEW_MESSAGE_BY_ID) + 1
+
+        def swap(*_: object) -> None:
+            if master.asked.count(RequestCode.VIEW_MESSAGE_BY_ID) == ask_twice:
+                master.store = other.store
+
+        monkeypatch.setattr("firetrail.replication.ha_client.HAClient.connect", swap)
+        try:
+            async with replica_in(tmp_path / "r", master.address) as replica:
+                await state_of(replica, DIVERGED, "differ")
+                assert replica.end == end
+        finally:
+            master.store = served
+
+
+async def test_a_real_broker_is_followed(tmp_path: Path) -> None:
+    async with Broker.running(tmp_path / "m", store=MASTER) as broker:
+        store = broker.store
+        ha = HAService(HASource(store.commit_log, store.replica_acks, LIMITS, SYSTEM.clock))
+        ha.start("127.0.0.1", 0)
+        for number in range(100):
+            store.put(Message("T", b"%d" % number))
+        address = MasterAddress(broker.address, f"127.0.0.1:{ha.port}")
+        for _ in range(2):
+            async with replica_in(tmp_path / "r", address) as replica:
+                await until(lambda: replica.end == store.log_range[1])
+                await state_of(replica, FOLLOWING)
+        ha.stop()
