@@ -12,6 +12,7 @@ from firetrail.pipeline.source.filters import intersection, parse_bounds
 from firetrail.pipeline.source.options import ReadOptions, parse_options
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.splits import RowSelection
+from firetrail.text import counted
 
 if TYPE_CHECKING:
     from firetrail.pipeline.wire.splits import Split
@@ -25,7 +26,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return "\n".join([*self.notes, f"{len(self.splits)} partitions"])
+        return "\n".join([*self.notes, counted(len(self.splits), "partition")])
 
 
 def plan_batch(

@@ -116,7 +116,7 @@ class TestPruning:
             (line,) = logged.select("msg").collect()
         finally:
             spark.conf.set("spark.sql.pyspark.worker.logging.enabled", "false")
-        assert "1 messages of 1 queues" in line.msg
+        assert "1 message of 1 queue," in line.msg
 
 
 class TestErrors:

@@ -27,6 +27,7 @@ from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.scan import find_record
 from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.text import counted
 
 SPLIT_BYTES = 256 << 20
 """Size of a split of a large log."""
@@ -182,7 +183,8 @@ def plan_queues(
         return [], "the requested ranges contain no messages"
     start, end = min(part.start for part in parts), max(part.end for part in parts)
     size, messages = sum(part.size for part in parts), sum(part.range.count for part in parts)
-    facts = f"{messages} messages of {len(parts)} queues, about {size} of {end - start} bytes"
+    what = f"{counted(messages, 'message')} of {counted(len(parts), 'queue')}"
+    facts = f"{what}, about {size} of {end - start} bytes"
     if (end - start) > SCAN_RATIO * max(size, 1):
         count = split_count(size, split_bytes, at_least)
         splits = _unit_splits(view, parts, count, wanted)

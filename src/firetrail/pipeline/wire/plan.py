@@ -15,6 +15,7 @@ from firetrail.pipeline.source.splits import QueueRange, RowSelection
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
 from firetrail.remoting.bodies import MessageQueue
+from firetrail.text import counted
 
 
 class BrokerPart(NamedTuple):
@@ -47,7 +48,8 @@ def plan_wire(
         parts = measured(cluster, parts)
     messages, size = sum(p.end - p.begin for p in parts), sum(p.size for p in parts)
     splits = split_parts(parts, options, replace(wanted, since=TIME_MIN, until=TIME_MAX))
-    return splits, [f"{messages} messages of {len(parts)} queues, about {size} bytes, are pulled"]
+    what = f"{counted(messages, 'message')} of {counted(len(parts), 'queue')}"
+    return splits, [f"{what}, about {size} bytes, to pull"]
 
 
 def check_queues(queues: Sequence[MessageQueue], options: ReadOptions) -> None:

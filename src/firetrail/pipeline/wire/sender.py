@@ -36,6 +36,7 @@ from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
 from firetrail.store.config import StoreConfig
 from firetrail.store.put.draft import Drafter
+from firetrail.text import counted
 
 SINK_ROW = "SINK_ROW"
 """Property with the id of a row."""
@@ -114,7 +115,8 @@ class Sender:
             found = await find_queues(producer, topic, self._patience)
             most = self._options.queues or len(found)
             if most > len(found):
-                remedy = f"topic {topic} has {len(found)} queues; add some with 'firetrail topic'"
+                has = f"topic {topic} has {counted(len(found), 'queue')}"
+                remedy = f"{has}; add some with 'firetrail topic'"
                 raise ConfigError("queues", most, remedy)
             self._queues[topic] = found
 
