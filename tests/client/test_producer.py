@@ -109,6 +109,15 @@ async def test_a_one_way_message_is_stored(namesrv: str) -> None:
         assert [m.body for m in await read_all(namesrv, "T", 2)] == [b"0", b"1"]
 
 
+async def test_a_one_way_message_to_an_unknown_broker_is_an_error(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        known = (await producer.send(Message("T", b"0"))).queue
+        what = f"^T: no queue 0 on the broker other; the topic is on {known.broker_name}$"
+        with pytest.raises(NoSuchError, match=what) as caught:
+            await producer.send_one_way(Message("T", b"1"), queue=MessageQueue("T", "other", 0))
+        assert not caught.value.retriable
+
+
 class TestTransactions:
     @pytest.mark.parametrize(
         ("outcome", "seen"), [(Outcome.COMMIT, [b"half"]), (Outcome.ROLLBACK, [])]

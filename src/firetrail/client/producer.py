@@ -224,12 +224,22 @@ class Producer(ClusterClient):
         Args:
             message: the message to send.
             queue: the queue to send to. Default: all queues of the topic in turn.
+
+        Raises:
+            IllegalMessageError: the message cannot be sent; the error names the field.
+            NoSuchError: the broker of ``queue`` is unknown.
+            RequestError: the topic does not exist and cannot be created, or has no writable queue.
+            OSError: the name server or the broker could not be reached.
+            ClientClosedError: the producer is not open, or was closed during the call.
         """
         self._session.check_open()
         draft = draft_of(message, self._ids, queue)
         queues = await self.queues(draft.topic)
         target = queue or self._turn(queues, None)
-        address = self._session.address_of(target.broker_name)
+        try:
+            address = self._session.address_of(target.broker_name)
+        except RequestError as error:
+            raise no_such_queue(target, queues) from error
         code, header = RequestCode.SEND_MESSAGE_V2, draft.header(self.group, target.queue_id)
         check_frame(code, header, draft.body)
         await self._session.tell(address, code, header, draft.body)
