@@ -15,6 +15,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.properties import encode_properties
 
 V4 = Host("10.1.2.3", 50001)
 V6 = Host("2001:db8::1", 50002)
@@ -264,6 +265,19 @@ class TestBatch:
             {"CLUSTER": "c"},
             {"K": "v", "CLUSTER": "c"},
         ]
+
+    def test_a_shared_property_counts_more_than_that_of_the_message(self, store: Store) -> None:
+        """The record has both, the shared one last: all readers, as in Java, use the last one."""
+        own = encode_properties({"TAGS": "A", "KEYS": "old", "K": "v"})
+        shared = encode_properties({"TAGS": "B", "KEYS": "new"})
+        batch = Batch("T", encode_batch([BatchItem(0, b"x", own)]), shared_properties=shared)
+        assert store.try_put_batch(batch).ok
+        assert store.wait_dispatched()
+        (record,) = store.read("T", tags=["B"])
+        assert record.raw_properties == own + shared
+        assert record.properties == {"TAGS": "B", "KEYS": "new", "K": "v"}
+        assert not list(store.read("T", tags=["A"]))
+        assert [len(list(store.query("T", key))) for key in ("old", "new")] == [0, 1]
 
     @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
     def test_a_batch_keeps_its_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:

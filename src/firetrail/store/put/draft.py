@@ -68,7 +68,8 @@ class Batch:
         born_time: When the client created the batch, in ms; by default its store time.
         born_host: The client's address; by default the address of the store.
         reconsume_times: How often the messages were redelivered; 0 by default.
-        shared_properties: Encoded properties that are appended to those of each message.
+        shared_properties: Encoded properties that are appended to those of each message. If a
+            message has one of them as well, the shared value counts, as in RocketMQ.
         wait_for_flush: Whether a put waits for the disk with SYNC_FLUSH; True by default.
 
     Raises:
