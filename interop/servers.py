@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 LINES = ("v4", "v5")
@@ -31,8 +32,8 @@ STARTED = {PROXY: "startup successfully"}
 
 BROKER_CONF = """\
 brokerClusterName=DefaultCluster
-brokerId=0
 brokerIP1=127.0.0.1
+brokerIP2=127.0.0.1
 mappedFileSizeCommitLog=16777216
 mappedFileSizeConsumeQueue=60000
 maxIndexNum=10000
@@ -49,6 +50,29 @@ _OPENED = [
     *(f"java.base/{name}" for name in ("java.nio", "sun.nio.ch", "java.lang")),
     "java.base/jdk.internal.ref",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The part that a broker plays among those of one name."""
+
+    name: str = "ASYNC_MASTER"
+    broker_id: int = 0
+
+    def folder(self, broker: str) -> str:
+        """Return the name of the broker's store; that of a master is its own name."""
+        return f"{broker}-{self.broker_id}" if self.broker_id else broker
+
+
+MASTER = Role()
+SYNC_MASTER = Role("SYNC_MASTER")
+SLAVE = Role("SLAVE", 1)
+
+
+def ha_address(broker: str) -> str:
+    """Return the address of the HA port of a broker that :class:`Servers` has started."""
+    host, _, port = broker.rpartition(":")
+    return f"{host}:{int(port) + 1}"
 
 
 def jars(line: str) -> str:
@@ -119,11 +143,21 @@ class Servers:
 
     @contextmanager
     def broker(
-        self, namesrv: str, name: str, stop: signal.Signals = signal.SIGTERM
+        self,
+        namesrv: str,
+        name: str,
+        stop: signal.Signals = signal.SIGTERM,
+        *,
+        role: Role = MASTER,
+        settings: str = "",
     ) -> Iterator[str]:
-        """Run a broker with its store in the folder of its name; yield its address."""
-        port, conf = self._configured(name)
-        with self._running(BROKER, "-n", namesrv, "-c", str(conf), stop=stop):
+        """Run a broker with its store in the folder of its role; yield its address.
+
+        ``settings`` are further lines of its configuration.
+        """
+        port, conf = self._configured(name, role, settings)
+        arguments = ("-n", namesrv, "-c", str(conf))
+        with self._running(BROKER, *arguments, stop=stop, output=f"{conf.stem}.out"):
             yield f"127.0.0.1:{port}"
 
     @contextmanager
@@ -144,21 +178,30 @@ class Servers:
 
     @contextmanager
     def our_broker(
-        self, namesrv: str, name: str, *options: str, stop: signal.Signals = signal.SIGTERM
+        self,
+        namesrv: str,
+        name: str,
+        *options: str,
+        stop: signal.Signals = signal.SIGTERM,
+        role: Role = MASTER,
+        settings: str = "",
     ) -> Iterator[str]:
         """``firetrail broker`` with the same configuration and the same store; its address."""
-        port, conf = self._configured(name)
-        arguments = ["broker", str(self.folder / name), "-c", str(conf), "--namesrv", namesrv]
+        port, conf = self._configured(name, role, settings)
+        store = self.folder / role.folder(name)
+        arguments = ["broker", str(store), "-c", str(conf), "--namesrv", namesrv]
         with _firetrail(*arguments, *options, stop=stop):
             yield f"127.0.0.1:{port}"
 
-    def _configured(self, name: str) -> tuple[int, Path]:
+    def _configured(self, name: str, role: Role, settings: str) -> tuple[int, Path]:
         """Port and configuration file of a broker."""
         port = free_port()
-        conf = self.folder / f"{name}.conf"
+        folder = self.folder / role.folder(name)
+        conf = self.folder / f"{folder.name}.conf"
         conf.write_text(
             f"{self._settings}brokerName={name}\nlistenPort={port}\nhaListenPort={port + 1}\n"
-            f"storePathRootDir={self.folder / name}\n"
+            f"storePathRootDir={folder}\nbrokerRole={role.name}\nbrokerId={role.broker_id}\n"
+            f"{settings}"
         )
         return port, conf
 
@@ -178,9 +221,13 @@ class Servers:
 
     @contextmanager
     def _running(
-        self, main: str, *arguments: str, stop: signal.Signals = signal.SIGTERM
+        self,
+        main: str,
+        *arguments: str,
+        stop: signal.Signals = signal.SIGTERM,
+        output: str = "",
     ) -> Iterator[None]:
-        said = self.folder / f"{main.rpartition('.')[2]}.out"
+        said = self.folder / (output or f"{main.rpartition('.')[2]}.out")
         with (
             said.open("w") as out,
             subprocess.Popen(
