@@ -54,9 +54,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("problems", "kernels"),
     ),
     "broker": (
-        *("background", "broker", "term", "parts", "admin", "takeover", "pop", "processors"),
-        *("transactions", "broker_state", "services", "filter", "stored", "state", "config"),
-        "unsupported",
+        *("background", "broker", "term", "replica", "parts", "admin", "takeover", "pop"),
+        *("processors", "transactions", "broker_state", "services", "filter", "stored", "state"),
+        *("config", "unsupported"),
     ),
 }
 

@@ -21,7 +21,7 @@ async def test_a_broker_changes_its_role_back_and_forth(talk: Talk) -> None:
     await talk.broker.become(SLAVE, 1)
     assert talk.broker.store.config.role is SLAVE
     assert talk.broker.config.broker_id == 1
-    assert (await talk.send("T1", b"refused")).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (await talk.send("T1", b"refused")).code == ResponseCode.SYSTEM_BUSY
     await talk.broker.become(MASTER, 0)
     assert (await talk.send("T1", b"two")).code == ResponseCode.SUCCESS
     assert [record.body for record in await talk.pull_until("T1", 2)] == [b"one", b"two"]

@@ -22,8 +22,7 @@ def refused(conf: str) -> list[str]:
     "line",
     [
         "brokerRole=SYNC_MASTER",
-        "brokerRole=SLAVE",
-        "brokerRole=slave",
+        "brokerRole=sync_master",
         "aclEnable=true",
         "aclEnable = TRUE",
         "authenticationEnabled=true",
@@ -48,7 +47,7 @@ def test_settings_without_an_unsupported_feature_are_accepted(line: str) -> None
 
 
 def test_the_refusal_names_the_setting_and_the_flag(caplog: pytest.LogCaptureFixture) -> None:
-    conf = parse_properties("aclEnable=true\nbrokerRole=SLAVE", "b.conf")
+    conf = parse_properties("aclEnable=true\nbrokerRole=SYNC_MASTER", "b.conf")
     found = refused_settings(conf)
     with pytest.raises(UnsupportedError) as caught:
         check(found, ["brokerRole"])
@@ -92,7 +91,9 @@ def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="the id of a master is 0"):
         Broker(tmp_path, BrokerConfig(broker_id=1))
-    assert refused("brokerRole=SLAVE\nbrokerId=1") == ["brokerRole"]
+    with pytest.raises(ConfigError, match="0 is the id of the master; give each slave"):
+        load_entries(parse_properties("brokerRole=SLAVE"))
+    assert refused("brokerRole=SLAVE\nbrokerId=1") == []
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ class Broker:
             system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Raises:
-            ConfigError: The broker id is not that of a master.
+            ConfigError: The broker id does not fit the role.
         """
         self._folder = Path(folder)
         self._live = Live(config or BrokerConfig())

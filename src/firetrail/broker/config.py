@@ -45,6 +45,7 @@ class Addresses(Text):
 
 
 ADDRESSES = Addresses(r"[^\s]*", "host:port, several separated by ';', or nothing")
+ADDRESS = Addresses(r"[^\s;]*", "host:port, or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
 
 IDENTITY = Group(
@@ -61,6 +62,10 @@ CONSUMING = Group(
 TRANSACTIONS = Group(
     "Broker: transactions", "These settings control when producers are asked about half messages."
 )
+REPLICATION = Group(
+    "Broker: replication",
+    "These settings control how a slave follows its master and serves consumers.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +81,7 @@ class BrokerConfig:
         "broker-a", "brokerName", NAME, "Name of the broker. RocketMQ's default is the host name."
     )
     broker_id: int = IDENTITY(
-        0, "brokerId", Whole(0), "The id of a master is 0; a master with another id is refused."
+        0, "brokerId", Whole(0), "The id of a master is 0; a slave has its own id from 1 on."
     )
     bind: str = IDENTITY(
         "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all addresses."
@@ -202,6 +207,33 @@ class BrokerConfig:
         15, "transactionCheckMax", Whole(1), "A half message is given up after this many checks."
     )
 
+    master_address: str = REPLICATION(
+        "",
+        "",
+        ADDRESS,
+        "Address of the master's broker, for a slave that does not learn it from a name server.",
+    )
+    ha_master_address: str = REPLICATION(
+        "",
+        "haMasterAddress",
+        ADDRESS,
+        "Address of the master's HA port, if it is not the one that the master advertises.",
+    )
+    sync_interval_ms: int = REPLICATION.live(
+        3_000,
+        "",
+        MS,
+        "Pause between two copies of the master's topics, groups, offsets and other tables."
+        " RocketMQ copies them every 10 s or, since 5.0, every minute.",
+    )
+    slave_read: bool = REPLICATION.live(
+        False,
+        "slaveReadEnable",
+        FLAG,
+        "On a slave, serve consumers; on a master, send consumers that read old messages to a"
+        " slave.",
+    )
+
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
             object.__setattr__(self, setting.name, setting.checked(getattr(self, setting.name)))
@@ -279,8 +311,19 @@ def _hint(key: str, known: Iterable[str]) -> str:
 
 
 def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
-    """Raise ConfigError for a master with another id than 0, which clients would not find."""
-    if broker.broker_id != MASTER_ID and store.role is not BrokerRole.SLAVE:
+    """Raise ConfigError for a master with another id than 0, and for a slave with that id.
+
+    Clients send messages to id 0 only.
+    """
+    is_slave = store.role is BrokerRole.SLAVE
+    if is_slave and broker.broker_id == MASTER_ID:
+        raise ConfigError(
+            "brokerId",
+            broker.broker_id,
+            f"{place}{MASTER_ID} is the id of the master; give each slave of a broker its own id, "
+            "1 or larger, and the master's brokerName and brokerClusterName",
+        )
+    if not is_slave and broker.broker_id != MASTER_ID:
         raise ConfigError(
             "brokerId",
             broker.broker_id,

@@ -27,6 +27,7 @@ from firetrail.broker.processors.query import QueryProcessor
 from firetrail.broker.processors.reply import ReplyProcessor
 from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.processors.slave_refusals import slave_handlers
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
 from firetrail.broker.services.queue_locks import RebalanceLockManager
@@ -124,13 +125,17 @@ def build(
     is_slave = store.config.role is BrokerRole.SLAVE
     system, now_ms = env.system, env.system.clock.now_ms
     topics = TopicTable(
-        env.file(TOPICS_JSON), env.live, store.config.delay_levels.max_level, now_ms
+        env.file(TOPICS_JSON),
+        env.live,
+        store.config.delay_levels.max_level,
+        now_ms,
+        is_copy=is_slave,
     )
     topics.has_light_queues = store.has_light_queues
     if not is_slave and (state_lags or TOPICS_JSON in store.missing_config):
         pending = pending_destinations(store, topics.version.timestamp)
         topics.recover(store.queue_pairs(), store.newest_time, pending)
-    groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms)
+    groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics)
@@ -203,11 +208,12 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
     ``conf`` is the file that changed settings are written to, None to keep them in memory.
     """
     state = parts.state
+    has_master = parts.registration.knows_master
     send = SendProcessor(state, parts.transactions, parts.registration.pending)
     answering = (
         send,
         ReplyProcessor(state, send),
-        PullProcessor(state),
+        PullProcessor(state, has_master),
         PopProcessor(state, parts.checkpoints, parts.orders),
         AckProcessor(state, parts.checkpoints, parts.orders),
         parts.assignment,
@@ -224,7 +230,9 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
         ConfigProcessor(state, conf),
         ConsumerProcessor(state),
     )
-    return combined(part.handlers for part in answering)
+    handlers = combined(part.handlers for part in answering)
+    is_slave = state.store.config.role is BrokerRole.SLAVE
+    return slave_handlers(handlers) if is_slave else handlers
 
 
 def combined(parts: Iterable[Mapping[int, Handler]]) -> dict[int, Handler]:

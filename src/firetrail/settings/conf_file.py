@@ -20,7 +20,7 @@ UNUSED: Mapping[str, str] = {
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
-        haListenPort haMasterAddress haSendHeartbeatInterval haHousekeepingInterval
+        haListenPort haSendHeartbeatInterval haHousekeepingInterval
         haTransferBatchSize haFlowControlEnable haMaxTimeSlaveNotCatchup haTransferCheck*
         allAckInSyncStateSet totalReplicas replicasPerDiskPartition
         syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
@@ -66,7 +66,7 @@ UNUSED: Mapping[str, str] = {
         *BroadcastOffset* broadcastOffset* enableCleanExpiredOffset flushDelayOffsetInterval
         *cheduleAsyncDeliver* enableScheduleMessageStats pullBatchMaxMessageCount
         transaction* transWrite* checkTransactionMessageEnable rejectTransactionMessage
-        acl* auth* longPollingEnable shortPollingTimeMills slaveReadEnable transferMsgByHeap
+        acl* auth* longPollingEnable shortPollingTimeMills transferMsgByHeap
         *ConsumerReadSlowly consumerFallbehindThreshold notifyConsumerIdsChangedEnable
         realTimeNotifyConsumerChange litePull* rejectPullConsumerEnable useStaticSubscription
         defaultMessageRequestMode defaultPopShareQueueNum pop* *Pop* revive* *AwaitingAck

@@ -32,6 +32,8 @@ _UNIT = UNIT.struct.unpack_from
 TIME_MAX = INT64_MAX
 NEIGHBOURS_MAX = 1024
 """Units on each side of a damaged one that are searched for a good one."""
+SLAVE_RATIO_LESS = 0.1
+"""How much less of the memory a slave counts on than its settings say, as RocketMQ's slaves do."""
 
 
 class Boundary(Enum):
@@ -69,7 +71,10 @@ class Reader:
         self._live = config
         self._cursors: dict[QueueKey, QueueCursor] = {}
         log.before_removal.append(self._cursors.clear)
-        self._memory = int(log.system.memory_bytes * config.current.in_memory_ratio)
+        ratio = config.current.in_memory_ratio
+        if config.current.role is BrokerRole.SLAVE:
+            ratio = max(ratio - SLAVE_RATIO_LESS, 0.0)
+        self._memory = int(log.system.memory_bytes * ratio)
 
     def forget_cursors(self) -> None:
         """Look every queue up again at its next get."""

@@ -8,10 +8,11 @@ import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, talking
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigTable
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.store.config import BrokerRole
 
 WAITING = SUSPEND | SUBSCRIPTION
 
@@ -234,3 +235,66 @@ async def test_a_pull_commits_the_offset_that_it_carries(talk: Talk) -> None:
     await send(talk, "A", "A")
     await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)
     assert await talk.committed() == 1
+
+
+class TestReadHints:
+    """Which broker a consumer should read from next (``suggestWhichBrokerId``)."""
+
+    READABLE = BrokerConfig(slave_read=True)
+
+    async def suggested(self, talk: Talk, offset: int = 0) -> tuple[int, str]:
+        answer = await talk.pull("T1", offset)
+        return answer.code, answer.fields["suggestWhichBrokerId"]
+
+    async def test_a_master_sends_slow_consumers_to_a_slave(self) -> None:
+        async with talking(config=self.READABLE, store=SMALL.replace(in_memory_ratio=0)) as talk:
+            group = SubscriptionGroupConfig("CG", which_broker_when_consume_slowly=3)
+            talk.broker.groups.put([group])
+            await send(talk, "A", "B")
+            assert await self.suggested(talk) == (ResponseCode.SUCCESS, "3")
+
+    async def test_a_master_sends_nobody_away_by_default(self) -> None:
+        async with talking(store=SMALL.replace(in_memory_ratio=0)) as talk:
+            await send(talk, "A", "B")
+            assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
+
+    async def test_a_slave_serves_pulls_only_if_it_may(self) -> None:
+        async with talking() as talk:
+            await send(talk, "A")
+            await talk.broker.become(BrokerRole.SLAVE, 1)
+            answer = await talk.pull("T1")
+            assert answer.code == ResponseCode.SYSTEM_BUSY
+            assert "slaveReadEnable=true" in (answer.remark or "")
+            await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=b"slaveReadEnable=true")
+            assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
+
+    async def test_a_slave_without_a_master_keeps_its_consumers(self) -> None:
+        async with talking(config=self.READABLE) as talk:
+            await send(talk, "A")
+            await talk.broker.become(BrokerRole.SLAVE, 1)
+            assert await self.suggested(talk, 1) == (ResponseCode.PULL_NOT_FOUND, "0")
+            assert await self.suggested(talk, 7) == (ResponseCode.PULL_NOT_FOUND, "0")
+
+    async def test_a_slave_sends_consumers_that_have_read_everything_to_the_master(self) -> None:
+        async with talking(config=self.READABLE) as talk:
+            await send(talk, "A")
+            await talk.broker.become(BrokerRole.SLAVE, 1)
+            name_server = talk.broker._name_server
+            assert name_server is not None
+            name_server.register_local(
+                cluster="c", name="broker-a", address="127.0.0.1:1", topics=TopicConfigTable()
+            )
+            talk.broker._parts.registration.look_for_master()
+            retry = ResponseCode.PULL_RETRY_IMMEDIATELY
+            assert await self.suggested(talk) == (ResponseCode.SUCCESS, "0")
+            assert await self.suggested(talk, 1) == (retry, "0")
+            beyond = await talk.pull("T1", 7)
+            assert (beyond.code, place(beyond)[0]) == (retry, 7)
+
+    async def test_an_unknown_group_may_read_from_a_slave(self) -> None:
+        async with talking(config=self.READABLE) as talk:
+            await send(talk, "A")
+            await talk.broker.become(BrokerRole.SLAVE, 1)
+            answer = await talk.pull("T1", consumerGroup="unknown")
+            assert answer.code == ResponseCode.SUCCESS
+            assert talk.broker.groups.get("unknown") is None

@@ -56,6 +56,14 @@ class AssignmentProcessor:
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._set_mode,
         }
 
+    def adopt(self, modes: RequestModes) -> bool:
+        """Replace the modes by those of a master; return whether anything has changed."""
+        if modes.message_request_mode_map == self._modes:
+            return False
+        self._modes = modes.message_request_mode_map
+        self._saver.changed()
+        return True
+
     async def stop(self) -> None:
         """Save unsaved changes."""
         await self._saver.stop()

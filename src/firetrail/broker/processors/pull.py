@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.selection import MessageFilter
+from firetrail.broker.processors.slave_refusals import BUSY
 from firetrail.broker.services.long_polling import HeldRequest
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import MessageModel
+from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, failure
 from firetrail.remoting.headers import PullHeader, PullResponse
+from firetrail.store.config import BrokerRole
 from firetrail.store.results import GetResult, GetStatus
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
+_RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
 _FOUND = GetStatus.FOUND
 _SUCCESS = ResponseCode.SUCCESS
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
 _CODES = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
-    GetStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.MESSAGE_WAS_REMOVING: _RETRY,
+    GetStatus.NO_MATCHED_MESSAGE: _RETRY,
     GetStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
@@ -33,12 +38,17 @@ _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 _READ = int(Permission.READ)
 _RESPONSE = int(CommandFlag.RESPONSE)
+SLAVE_READ = "slaveReadEnable=true"
+"""The setting that makes a slave serve pulls."""
 
 
 class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    def __init__(self, state: BrokerState) -> None:
+    def __init__(self, state: BrokerState, has_master: Callable[[], bool]) -> None:
+        """``has_master`` returns whether clients can find a master of this broker's name."""
+        self._is_slave = state.store.config.role is BrokerRole.SLAVE
+        self._has_master = has_master
         self._store = state.store
         self._selector = state.selector
         self._topics = state.topics
@@ -55,7 +65,7 @@ class PullProcessor:
 
     def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         header = PullHeader.decode(request.fields)
-        self._check(header)
+        group = self._check(header)
         selection = self._selection(header)
         if header.sys_flag & _COMMIT:
             self._offsets.confirm(
@@ -65,15 +75,18 @@ class PullProcessor:
             return reset
         offset = header.queue_offset
         result = self._get(header, offset, selection)
-        code = _code(result.status, offset)
+        code = self._code(result, offset)
         if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._long_polling.is_full:
-            self._hold(connection, request, header, selection)
+            self._hold(connection, request, header, group, selection)
             return None
-        return _answer(request, code, result)
+        return self._answer(request, group, code, result)
 
     # -- checks -------------------------------------------------------------------------------
 
-    def _check(self, header: PullHeader) -> None:
+    def _check(self, header: PullHeader) -> SubscriptionGroupConfig:
+        """Return the group of the consumer; raise RequestError if it may not pull."""
+        if self._is_slave and not self._live.current.slave_read:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{BUSY}; to read here, set {SLAVE_READ}")
         if not self._live.current.permission & _READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
         group = self._groups.require(header.consumer_group)
@@ -99,6 +112,7 @@ class PullProcessor:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
+        return group
 
     def _selection(self, header: PullHeader) -> MessageFilter:
         """Return the filter that the pull itself, or else the last heartbeat of its group, has."""
@@ -162,6 +176,7 @@ class PullProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PullHeader,
+        group: SubscriptionGroupConfig,
         selection: MessageFilter,
     ) -> None:
         milliseconds = (
@@ -172,7 +187,7 @@ class PullProcessor:
 
         def wake(is_over: bool) -> bool:
             try:
-                answer = self._retry(request, header, held, selection, is_over)
+                answer = self._retry(request, header, group, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)
             if answer is None:
@@ -188,6 +203,7 @@ class PullProcessor:
         self,
         request: RemotingCommand,
         header: PullHeader,
+        group: SubscriptionGroupConfig,
         held: HeldRequest,
         selection: MessageFilter,
         is_over: bool,
@@ -201,7 +217,7 @@ class PullProcessor:
             return reset
         while True:
             result = self._get(header, held.offset, selection)
-            code = _code(result.status, held.offset)
+            code = self._code(result, held.offset)
             if result.status is _NO_MATCH and result.next_offset > held.offset:
                 held.offset = result.next_offset
                 continue
@@ -209,8 +225,55 @@ class PullProcessor:
                 if not is_over:
                     return None
                 if held.offset > header.queue_offset:
-                    code = ResponseCode.PULL_RETRY_IMMEDIATELY
-            return _answer(request, code, result)
+                    code = _RETRY
+            return self._answer(request, group, code, result)
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def _code(self, result: GetResult, offset: int) -> ResponseCode:
+        """Return the code of the answer.
+
+        A slave corrects no offset unless ``offsetCheckInSlave`` is set: it may lag behind. It sends
+        consumers that have read everything back to the master. Without a master they wait here;
+        RocketMQ would let them retry without a pause.
+        """
+        code = _code(result.status, offset)
+        if not self._is_slave or code is _SUCCESS:
+            return code
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._store.config.offset_check_in_slave:
+            is_ahead = result.status is not GetStatus.OFFSET_TOO_SMALL
+            code = _NOTHING_YET if is_ahead else _RETRY
+        return _RETRY if self._sends_back(result) else code
+
+    def _sends_back(self, result: GetResult) -> bool:
+        """Whether the consumer should continue at the master, which has the newest messages."""
+        return self._is_slave and not result.suggest_slave and self._has_master()
+
+    def _answer(
+        self,
+        request: RemotingCommand,
+        group: SubscriptionGroupConfig,
+        code: ResponseCode,
+        result: GetResult,
+    ) -> RemotingCommand:
+        suggested = MASTER_ID
+        if self._live.current.slave_read and not self._sends_back(result):
+            slow = result.suggest_slave
+            suggested = group.which_broker_when_consume_slowly if slow else group.broker_id
+        return RemotingCommand(
+            code,
+            {
+                "suggestWhichBrokerId": str(suggested),
+                "nextBeginOffset": str(result.next_offset),
+                "minOffset": str(result.min_offset),
+                "maxOffset": str(result.max_offset),
+            },
+            result.buffers,
+            result.status.value,
+            request.opaque,
+            _RESPONSE,
+            serialize=request.serialize,
+        )
 
 
 def _code(status: GetStatus, offset: int) -> ResponseCode:
@@ -219,20 +282,3 @@ def _code(status: GetStatus, offset: int) -> ResponseCode:
     if status in _EMPTY:
         return ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
     return _CODES[status]
-
-
-def _answer(request: RemotingCommand, code: ResponseCode, result: GetResult) -> RemotingCommand:
-    return RemotingCommand(
-        code,
-        {
-            "suggestWhichBrokerId": "0",
-            "nextBeginOffset": str(result.next_offset),
-            "minOffset": str(result.min_offset),
-            "maxOffset": str(result.max_offset),
-        },
-        result.buffers,
-        result.status.value,
-        request.opaque,
-        _RESPONSE,
-        serialize=request.serialize,
-    )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import (
+    MASTER_ID,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
@@ -18,7 +20,7 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import RegisterBrokerHeader, TopicHeader
+from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
 from firetrail.remoting.registration import checksum, encode_registration
 from firetrail.settings.table import Live
 from firetrail.system import SYSTEM
@@ -34,11 +36,31 @@ REGISTER_S = 1.0
 RETRY_S = 1.0
 """Pause before the next attempt to reach a name server that was not reached or has left."""
 
+_HERE = ""
+"""The name server of this process, among the addresses of others."""
+
 _log = logging.getLogger(__name__)
 
 
+class RegisteredMaster(NamedTuple):
+    """The master of a broker name, as name servers know it."""
+
+    address: str
+    """``ip:port`` of its broker."""
+    ha_address: str
+    """``ip:port`` of its HA port; empty if it is not known."""
+
+
 class RegistrationService:
-    """Registers a broker with the name server of its process, and with others over the wire."""
+    """Registers a broker with the name server of its process, and with others over the wire.
+
+    Name servers tell a slave who its master is.
+
+    Attributes:
+        master: The last known master of a slave, None if there was none yet. It stays when no name
+            server knows a master any more.
+        on_master: Called with another master than before.
+    """
 
     def __init__(
         self,
@@ -63,6 +85,9 @@ class RegistrationService:
         self._changes: dict[str, TopicConfig] | None = None  # None: topics may be missing
         self._scheduled = False
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
+        self._masters: dict[str, RegisteredMaster] = {}  # by the name servers that name them
+        self.master: RegisteredMaster | None = None
+        self.on_master: Callable[[RegisteredMaster], None] = lambda master: None
 
     async def start(self) -> None:
         """Register with all name servers; retry later with those that cannot be reached."""
@@ -108,6 +133,39 @@ class RegistrationService:
         Call this right after the change, and wait with :func:`wait_for_registration`.
         """
         return self._new_registered
+
+    def knows_master(self) -> bool:
+        """Whether a name server knows a master of the name of this broker, which is a slave."""
+        return bool(self._masters)
+
+    def look_for_master(self) -> None:
+        """Ask the name servers again who the master is."""
+        self._look_here()
+        if self._task is not None:
+            self._has_changes.set()
+
+    def _look_here(self) -> None:
+        if self._name_server is not None:
+            found = self._name_server.routes.master_of(self._live.current.name)
+            self._note_master(_HERE, RegisteredMaster(*found) if found is not None else None)
+
+    def _note_master(self, name_server: str, master: RegisteredMaster | None) -> None:
+        """Note the answer of a name server.
+
+        While name servers disagree, the known master is kept as long as one of them names it.
+        """
+        if self._live.current.broker_id == MASTER_ID:
+            return
+        if master is None:
+            self._masters.pop(name_server, None)
+        else:
+            self._masters[name_server] = master
+        named = list(self._masters.values())
+        if not named or self.master in named:
+            return
+        self.master = named[0]
+        _log.info("the master of %s is %s", self._live.current.name, self.master.address)
+        self.on_master(self.master)
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return where the queues of a topic are, on all brokers; None if no name server knows."""
@@ -166,6 +224,7 @@ class RegistrationService:
                 broker_id=self._live.current.broker_id,
                 complete=self._changes is None,
             )
+            self._look_here()
 
     def _disconnected(self, address: str) -> None:
         """Note that a name server has left; it knows nothing when it starts again."""
@@ -256,8 +315,17 @@ class RegistrationService:
             answer = await self._client.ask(address, command, timeout_s)
             self._absent.discard(address)
             remark = answer.remark or ""
+            if command.code == RequestCode.REGISTER_BROKER:
+                found = RegisterBrokerResponse.decode(answer.fields)
+                self._note_master(
+                    address,
+                    RegisteredMaster(found.master_addr, found.ha_server_addr or "")
+                    if found.master_addr
+                    else None,
+                )
         except (OSError, TimeoutError, FiretrailError) as error:
             self._absent.add(address)
+            self._note_master(address, None)
             remark = str(error).removeprefix(f"{address}: ") or type(error).__name__
         if remark != self._remarks.get(address, ""):  # log it once, not with every retry
             self._remarks[address] = remark

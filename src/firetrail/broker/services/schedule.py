@@ -51,6 +51,14 @@ class Schedule:
         """Return the next queue offset of each level."""
         return DelayOffsets(dict(sorted(self._next.items())))
 
+    def adopt(self, offsets: DelayOffsets) -> bool:
+        """Replace the offsets by those of a master; return whether anything has changed."""
+        if offsets.offset_table == self._next:
+            return False
+        self._next = dict(offsets.offset_table)
+        self.saver.changed()
+        return True
+
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:
         """Set the levels back whose offsets are beyond the end of their queues."""
         overruns = set_back_delays(self._next, overshoot)

@@ -33,12 +33,22 @@ _NO_READING = 1 << 2
 
 
 class GroupTable:
-    """The table of consumer groups by name."""
+    """The table of consumer groups by name.
+
+    The table of a slave is a copy of its master's: :meth:`adopt` replaces it, and nothing else adds
+    a group to it.
+    """
 
     def __init__(
-        self, file: ConfigFile, config: Live[BrokerConfig], now_ms: Callable[[], int]
+        self,
+        file: ConfigFile,
+        config: Live[BrokerConfig],
+        now_ms: Callable[[], int],
+        *,
+        is_copy: bool = False,
     ) -> None:
         self._live = config
+        self._is_copy = is_copy
         self._now_ms = now_ms
         kept = file.load(SubscriptionGroupTable)
         self._groups = dict(kept.subscription_group_table)
@@ -46,7 +56,7 @@ class GroupTable:
         self.forbidden = kept.forbidden_table or {}
         """Bits of forbidden permissions by group and topic."""
         self._saver = Saver(file, lambda: self.content().to_json())
-        for name in SYSTEM_GROUPS:
+        for name in () if is_copy else SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(name))
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
@@ -58,7 +68,10 @@ class GroupTable:
         return sorted(self._groups)
 
     def require(self, name: str) -> SubscriptionGroupConfig:
-        """Return the group; create it if that is allowed, raise RequestError if not."""
+        """Return the group; create it if that is allowed, raise RequestError if not.
+
+        A slave returns the group as its master would create it.
+        """
         group = self._groups.get(name)
         if group is not None:
             return group
@@ -69,7 +82,8 @@ class GroupTable:
                 f"subscription group [{name}] does not exist; create it first",
             )
         group = SubscriptionGroupConfig(name)
-        self.put([group])
+        if not self._is_copy:
+            self.put([group])
         return group
 
     def put(self, groups: Iterable[SubscriptionGroupConfig]) -> None:
@@ -100,6 +114,16 @@ class GroupTable:
         }
         if lost and self._live.current.auto_create_groups:
             self.put(SubscriptionGroupConfig(name) for name in sorted(lost))
+
+    def adopt(self, table: SubscriptionGroupTable) -> bool:
+        """Replace all groups by those of a master; return whether anything has changed."""
+        if table == self.content():
+            return False
+        self._groups = dict(table.subscription_group_table)
+        self._version = table.data_version
+        self.forbidden = table.forbidden_table or {}
+        self._saver.changed()
+        return True
 
     def remove(self, name: str) -> None:
         """Delete the group."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from firetrail.broker.state.groups import check_group
-from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
 from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_groups
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import QUEUES_MAX, TopicTable
@@ -99,6 +99,27 @@ class OffsetTable:
         if overruns:
             self.saver.note_change()
         return overruns
+
+    def adopt(self, offsets: GroupOffsets, gone: Iterable[str]) -> bool:
+        """Take over offsets of a master; return whether anything has changed.
+
+        Args:
+            offsets: The offsets by ``topic@group`` and queue id. They replace those of the same
+                queues.
+            gone: Keys, as ``topic@group``, that the master no longer has.
+        """
+        changed = False
+        for key in gone:
+            changed |= self._offsets.pop(key, None) is not None
+        for key, queues in offsets.items():
+            known = self._offsets.setdefault(key, {})
+            if known.items() >= queues.items():
+                continue
+            known.update(queues)
+            changed = True
+        if changed:
+            self.saver.changed()
+        return changed
 
     def of_group(self, group: str) -> dict[str, dict[int, int]]:
         """Return the offsets of a group by topic and queue id."""

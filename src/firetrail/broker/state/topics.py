@@ -59,6 +59,9 @@ class TopicTable:
 
     ``on_change`` is called after each change, to update the routes: with the new or changed topics,
     or with None if a topic was deleted.
+
+    The table of a slave is a copy of its master's: :meth:`adopt` replaces it, and nothing else adds
+    a topic to it.
     """
 
     def __init__(
@@ -67,8 +70,11 @@ class TopicTable:
         config: Live[BrokerConfig],
         delay_levels: int,
         now_ms: Callable[[], int],
+        *,
+        is_copy: bool = False,
     ) -> None:
         self._live = config
+        self._is_copy = is_copy
         self._now_ms = now_ms
         kept = file.load(TopicConfigTable)
         self._topics = dict(kept.topic_config_table)
@@ -81,7 +87,8 @@ class TopicTable:
         self.has_light_queues = False
         """Whether light queues can be read, each as a topic with one queue."""
         self._delay_levels = delay_levels
-        self._create_system_topics()
+        if not is_copy:
+            self._create_system_topics()
 
     def _create_system_topics(self) -> None:
         reply = reply_topic(self._live.current.cluster)
@@ -114,6 +121,8 @@ class TopicTable:
 
     def reconfigured(self) -> None:
         """Adapt the system topics to changed settings."""
+        if self._is_copy:
+            return
         self._topics.pop(AUTO_CREATE_TOPIC, None)
         self._create_system_topics()
         self._changed()
@@ -189,7 +198,8 @@ class TopicTable:
         if topic is None:
             check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
-            self._change([topic])
+            if not self._is_copy:
+                self._change([topic])
         return topic
 
     def put(self, topics: Iterable[TopicConfig]) -> None:
@@ -221,6 +231,16 @@ class TopicTable:
             )
             topics[number] = replace(topic, attributes=attributes)
         self._change(topics)
+
+    def adopt(self, table: TopicConfigTable) -> bool:
+        """Replace all topics by those of a master; return whether anything has changed."""
+        if table == self.content():
+            return False
+        self._topics = dict(table.topic_config_table)
+        self.version = table.data_version
+        self._saver.changed()
+        self.on_change(None)
+        return True
 
     def remove(self, name: str) -> None:
         """Delete the topic."""

@@ -18,15 +18,21 @@ from firetrail.text import some_of
 COMPACTION = "compaction"
 
 
-def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator[str]:
-    """Yield a line about each kind of unused data, and about topics that refuse sends."""
-    names = set(files.names(root))
+def topic_remarks(topics: Iterable[TopicConfig]) -> Iterator[str]:
+    """Yield the topics of each kind that Firetrail does not support."""
     closed: dict[str, list[str]] = {}
     for topic in topics:
         if value := unsupported_value(topic.attributes or {}):
             closed.setdefault(value, []).append(topic.topic_name)
     for value, owners in sorted(closed.items()):
-        yield f"topics with {value} ({some_of(sorted(owners))}): sends to them are refused"
+        yield f"topics with {value} ({some_of(sorted(owners))})"
+
+
+def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator[str]:
+    """Yield a line about each kind of unused data, and about topics that refuse sends."""
+    names = set(files.names(root))
+    for remark in topic_remarks(topics):
+        yield f"{remark}: sends to them are refused"
     if set(files.names(root / COMPACTION)) - {"position-checkpoint"}:  # RocketMQ creates that one
         yield f"{COMPACTION}/: compacted topics of RocketMQ are neither read nor changed"
     if BATCH_CONSUME_QUEUE in names:

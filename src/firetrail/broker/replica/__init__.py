@@ -1,0 +1,1 @@
+"""A broker as slave: it follows a master and serves what it has copied."""

@@ -1,0 +1,210 @@
+"""Copies the tables of a master: what a broker keeps beside its commit log.
+
+The class has the name of RocketMQ's. Topics, groups, offsets, delays and request modes are asked
+for with the requests that Java slaves send. The tables save themselves as those of a master do, and
+a promotion reads the same files.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from firetrail.broker.parts import Parts
+from firetrail.broker.state.offset_files import GroupOffsets, joined
+from firetrail.broker.state.topics import QUEUES_MAX, TIMER_TOPIC
+from firetrail.broker.takeover.unused_data import topic_remarks
+from firetrail.errors import FiretrailError, RequestError
+from firetrail.format.light import is_light
+from firetrail.remoting.bodies import (
+    DelayOffsets,
+    LmqConsumerOffsets,
+    SubscriptionGroupTable,
+    TopicConfigTable,
+)
+from firetrail.remoting.body import Body
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.pop_bodies import RequestModes
+from firetrail.system import Clock
+
+REQUEST_S = 10.0
+"""How long the master may take to answer; a table can have megabytes."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class SyncStatus:
+    """How far a slave has copied the tables of its master."""
+
+    copied_at_ms: int = 0
+    """When all tables were last equal to the master's, in ms since 1970; 0 if never."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a table could not be copied in the last round, by the name of the table."""
+
+
+class _CopiedTable(NamedTuple):
+    """A table of the master, the request for it, and what to do with the answer."""
+
+    name: str
+    code: RequestCode
+    kind: type[Body]
+    adopt: Callable[[Body], None]
+
+
+class SlaveSynchronize:
+    """Copies the tables of a master, one round at a time."""
+
+    def __init__(self, client: RemotingClient, parts: Parts, clock: Clock) -> None:
+        """Prepare to copy.
+
+        Args:
+            client: Sends the requests.
+            parts: The tables to replace.
+            clock: The time.
+        """
+        self._client = client
+        self._parts = parts
+        self._clock = clock
+        self._answers: dict[str, bytes] = {}  # the last adopted answers, by table
+        self._master = ""
+        self._groups_seen: set[str] = set()  # keys of the offsets that the master has had
+        self._remarks: set[str] = set()  # what was logged about its topics
+        self._tables = (
+            _CopiedTable(
+                "topics", RequestCode.GET_ALL_TOPIC_CONFIG, TopicConfigTable, self._topics
+            ),
+            _CopiedTable(
+                "offsets", RequestCode.GET_ALL_CONSUMER_OFFSET, LmqConsumerOffsets, self._offsets
+            ),
+            _CopiedTable("delays", RequestCode.GET_ALL_DELAY_OFFSET, DelayOffsets, self._delays),
+            _CopiedTable(
+                "groups",
+                RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                SubscriptionGroupTable,
+                self._groups,
+            ),
+            _CopiedTable(
+                "request modes",
+                RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
+                RequestModes,
+                self._modes,
+            ),
+        )
+        self.status = SyncStatus()
+
+    async def copy(self, master: str) -> bool:
+        """Copy all tables of the broker at ``master``; return whether all could be copied.
+
+        A table that cannot be copied does not keep the others from being copied.
+        """
+        if master != self._master:
+            self._master = master
+            self._answers.clear()
+            self._groups_seen.clear()
+        complete = True
+        for table in self._tables:
+            complete &= await self._copy_table(table, master)
+        self._remark_timer()
+        if complete:
+            self.status.copied_at_ms = self._clock.now_ms()
+        return complete
+
+    async def _copy_table(self, table: _CopiedTable, master: str) -> bool:
+        try:
+            await self._adopt(table, master)
+        except RequestError as error:
+            if not _has_none(table, error):
+                self._note_failure(table.name, str(error))
+                return False
+        except (OSError, FiretrailError) as error:
+            self._note_failure(table.name, str(error) or type(error).__name__)
+            return False
+        if self.status.failures.pop(table.name, None) is not None:
+            _log.info("%s of master %s are copied again", table.name, master)
+        return True
+
+    async def _adopt(self, table: _CopiedTable, master: str) -> None:
+        answer = await self._client.ask(master, RemotingCommand(table.code), REQUEST_S)
+        content = answer.content
+        if master != self._master:  # the master has changed meanwhile
+            return
+        if self._answers.get(table.name) == content:
+            return
+        table.adopt(await asyncio.to_thread(table.kind.decode, content))
+        self._answers[table.name] = content
+
+    def _note_failure(self, name: str, error: str) -> None:
+        if self.status.failures.get(name) != error:  # log it once, not with every retry
+            _log.warning("%s of the master cannot be copied; will retry: %s", name, error)
+        self.status.failures[name] = error
+
+    # -- the tables ---------------------------------------------------------------------------
+
+    def _topics(self, table: Body) -> None:
+        assert isinstance(table, TopicConfigTable)
+        self._parts.state.topics.adopt(table)
+        for remark in topic_remarks(table.topic_config_table.values()):
+            self._remark_once(f"{remark}: their messages are copied, but not served as there")
+
+    def _groups(self, table: Body) -> None:
+        assert isinstance(table, SubscriptionGroupTable)
+        self._parts.state.groups.adopt(table)
+
+    def _offsets(self, table: Body) -> None:
+        """Take over the offsets; forget those that the master has deleted.
+
+        Offsets that the master never had stay: consumers committed them here while there was no
+        master. An offset may be beyond the end of its queue, because the log can arrive later than
+        the table; a promotion sets it back.
+        """
+        assert isinstance(table, LmqConsumerOffsets)
+        offsets = possible(joined(table))
+        gone = self._groups_seen.difference(offsets)
+        self._parts.state.offsets.adopt(offsets, gone)
+        self._groups_seen = set(offsets)
+        has_light = any(is_light(key) for key in offsets)
+        if has_light and not self._parts.state.store.config.light_queues:
+            self._remark_once("light queues (%LMQ%) are not derived here: set enableLmq=true")
+
+    def _delays(self, table: Body) -> None:
+        assert isinstance(table, DelayOffsets)
+        self._parts.schedule.adopt(table)
+
+    def _modes(self, table: Body) -> None:
+        assert isinstance(table, RequestModes)
+        self._parts.assignment.adopt(table)
+
+    def _remark_timer(self) -> None:
+        if self._parts.state.store.max_offset(TIMER_TOPIC, 0):
+            self._remark_once(
+                f"messages in its timer ({TIMER_TOPIC}) are copied, but Firetrail has no timer: "
+                "those that are still waiting are not delivered after a promotion"
+            )
+
+    def _remark_once(self, remark: str) -> None:
+        if remark not in self._remarks:
+            self._remarks.add(remark)
+            _log.warning("master %s: %s", self._master, remark)
+
+
+def possible(offsets: GroupOffsets) -> GroupOffsets:
+    """Return the offsets without those that no queue can have."""
+    return {
+        key: {
+            queue_id: offset
+            for queue_id, offset in queues.items()
+            if offset >= 0 and 0 <= queue_id < QUEUES_MAX
+        }
+        for key, queues in offsets.items()
+    }
+
+
+def _has_none(table: _CopiedTable, error: RequestError) -> bool:
+    """Whether the master is of a version without this table (request modes are new in 5.0)."""
+    return table.kind is RequestModes and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
