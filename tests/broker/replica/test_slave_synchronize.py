@@ -53,10 +53,6 @@ async def pair(folder: Path | None = None) -> AsyncIterator[Pair]:
             await client.close()
 
 
-def answer_modes(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.answer(body=MODES.encode())
-
-
 async def fill(master: Talk) -> None:
     """Topics, groups, offsets, delays and modes on a master."""
     await master.send("T1")
@@ -65,7 +61,8 @@ async def fill(master: Talk) -> None:
     master.broker.groups.forbid("CG", "T2", True)
     await master.commit(1)
     master.broker._parts.schedule._next[3] = 7
-    master.broker._handlers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = answer_modes
+    mode = MODES.message_request_mode_map["T1"]["CG"].encode()
+    await master.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, body=mode)
 
 
 async def test_a_slave_has_the_tables_of_its_master() -> None:
@@ -148,6 +145,15 @@ async def test_a_failing_table_does_not_stop_the_others(caplog: pytest.LogCaptur
         assert await copying.copy(master.broker.address)
         assert slave.topics.get("T2") is not None
         assert not copying.status.failures
+
+
+async def test_a_master_before_5_0_has_no_request_modes() -> None:
+    def unknown(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
+
+    async with pair() as (master, _, copying):
+        master.broker._handlers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = unknown
+        assert await copying.copy(master.broker.address)
 
 
 async def test_an_unreachable_master_is_reported() -> None:

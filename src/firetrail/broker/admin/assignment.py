@@ -38,7 +38,7 @@ STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 
 class AssignmentProcessor:
-    """Handles QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
+    """Handles QUERY_ASSIGNMENT, and the requests that set and return request modes."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class AssignmentProcessor:
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_ASSIGNMENT: self._query,
             RequestCode.SET_MESSAGE_REQUEST_MODE: self._set_mode,
+            RequestCode.GET_ALL_MESSAGE_REQUEST_MODE: self._all_modes,
         }
 
     def adopt(self, modes: RequestModes) -> bool:
@@ -78,6 +79,9 @@ class AssignmentProcessor:
         self._saver.changed()
         await self._saver.saved()
         return request.answer()
+
+    def _all_modes(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.answer(body=RequestModes(self._modes).encode())
 
     async def _query(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         body = QueryAssignmentBody.decode(request.content)
