@@ -1,13 +1,28 @@
 """Streaming queries that also run on a busy machine."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 STARTS = 10
 TOO_LATE = "Python worker failed to connect back"
 """Spark gives the worker of a stream's source 10 s to connect, and has no setting for it."""
+
+CHECKPOINTS = "spark.sql.streaming.checkpointLocation"
+
+
+@contextmanager
+def checkpoints_in(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Give queries without a checkpoint of their own one in the folder, under their name."""
+    spark.conf.set(CHECKPOINTS, str(folder))
+    try:
+        yield
+    finally:
+        spark.conf.unset(CHECKPOINTS)
 
 
 def finish(start: Callable[[], StreamingQuery]) -> StreamingQuery:

@@ -271,7 +271,7 @@ class Stream(Job):
 
     def _run_alone(self, folder: Path) -> None:
         """Repeat from the first batch, as Spark does after a kill before it recorded the commit."""
-        options = {"path": str(folder / "target"), "checkpointLocation": "c"}
+        options = {"path": str(folder / "target"), "writeId": "w"}
         given = columns.parse_options(options, stream=True)
         found = [raw.body for raw in log_of(folder / "source")]
         for number in range(3):

@@ -1,6 +1,7 @@
 """Writing to a store from Spark: stored rows, refused rows, and no batch twice."""
 
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import small_config
+from tests.pipeline.streams import checkpoints_in, finish
 
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, FiretrailError, PipelineError
@@ -192,58 +194,58 @@ class TestRefused:
         """Spark gives their names in lower case."""
         given = {"path": "x", "checkpointlocation": "c", "queryname": "q"}
         options = columns.parse_options(given, stream=stream)
-        assert options.writer_id == ("c" if stream else None)
+        assert options.writer_id is None
 
     def test_a_stream_without_a_path(self) -> None:
         """Spark passes no path for toTable, either."""
         with pytest.raises(ConfigError, match=r"folder of the store: \.start\(path\)$"):
             columns.parse_options({"checkpointLocation": "c"}, stream=True)
 
-    def test_a_stream_without_a_checkpoint(self) -> None:
-        with pytest.raises(ConfigError, match="to recognize its batches"):
-            columns.parse_options({"path": "x"}, stream=True)
-
 
 class TestStream:
-    def start(self, spark: SparkSession, source: Path, root: Path, checkpoint: Path) -> None:
+    def start(self, spark: SparkSession, source: Path, root: Path, **options: str) -> None:
         stream = (
             spark.readStream.schema("topic string, body string")
             .option("maxFilesPerTrigger", 1)
             .json(str(source))
         )
-        query = (
+        writer = (
             stream.writeStream.format("rocketmq")
-            .queryName("copy")  # Spark passes it to the sink as an option
+            .queryName("checkpoint")  # Spark passes it to the sink as an option
             .outputMode("append")
-            .option("checkpointLocation", str(checkpoint))
+            .options(**options)
             .trigger(availableNow=True)
-            .start(str(root))
         )
-        query.awaitTermination()
+        finish(lambda: writer.start(str(root)))
 
     def test_a_restarted_query_continues(
         self, spark: SparkSession, root: Path, tmp_path: Path
     ) -> None:
+        """Its checkpoint is given by the option or by Spark's setting for all queries."""
         source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
         source.mkdir()
         for number in range(4):
             (source / f"{number}.json").write_text(f'{{"topic": "T", "body": "{number}"}}\n')
             if number in (1, 3):
-                self.start(spark, source, root, checkpoint)
+                self.start(spark, source, root, checkpointLocation=str(checkpoint))
         assert sorted(m.body for m in messages(root, "T")) == [b"0", b"1", b"2", b"3"]
         # As if Spark had been killed after the sink's commit and before its own.
         last = max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
         for name in (f"{last}", f".{last}.crc"):
             (checkpoint / "commits" / name).unlink()
-        self.start(spark, source, root, checkpoint)
-        assert len(messages(root, "T")) == 4
-        assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
+        with checkpoints_in(spark, tmp_path):
+            self.start(spark, source, root)
+            assert len(messages(root, "T")) == 4
+            assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
+            shutil.rmtree(checkpoint)
+            self.start(spark, source, root)
+        assert len(messages(root, "T")) == 8, "a query that starts over writes all rows again"
 
     def test_a_committed_batch_is_not_written_again(self, root: Path, tmp_path: Path) -> None:
         """This tests the writer itself, without Spark."""
         import pyarrow as pa
 
-        options = columns.parse_options({"path": str(root), "checkpointLocation": "c"}, stream=True)
+        options = columns.parse_options({"path": str(root), "writeId": "w"}, stream=True)
         writer = writers.StreamWriter(options, tmp_path / "staged")
         for number in (0, 1, 1, 0, 2):
             batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"%d" % number]})

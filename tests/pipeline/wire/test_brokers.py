@@ -47,7 +47,7 @@ def namesrv(tmp_path: Path, broker: BackgroundBroker) -> Iterator[str]:
 
 
 def push(namesrv: str, **columns: list[int]) -> None:
-    sender = Sender(parse_wire_options({"namesrv": namesrv}, stream=False), None)
+    sender = Sender(parse_wire_options({"namesrv": namesrv}), None)
     sender.send([pa.RecordBatch.from_pydict(ROWS | columns)])
 
 

@@ -48,7 +48,7 @@ def process(tmp_path: Path) -> Iterator[BrokerProcess]:
 
 
 def sender_to(namesrv: str, ids: RowIds | None = None, **options: str) -> Sender:
-    return Sender(parse_wire_options({"namesrv": namesrv} | options, stream=False), ids)
+    return Sender(parse_wire_options({"namesrv": namesrv} | options), ids)
 
 
 def rows(first: int, end: int, topic: str = "T") -> pa.RecordBatch:
@@ -125,12 +125,12 @@ class TestSink:
 
     def test_the_retry_timeout_must_be_a_number(self) -> None:
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
-            parse_wire_options({"namesrv": "h:1", "retryTimeoutMs": "2m"}, stream=False)
+            parse_wire_options({"namesrv": "h:1", "retryTimeoutMs": "2m"})
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
             parse_options({"namesrv": "h:1", "retryTimeoutMs": "-1"})
         with pytest.raises(ConfigError, match="give only one of the two"):
             parse_options({"path": "data", "retryTimeoutMs": "1"})
-        assert parse_wire_options({"namesrv": "h:1"}, stream=False).retry_ms == 120_000
+        assert parse_wire_options({"namesrv": "h:1"}).retry_ms == 120_000
 
 
 class TestCauses:

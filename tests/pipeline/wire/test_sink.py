@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.pipeline.streams import finish
+from tests.pipeline.streams import checkpoints_in, finish
 from tests.pipeline.wire.talk import create, received
 
 from firetrail.broker.background import BackgroundBroker
@@ -25,7 +25,7 @@ def push(
     broker: BackgroundBroker, rows: dict[str, Any], ids: RowIds | None = None, **given: str
 ) -> int:
     """Send one batch of rows as a task does."""
-    options = parse_wire_options({"namesrv": broker.namesrv} | given, stream=False)
+    options = parse_wire_options({"namesrv": broker.namesrv} | given)
     sender = Sender(options, ids)
     sender.send([pa.RecordBatch.from_pydict(rows)])
     return sender.messages
@@ -149,24 +149,21 @@ class TestIds:
         assert ids(b"a", b"b") == ids(b"a", b"b")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_options_of_spark_are_accepted(stream: bool) -> None:
+def test_options_of_spark_are_accepted() -> None:
     """Spark gives their names in lower case."""
     given = {"namesrv": "h:1", "checkpointlocation": "c", "queryname": "q"}
-    assert parse_wire_options(given, stream=stream).writer_id == ("c" if stream else None)
+    assert parse_wire_options(given).writer_id is None
 
 
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="no such option; did you mean queryName"):
-        parse_wire_options({"namesrv": "h:1", "queryNames": "q"}, stream=True)
+        parse_wire_options({"namesrv": "h:1", "queryNames": "q"})
     with pytest.raises(ConfigError, match="no such option; did you mean queues"):
-        parse_wire_options({"namesrv": "h:1", "queue": "1"}, stream=False)
+        parse_wire_options({"namesrv": "h:1", "queue": "1"})
     with pytest.raises(ConfigError, match="no such option"):
-        parse_wire_options({"namesrv": "h:1", "stagingPath": "x"}, stream=False)
-    with pytest.raises(ConfigError, match="a stream needs it"):
-        parse_wire_options({"namesrv": "h:1"}, stream=True)
+        parse_wire_options({"namesrv": "h:1", "stagingPath": "x"})
     with pytest.raises(ConfigError, match="HOST:PORT"):
-        parse_wire_options({"namesrv": ""}, stream=False)
+        parse_wire_options({"namesrv": ""})
 
 
 def write(frame: DataFrame, broker: BackgroundBroker, **options: str) -> None:
@@ -188,16 +185,17 @@ def test_batches_and_streams_of_spark_are_sent(
         rows.write.format("rocketmq").option("namesrv", broker.namesrv).mode("overwrite").save()
 
     create(broker.namesrv, "copy", 2)
-    place = tmp_path / "checkpoint"
+    place = tmp_path / "copy"
 
     def follow() -> None:
         source = {"namesrv": broker.namesrv, "subscribe": "T", "startingOffsets": "earliest"}
         stream = spark.readStream.format("rocketmq").options(**source).load()
         copies = stream.selectExpr("'copy' as topic", "body", "queue_id")
         writer = copies.writeStream.format("rocketmq").option("namesrv", broker.namesrv)
-        writer = writer.queryName("copy")  # Spark passes it to the sink as an option
-        writer = writer.option("checkpointLocation", str(place)).trigger(availableNow=True)
-        finish(writer.start)
+        # Spark passes the name to the sink as an option, and the checkpoint is in tmp_path / name.
+        writer = writer.queryName("copy").trigger(availableNow=True)
+        with checkpoints_in(spark, tmp_path):
+            finish(writer.start)
 
     follow()
     last = place / "commits" / "0"

@@ -42,7 +42,8 @@ class SinkOptions:
     queues: int
     """Rows without a queue id are distributed over this many queues, in turn."""
     writer_id: str | None
-    """Id under which batches are numbered, so that none is written twice."""
+    """Id under which batches are numbered, so that none is written twice. If it is None, a stream
+    uses the id of its query."""
     staging: Path
     config: StoreConfig
 
@@ -56,7 +57,8 @@ class WireSinkOptions:
     queues: int | None
     """Rows without a queue id are distributed over this many queues, in turn; None for all."""
     writer_id: str | None
-    """Id from which row ids are derived, so that readers recognize a row that was sent twice."""
+    """Id from which row ids are derived, so that readers recognize a row that was sent twice. If it
+    is None, a stream uses the id of its query, and a batch has no row ids."""
     retry_ms: int
     """How long each request is retried."""
 
@@ -108,12 +110,11 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
         raise ConfigError("path", store, f"name the folder of the store: .{call}(path)")
     if "://" in store:
         raise ConfigError("path", store, "the sink can only write to a local folder")
-    writer_id = _writer_id(given, stream)
     root = Path(absolute(store))
     return SinkOptions(
         root,
         _queues(given.get("queues", "1")),
-        writer_id,
+        given.get("writeId") or None,
         Path(absolute(given.get("stagingPath") or str(root.with_name(f"{root.name}.staging")))),
         _config(given.get("brokerConf"), root),
     )
@@ -124,7 +125,7 @@ def is_wire(options: Mapping[str, str]) -> bool:
     return "namesrv" in map(str.lower, options)
 
 
-def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkOptions:
+def parse_wire_options(options: Mapping[str, str]) -> WireSinkOptions:
     """Parse the options of the sink for brokers; raise ConfigError for an invalid one."""
     given = _known(options, WIRE_OPTIONS)
     if not given["namesrv"]:
@@ -134,7 +135,7 @@ def parse_wire_options(options: Mapping[str, str], *, stream: bool) -> WireSinkO
         given["namesrv"],
         given.get("group") or GROUP,
         None if queues is None else _queues(queues),
-        _writer_id(given, stream),
+        given.get("writeId") or None,
         _retry_ms(given.get("retryTimeoutMs", str(RETRY_MS))),
     )
 
@@ -150,17 +151,6 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
             raise ConfigError(key, value, reason)
         given[known[key.lower()]] = value
     return given
-
-
-def _writer_id(given: Mapping[str, str], stream: bool) -> str | None:
-    writer_id = given.get("writeId") or (given.get("checkpointLocation") if stream else None)
-    if stream and writer_id is None:
-        raise ConfigError(
-            "checkpointLocation",
-            None,
-            "a stream needs it, or a writeId, to recognize its batches after a restart",
-        )
-    return writer_id
 
 
 def _queues(text: str) -> int:

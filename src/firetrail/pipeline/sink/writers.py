@@ -2,7 +2,8 @@
 
 Tasks stage files. One process on the driver appends them to the store in one atomic commit
 (:mod:`firetrail.store.bulk`). The batches of a stream are numbered, and a number that is committed
-is not written again.
+is not written again. They are numbered per query, by the id that Spark keeps in the checkpoint: a
+query that starts over with a new checkpoint has a new id, even at the same location.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -37,6 +39,8 @@ ABANDONED_S = 7 * 86_400
 LOCK_WAIT_S = 10
 """How long a commit waits for a store that another process has open."""
 LOCK_POLL_S = 0.1
+_QUERY = "sql.streaming.queryId"
+"""Spark's job property with the id of a streaming query."""
 
 
 @dataclass
@@ -47,6 +51,14 @@ class StagedRows(WriterCommitMessage):
     messages: int
     size: int
     worker: str
+    query: str | None
+    """The id of the streaming query."""
+
+
+def current_query() -> str | None:
+    """Return the id of the streaming query whose task this is; None in other tasks."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(_QUERY)
 
 
 def batch_writer(
@@ -83,7 +95,7 @@ class _StoreSinkWriter:
         stager = Stager(self._options, self._folder)
         path = stager.stage(iterator)
         size = 0 if path is None else Path(path).stat().st_size
-        return StagedRows(path, stager.messages, size, worker_name())
+        return StagedRows(path, stager.messages, size, worker_name(), current_query())
 
     def _append(
         self, messages: Sequence[WriterCommitMessage | None], ticket: Ticket | None
@@ -149,8 +161,11 @@ class StreamWriter(_StoreSinkWriter, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append a micro-batch, unless it was committed before the query was restarted."""
-        assert self._options.writer_id is not None
-        self._append(messages, Ticket(self._options.writer_id, batchId))
+        staged = [message for message in messages if isinstance(message, StagedRows)]
+        if staged:
+            writer_id = self._options.writer_id or staged[0].query
+            assert writer_id is not None
+            self._append(messages, Ticket(writer_id, batchId))
         self._discard(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from firetrail.pipeline.sink.columns import WireSinkOptions, check_appended, parse_wire_options
+from firetrail.pipeline.sink.writers import current_query
 from firetrail.pipeline.wire.sender import RowIds, Sender
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def batch_writer(
 ) -> DataSourceArrowWriter:
     """Return the writer for ``df.write``."""
     check_appended(schema, overwrite)
-    return WireBatchWriter(parse_wire_options(options, stream=False))
+    return WireBatchWriter(parse_wire_options(options))
 
 
 def stream_writer(
@@ -42,7 +43,7 @@ def stream_writer(
 ) -> DataSourceStreamArrowWriter:
     """Return the writer for ``df.writeStream``."""
     check_appended(schema, overwrite)
-    return WireStreamWriter(parse_wire_options(options, stream=True))
+    return WireStreamWriter(parse_wire_options(options))
 
 
 @dataclass
@@ -63,12 +64,17 @@ class _BrokerSinkWriter:
         task = TaskContext.get()
         assert task is not None
         ids = None
-        if self._options.writer_id is not None:
+        writer_id = self._options.writer_id or self._query()
+        if writer_id is not None:
             epoch = task.getLocalProperty(_EPOCH) or "0"
-            ids = RowIds(self._options.writer_id, int(epoch), task.partitionId())
+            ids = RowIds(writer_id, int(epoch), task.partitionId())
         sender = Sender(self._options, ids, task.partitionId())
         sender.send(iterator)
         return Sent(sender.messages)
+
+    def _query(self) -> str | None:
+        """Return the id from which row ids are derived if there is no ``writeId``."""
+        return None
 
 
 class WireBatchWriter(_BrokerSinkWriter, DataSourceArrowWriter):
@@ -77,3 +83,6 @@ class WireBatchWriter(_BrokerSinkWriter, DataSourceArrowWriter):
 
 class WireStreamWriter(_BrokerSinkWriter, DataSourceStreamArrowWriter):
     """The micro-batches of a query."""
+
+    def _query(self) -> str | None:
+        return current_query()
