@@ -96,14 +96,14 @@ async def test_a_broker_registers_at_another_name_server_and_leaves(tmp_path: Pa
 
 def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerNam=x\nhaListenPort=1\nlistenPort=0\n")
+    conf.write_text("brokerNam=x\nmaxSlaveResendLength=1\nlistenPort=0\n")
     with started("up", "-c", str(conf), "--namesrv-port", "0") as process:
         addresses(process, 2)
         process.terminate()
         _, said = process.communicate(timeout=PATIENCE_S)
     assert "brokerNam is not a key" in said
     assert "did you mean brokerName?" in said
-    assert "haListenPort has no effect" in said
+    assert "maxSlaveResendLength has no effect" in said
 
 
 def test_the_size_of_an_existing_log_counts(tmp_path: Path) -> None:

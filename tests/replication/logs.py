@@ -31,7 +31,7 @@ class MemoryLog:
         return self.min_offset + len(self.content)
 
     @property
-    def readable_offset(self) -> int:
+    def sendable_offset(self) -> int:
         return self.max_offset
 
     def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:

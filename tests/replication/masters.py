@@ -18,7 +18,9 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.replication.follower import Follower, FollowerSettings
-from firetrail.replication.ha_service import HALimits, HAService, HASource
+from firetrail.replication.ha_connection import HALimits, HASource
+from firetrail.replication.ha_port import HAPort
+from firetrail.replication.ha_service import HAService
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -47,7 +49,9 @@ class FakeMaster:
     def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
-        self.ha = HAService(HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock))
+        self.port = HAPort()
+        source = HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock)
+        self.ha = HAService(source, self.port)
         self.settings = {
             "brokerRole": "ASYNC_MASTER",
             "mappedFileSizeCommitLog": str(config.commit_log_file_size),
@@ -64,13 +68,15 @@ class FakeMaster:
         self.address = MasterAddress("")
 
     async def start(self) -> None:
-        self.ha.start("127.0.0.1", 0)
-        self.settings |= {"brokerIP2": "127.0.0.1", "haListenPort": str(self.ha.port)}
+        self.port.open("127.0.0.1", 0)
+        self.ha.start()
+        self.settings |= {"brokerIP2": "127.0.0.1", "haListenPort": str(self.port.port)}
         self.address = MasterAddress(f"127.0.0.1:{await self._server.start('127.0.0.1', 0)}")
 
     async def stop(self) -> None:
         await self._server.stop()
         self.ha.stop()
+        self.port.close()
         self.store.close()
 
     def fill(self, count: int, text: str = "") -> None:

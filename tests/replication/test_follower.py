@@ -8,16 +8,14 @@ import pytest
 from tests.client.clusters import until
 from tests.helpers import crash_image
 from tests.replication.logs import log_content
-from tests.replication.masters import LIMITS, MASTER, REPLICA, Replica, master_in, replica_in
+from tests.replication.masters import MASTER, REPLICA, Replica, master_in, replica_in
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
 from firetrail.format.names import COMMIT_LOG
 from firetrail.remoting.codes import RequestCode
 from firetrail.replication.follower import FollowerState
-from firetrail.replication.ha_service import HAService, HASource
 from firetrail.replication.master_check import MasterAddress
-from firetrail.system import SYSTEM
 
 FOLLOWING, STUCK = FollowerState.FOLLOWING, FollowerState.STUCK
 DIVERGED, FAILED, WAITING = FollowerState.DIVERGED, FollowerState.FAILED, FollowerState.WAITING
@@ -237,7 +235,7 @@ async def test_nothing_is_copied_before_the_history_was_checked(
             await until(lambda: replica.end == master.store.log_range[1])
         end = master.store.log_range[1]
         served = master.store
-        master.settings["haListenPort"] = str(other.ha.port)
+        master.settings["haListenPort"] = str(other.port.port)
         ask_twice = master.asked.count(RequestCode.VIEW_MESSAGE_BY_ID) + 1
 
         def swap(*_: object) -> None:
@@ -256,13 +254,10 @@ async def test_nothing_is_copied_before_the_history_was_checked(
 async def test_a_real_broker_is_followed(tmp_path: Path) -> None:
     async with Broker.running(tmp_path / "m", store=MASTER) as broker:
         store = broker.store
-        ha = HAService(HASource(store.commit_log, store.replica_acks, LIMITS, SYSTEM.clock))
-        ha.start("127.0.0.1", 0)
         for number in range(100):
             store.put(Message("T", b"%d" % number))
-        address = MasterAddress(broker.address, f"127.0.0.1:{ha.port}")
+        address = MasterAddress(broker.address)
         for _ in range(2):
             async with replica_in(tmp_path / "r", address) as replica:
                 await until(lambda: replica.end == store.log_range[1])
                 await state_of(replica, FOLLOWING)
-        ha.stop()

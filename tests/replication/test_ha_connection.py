@@ -16,7 +16,9 @@ from firetrail import FlushMode, Message
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.frames import encode_report
 from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_service import HALimits, HAService, HASource
+from firetrail.replication.ha_connection import HALimits, HASource
+from firetrail.replication.ha_port import HAPort
+from firetrail.replication.ha_service import HAService
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
@@ -30,15 +32,20 @@ LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
 class Master:
     """A store with its HA port."""
 
-    def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
+    def __init__(
+        self, folder: Path, config: StoreConfig = MASTER, limits: HALimits = LIMITS
+    ) -> None:
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
-        self.service = HAService(HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock))
-        self.service.start("127.0.0.1", 0)
+        self.port = HAPort()
+        self.port.open("127.0.0.1", 0)
+        source = HASource(self.store.commit_log, self.acks, limits, SYSTEM.clock)
+        self.service = HAService(source, self.port)
+        self.service.start()
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.service.port}"
+        return f"127.0.0.1:{self.port.port}"
 
     def fill(self, count: int, size: int = 100) -> None:
         for number in range(count):
@@ -54,6 +61,7 @@ class Master:
 
     def close(self) -> None:
         self.service.stop()
+        self.port.close()
         self.store.close()
 
 
@@ -163,7 +171,7 @@ def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: P
 )
 def test_hostile_bytes_confirm_nothing(master: Master, content: bytes) -> None:
     master.fill(1)
-    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+    with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         peer.sendall(content)
         with suppress(ConnectionError):
@@ -176,7 +184,7 @@ def test_hostile_bytes_confirm_nothing(master: Master, content: bytes) -> None:
 def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> None:
     master.fill(1)
     end = master.store.log_range[1]
-    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+    with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         peer.sendall(encode_report(1))
         assert peer.recv(12)
@@ -191,7 +199,7 @@ def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> Non
 def test_half_a_report_is_waited_for(master: Master) -> None:
     master.fill(1)
     end = master.store.log_range[1]
-    with socket.create_connection(("127.0.0.1", master.service.port)) as peer:
+    with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         report = encode_report(end)
         peer.sendall(report[:4])

@@ -97,6 +97,7 @@ class TestMaster:
     def test_an_idle_master_sends_heartbeats(self, log: bytes) -> None:
         session = master_session(MemoryLog(bytearray(log)))
         session.receive(encode_report(len(log)), 0.0)
+        assert session.next_transfer(0.0) == Transfer(len(log), 0)  # the answer to the first report
         assert session.next_transfer(4.9) is None
         assert session.next_transfer(5.0) == Transfer(len(log), 0)
         assert session.next_transfer(9.9) is None

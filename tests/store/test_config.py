@@ -76,7 +76,10 @@ ROCKETMQ_DEFAULTS = {
 
 # RocketMQ lacks these settings, has no key for them in broker.conf, or has another default:
 # its SYNC_MASTER of 5.x waits for no replica unless inSyncReplicas is set.
-FIRETRAIL_ONLY = {"delete_archived_only", "in_sync_replicas", "index_tags", "lock_memory"}
+FIRETRAIL_ONLY = {
+    *("delete_archived_only", "in_sync_replicas", "index_tags", "lock_memory"),
+    "replica_retention_bytes",
+}
 
 OTHER_TEXT: dict[type, str] = {
     FlushMode: "SYNC_FLUSH",

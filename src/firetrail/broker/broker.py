@@ -24,6 +24,8 @@ from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.term import Term, TermPlan
+from firetrail.errors import ConfigError
+from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import ResponseCode
@@ -31,6 +33,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.replication.ha_port import HAPort
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -163,6 +166,8 @@ class Broker:
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
+            self._open_ha_port(asked)
+            resources.callback(self._ha_port.close)
             self._term = Term(
                 TermPlan(
                     self._environment(),
@@ -188,7 +193,25 @@ class Broker:
 
     def _environment(self) -> Environment:
         return Environment(
-            self._folder, self._live, self._system, self._limits, self.address, self._name_server
+            self._folder,
+            self._live,
+            self._system,
+            self._limits,
+            self.address,
+            self._name_server,
+            self._ha_port,
+        )
+
+    def _open_ha_port(self, asked: Host) -> None:
+        """Bind the HA port, and set its address in the settings, where replicas look for it."""
+        config = self.config
+        following = asked.port + 1 if asked.port else 0
+        if following > PORT_MAX:
+            raise ConfigError("haListenPort", config.ha_listen_port, "listenPort has no next port")
+        self._ha_port = HAPort()
+        self._ha_port.open(config.bind, config.ha_listen_port or following)
+        self._live.current = config.replace(
+            ha_listen_port=self._ha_port.port, ha_host=config.ha_host or asked.ip
         )
 
     async def _listen_for_vips(self, port: int) -> None:

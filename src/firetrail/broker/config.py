@@ -13,10 +13,12 @@ from typing import Any, Self
 
 from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
+from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import split_address
+from firetrail.replication.frames import BODY_MAX
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
@@ -47,6 +49,7 @@ class Addresses(Text):
 ADDRESSES = Addresses(r"[^\s]*", "host:port, several separated by ';', or nothing")
 ADDRESS = Addresses(r"[^\s;]*", "host:port, or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
+HOST_OR_NONE = Text(r"[^\s]*", "a host name or address, or nothing")
 
 IDENTITY = Group(
     "Broker: identity", "Clients and name servers identify the broker by these settings."
@@ -64,7 +67,8 @@ TRANSACTIONS = Group(
 )
 REPLICATION = Group(
     "Broker: replication",
-    "These settings control how a slave follows its master and serves consumers.",
+    "A master sends its commit log to replicas, which connect to its HA port. A slave follows its"
+    " master and may serve consumers.",
 )
 
 
@@ -233,6 +237,48 @@ class BrokerConfig:
         "On a slave, serve consumers; on a master, send consumers that read old messages to a"
         " slave.",
     )
+    ha_listen_port: int = REPLICATION(
+        0,
+        "haListenPort",
+        Whole(0, PORT_MAX),
+        "HA port. 0 is the port after `listenPort`, or any free port if that is 0 as well.",
+    )
+    ha_host: str = REPLICATION(
+        "",
+        "brokerIP2",
+        HOST_OR_NONE,
+        "Host of the HA address that name servers tell replicas. By default that of `brokerIP1`.",
+    )
+    ha_heartbeat_ms: int = REPLICATION(
+        5_000,
+        "haSendHeartbeatInterval",
+        MS,
+        "Longest pause between two transmissions of either side of an HA connection.",
+    )
+    ha_silence_ms: int = REPLICATION(
+        20_000,
+        "haHousekeepingInterval",
+        MS,
+        "Either side closes an HA connection on which it has received nothing for this long.",
+    )
+    ha_batch_size: int = REPLICATION(
+        256 << 10,
+        "haTransferBatchSize",
+        Whole(1, BODY_MAX, unit="bytes"),
+        "Most bytes of the log that are sent to a replica at once. RocketMQ's default is 32768.",
+    )
+    ha_flow_control: bool = REPLICATION.live(
+        False,
+        "haFlowControlEnable",
+        FLAG,
+        "Limit what is sent to each replica to `ha_max_bytes_per_second`.",
+    )
+    ha_max_bytes_per_second: int = REPLICATION.live(
+        100 << 20,
+        "maxHaTransferByteInSecond",
+        Whole(1 << 10, unit="bytes"),
+        "Most bytes per second to one replica, if `ha_flow_control` is on.",
+    )
 
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
@@ -242,6 +288,11 @@ class BrokerConfig:
     def name_servers(self) -> list[str]:
         """The addresses in ``namesrv``."""
         return [address for address in self.namesrv.split(";") if address]
+
+    @property
+    def ha_address(self) -> str:
+        """The address that name servers tell replicas; valid once the broker has started."""
+        return str(Host(self.ha_host, self.ha_listen_port))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some settings changed.

@@ -50,6 +50,7 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
+from firetrail.replication.ha_port import HAPort
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
@@ -67,6 +68,8 @@ class Environment:
     address: str
     """``ip:port`` that clients connect to."""
     name_server: NameServer | None
+    ha_port: HAPort
+    """The port for replicas, bound in every role."""
 
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""

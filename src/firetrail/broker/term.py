@@ -20,6 +20,8 @@ from firetrail.broker.services.clients import Clients
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
+from firetrail.replication.ha_connection import HALimits, HASource
+from firetrail.replication.ha_service import HAService
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.lifecycle.inventory import CONFIG_FILES
@@ -132,6 +134,8 @@ class Term:
         If this fails, :meth:`end` closes what was opened.
         """
         parts, stack = self.parts, self._resources
+        if not self.is_slave:
+            self._serve_replicas()
         stack.push_async_callback(self._drain)
         await parts.registration.start()
         stack.push_async_callback(parts.registration.stop)
@@ -142,6 +146,24 @@ class Term:
             parts.revive.start()
         stack.push_async_callback(self._stop_tasks)
         self._start_tasks()
+
+    def _serve_replicas(self) -> None:
+        """Send the log to replicas. They stay connected while requests wait for them."""
+        env, live = self.plan.env, self.plan.env.live
+        config = live.current
+
+        def rate() -> int | None:
+            current = live.current
+            return current.ha_max_bytes_per_second if current.ha_flow_control else None
+
+        limits = HALimits(
+            config.ha_batch_size, config.ha_heartbeat_ms / 1000, config.ha_silence_ms / 1000, rate
+        )
+        store = self.store
+        source = HASource(store.commit_log, store.replica_acks, limits, env.system.clock)
+        self.ha = HAService(source, env.ha_port)
+        self.ha.start()
+        self._resources.push_async_callback(asyncio.to_thread, self.ha.stop)
 
     async def end(self) -> None:
         """Stop the services, wait for the requests in progress, save everything, close the store.

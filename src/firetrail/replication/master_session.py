@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import NamedTuple, Protocol
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
@@ -20,8 +21,8 @@ class SentLog(Protocol):
         """The physical offset of the oldest record."""
 
     @property
-    def readable_offset(self) -> int:
-        """The physical offset of the end of the last readable record."""
+    def sendable_offset(self) -> int:
+        """The physical offset up to which the log may be sent."""
 
 
 class Transfer(NamedTuple):
@@ -71,6 +72,7 @@ class MasterSession:
             self.read_at = now
             if self.position < 0:
                 self.position = self._start(offset)
+                self._sent_at = -inf  # answer at once, if only with a heartbeat
             elif not 0 <= offset <= self.position:
                 raise ProtocolError(
                     f"the replica acknowledges offset {offset}, but was sent the log only up to "
@@ -84,7 +86,7 @@ class MasterSession:
 
         A replica without a log gets everything. Java's master would send its last file only.
         """
-        begin, end = self._log.min_offset, self._log.readable_offset
+        begin, end = self._log.min_offset, self._log.sendable_offset
         if requested == 0:
             return begin
         if requested < 0:
@@ -114,7 +116,7 @@ class MasterSession:
             return None
         end = self.position - self.position % self._log.file_size + self._log.file_size
         size = min(
-            self._log.readable_offset - self.position,
+            self._log.sendable_offset - self.position,
             end - self.position,
             self._batch_size,
             allowance,

@@ -20,11 +20,10 @@ UNUSED: Mapping[str, str] = {
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
-        haListenPort haSendHeartbeatInterval haHousekeepingInterval
-        haTransferBatchSize haFlowControlEnable haMaxTimeSlaveNotCatchup haTransferCheck*
+        haMaxTimeSlaveNotCatchup haTransferCheck*
         allAckInSyncStateSet totalReplicas replicasPerDiskPartition
         syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
-        maxChecksumRange maxHaTransferByteInSecond maxSlaveResendLength duplicationEnable
+        maxChecksumRange maxSlaveResendLength duplicationEnable
         """,
     "DLedger, controller mode and RocksDB queues are not supported": """
         enableDLegerCommitLog dLeger* preferredLeaderId enableBatchPush *ontroller* storeType
@@ -55,6 +54,8 @@ UNUSED: Mapping[str, str] = {
         travelCqFileNumWhenGetMessage logicalDiskSpaceCleanForciblyThreshold
         """,
     BROKERS: """
+        haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
+        haFlowControlEnable maxHaTransferByteInSecond
         brokerClusterName brokerName brokerId brokerIP2 brokerPermission brokerConfigPath
         brokerTopicEnable brokerFastFailureEnable brokerNotActiveTimeoutMillis clusterTopicEnable
         namesrv* fetchName* *NameServer* *NameSrv rocketmqHome register* *Register *Heartbeat*

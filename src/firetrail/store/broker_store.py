@@ -74,6 +74,7 @@ class BrokerStore(Store):
     def _appended(self) -> None:
         """Dispatch the message at once if puts are rare; otherwise leave it to the dispatcher."""
         if self._waits:
+            super()._appended()
             return
         now = self._monotonic()
         if now - self._last_put > DIRECT_DISPATCH_GAP_S:

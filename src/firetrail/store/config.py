@@ -41,6 +41,7 @@ from firetrail.store.config_groups import (
     FLUSH,
     GIB,
     KIB,
+    LOG_BYTES,
     MESSAGES,
     MIB,
     MS,
@@ -300,6 +301,13 @@ class StoreConfig:
         "haMaxGapNotInSync haSlaveFallbehindMax",
         BYTES,
         "A replica that is further behind does not count as connected.",
+    )
+    replica_retention_bytes: int = REPLICATION.live(
+        64 * GIB,
+        "",
+        LOG_BYTES,
+        "Expired files that a connected replica needs are kept if it is at most this far behind."
+        " A disk above `disk_clean_forcibly_ratio` overrides this.",
     )
 
     max_transfer_bytes_in_memory: int = READ.live(

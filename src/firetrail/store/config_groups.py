@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firetrail.format.names import OFFSET_MAX
 from firetrail.settings.table import Flag, Group, Whole
 
 KIB = 1 << 10
@@ -10,6 +11,7 @@ GIB = 1 << 30
 
 FLAG = Flag()
 BYTES = Whole(1, unit="bytes")
+LOG_BYTES = Whole(0, OFFSET_MAX, unit="bytes")
 MESSAGES = Whole(1, unit="messages")
 MS = Whole(1, unit="ms")
 MS_OR_0 = Whole(0, unit="ms")

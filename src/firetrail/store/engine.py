@@ -110,7 +110,11 @@ class Engine:
         self.acks = ReplicaAcks(self.log, live, self.dispatcher.wake_if_idle)
         self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
-            self._parts, self.gate, self._settled, self.inventory.note_retention
+            self._parts,
+            self.gate,
+            self._settled,
+            self.inventory.note_retention,
+            self.acks.retained_from,
         )
 
     def _recover(self) -> RecoveryReport:

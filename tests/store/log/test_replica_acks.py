@@ -14,6 +14,7 @@ from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import NotReplicatedError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.log.flusher import ThreadWaiter
 
 MASTER = StoreConfig(
     commit_log_file_size=1 << 20, max_message_size=1000, role=BrokerRole.SYNC_MASTER
@@ -33,16 +34,16 @@ def store(tmp_path: Path, config: StoreConfig) -> Iterator[BrokerStore]:
 
 
 def confirming(store: BrokerStore, replica: str = "a") -> threading.Event:
-    """Let a replica confirm each put as soon as it waits; the event says that one did."""
-    waited = threading.Event()
+    """Let a replica confirm each put as soon as it is sent; the event says that one was."""
+    sent = threading.Event()
 
     def confirm() -> None:
-        waited.set()
+        sent.set()
         store.replica_acks.note(replica, store.log_range[1])
 
     store.replica_acks.note(replica, store.log_range[1])
-    store.replica_acks.on_waiting = confirm
-    return waited
+    store.commit_log.on_sendable = confirm
+    return sent
 
 
 def visible(store: BrokerStore) -> int:
@@ -50,9 +51,9 @@ def visible(store: BrokerStore) -> int:
 
 
 def test_a_put_returns_when_the_replica_has_confirmed_it(store: BrokerStore) -> None:
-    waited = confirming(store)
+    sent = confirming(store)
     assert store.try_put(Message("T", b"1")).status is PutStatus.PUT_OK
-    assert waited.is_set()
+    assert sent.is_set()
     eventually(lambda: visible(store) == 1)
 
 
@@ -133,7 +134,7 @@ def test_a_close_ends_the_wait_for_replicas(tmp_path: Path, config: StoreConfig)
     store = BrokerStore.open(tmp_path, config)
     waiting = threading.Event()
     store.replica_acks.note("a", 0)
-    store.replica_acks.on_waiting = waiting.set
+    store.commit_log.on_sendable = waiting.set
     results = []
     thread = threading.Thread(target=lambda: results.append(store.try_put(Message("T", b"1"))))
     thread.start()
@@ -147,3 +148,37 @@ async def test_a_message_that_does_not_wait_is_acknowledged_at_once(store: Broke
     async with asyncio.timeout(PATIENCE_S):
         assert (await store.put_async(Message("T", b"1", wait_for_flush=False))).ok
     assert visible(store) == 0
+
+
+async def test_puts_that_timed_out_are_forgotten(store: BrokerStore) -> None:
+    store.configure(slave_timeout_ms=1)
+    store.replica_acks.note("a", 0)
+    for _ in range(5):
+        await store.begin_put(Message("T", b"1"))  # type: ignore[misc]
+    assert len(store.replica_acks._waiters._waiting) == 1
+
+
+def test_a_put_after_the_end_does_not_wait_for_replicas(store: BrokerStore) -> None:
+    store.replica_acks.note("a", 0)
+    store.replica_acks.give_up()
+    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_no_waiter_is_missed_if_replicas_report_at_the_same_time(store: BrokerStore) -> None:
+    """Each report has the offset of one waiter, and two threads report."""
+    acks, rounds = store.replica_acks, 2000
+    waiters = [ThreadWaiter(number) for number in range(1, rounds + 1)]
+    acks.note("a", 0)
+    for waiter in waiters:
+        acks.add(waiter)
+
+    def report(replica: str) -> None:
+        for number in range(1, rounds + 1):
+            acks.note(replica, number)
+
+    threads = [threading.Thread(target=report, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(waiter.wait(0) for waiter in waiters)

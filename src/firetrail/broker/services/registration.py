@@ -222,6 +222,7 @@ class RegistrationService:
                 address=self._address,
                 topics=self._topics(self._changes.values() if self._changes is not None else None),
                 broker_id=self._live.current.broker_id,
+                ha_address=self._live.current.ha_address,
                 complete=self._changes is None,
             )
             self._look_here()
@@ -300,7 +301,7 @@ class RegistrationService:
             self._address,
             config.cluster,
             config.broker_id,
-            ha_server_addr=self._address,
+            ha_server_addr=config.ha_address,
             body_crc32=checksum(body),
         )
         await asyncio.gather(

@@ -248,6 +248,8 @@ class Dispatcher:
         self.position = segment.end if step.stop is Stop.BLANK else segment.base + step.position
         if step.arrivals:
             self._announce(step.arrivals)
+        if not self._log.needs_confirmation:  # otherwise it was sent before
+            self._log.announce()
         if not step.rows and step.stop is not Stop.BLANK:
             if limit < self._log.readable_offset and step.stop in (Stop.CUT, Stop.LIMIT):
                 self._cut_limit = limit  # a replica may have confirmed a part of the record

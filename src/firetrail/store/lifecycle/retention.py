@@ -3,7 +3,8 @@
 A file is deleted when it has expired and it is time (at the configured hours, or when the disk
 fills up), or even unexpired when the disk is nearly full. The active file is never deleted. Neither
 is a file until it and the queues and index derived from it are on disk, nor, if so configured,
-before it is archived. Queues and index follow the new beginning of the log.
+before it is archived. Expired files that a connected replica needs are kept while the disk has
+room. Queues and index follow the new beginning of the log.
 """
 
 from __future__ import annotations
@@ -37,8 +38,17 @@ class Retention:
         gate: Gate,
         settled: Callable[[], int],
         note_begin: Callable[[int], None],
+        replicated: Callable[[], int],
     ) -> None:
-        """``note_begin`` records durably where the log will begin, before a file is deleted."""
+        """Prepare retention.
+
+        Args:
+            parts: What is deleted from.
+            gate: Shut while the disk is full.
+            settled: Syncs everything; returns the position up to which it is on disk.
+            note_begin: Records durably where the log will begin, before a file is deleted.
+            replicated: Returns the position before which no connected replica needs the log.
+        """
         self._log = parts.log
         self._queues = parts.queues
         self._index = parts.index
@@ -46,6 +56,7 @@ class Retention:
         self._live = parts.live
         self._settled = settled
         self._note_begin = note_begin
+        self._replicated = replicated
         self.guard = threading.Lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = parts.system
@@ -90,10 +101,12 @@ class Retention:
         """Delete expired files; if ``forced`` gives a reason, also those that have not expired."""
         queue = self._log.queue
         removed = settled = 0
-        archived = self._archived()
+        unneeded = self._archived()
+        if not forced:  # a slow replica must not fill the disk of its master
+            unneeded = min(unneeded, self._replicated())
         while removed < self._live.current.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
-            if not (forced or self._is_expired(oldest)) or oldest.end > archived:
+            if not (forced or self._is_expired(oldest)) or oldest.end > unneeded:
                 break
             if oldest.end >= settled:
                 settled = self._settled()

@@ -9,6 +9,7 @@ spare, a BLANK record fills the file, and the record goes to the next one.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +77,8 @@ class CommitLog:
         self.appender = Appender(rules, config.store_host, queues, self._lock, system.clock.time_ns)
         """Stores messages that need only a write to the active file, and counts all puts."""
         self._accepting = True
+        self.on_sendable: Callable[[], None] | None = None
+        """Called when there is more to send to replicas; None while none is connected."""
         self.flushed_offset = 0
         """The offset up to which the log is on disk."""
         self.confirmed_offset = OFFSET_MAX
@@ -129,10 +132,29 @@ class CommitLog:
         """Physical offset of the end of the last readable record."""
         return self.queue.readable_offset
 
+    @property
+    def sendable_offset(self) -> int:
+        """Physical offset of the end of what replicas may get.
+
+        With SYNC_FLUSH that is what is on disk: after a power cut a replica would otherwise have
+        records that its master has lost, and could not follow it any more.
+        """
+        return self.flushed_offset if self._sync else self.readable_offset
+
+    @property
+    def needs_confirmation(self) -> bool:
+        """Whether replicas have to confirm a message before consumers see it."""
+        return self.confirmed_offset != OFFSET_MAX
+
+    def announce(self) -> None:
+        """Announce that ``sendable_offset`` has grown."""
+        notify = self.on_sendable
+        if notify is not None:
+            notify()
+
     def dispatchable(self) -> int:
         """Return the end of what may be dispatched: consumers must not see what could be lost."""
-        end = self.flushed_offset if self._sync else self.readable_offset
-        return min(end, self.confirmed_offset)
+        return min(self.sendable_offset, self.confirmed_offset)
 
     # -- append -------------------------------------------------------------------------------
 

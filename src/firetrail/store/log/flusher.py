@@ -25,11 +25,12 @@ OUT_OF_MEMORY_PAUSE_MS = 100
 class Waiter:
     """A caller that waits until the log is safe up to an offset: on disk, or on replicas."""
 
-    __slots__ = ("durable", "offset")
+    __slots__ = ("durable", "offset", "timed_out")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.durable = False
+        self.timed_out = False
 
     def tell(self, durable: bool) -> None:
         """End the wait: the log is safe up to the offset, or never will be."""
@@ -52,7 +53,8 @@ class ThreadWaiter(Waiter):
 
     def wait(self, timeout_s: float) -> bool:
         """Block; return whether :meth:`tell` was called in time."""
-        return self._released.acquire(timeout=timeout_s)
+        self.timed_out = not self._released.acquire(timeout=timeout_s)
+        return not self.timed_out
 
 
 class LoopWaiter(Waiter):
@@ -68,6 +70,7 @@ class LoopWaiter(Waiter):
 
     def time_out(self) -> None:
         """Stop waiting; called in the event loop."""
+        self.timed_out = True
         if not self.future.done():
             self.future.set_result(None)
 
@@ -99,6 +102,11 @@ class Waiters:
     def add(self, waiter: Waiter) -> None:
         """Let a caller wait until :meth:`tell` is called with its offset or a later one."""
         self._waiting.append(waiter)
+
+    def drop_timed_out(self) -> None:
+        """Forget the callers at the head that wait no longer. No other thread may call `tell`."""
+        while self._waiting and self._waiting[0].timed_out:
+            self._waiting.popleft()
 
     def tell(self, reached: int, *, ended: bool = False) -> bool:
         """Notify those whose offset is reached; all of them if there is no more progress.
@@ -217,6 +225,7 @@ class LogFlusher:
         self._tell_waiters()
         if synced:
             self._on_progress()
+            self._log.announce()
 
     def give_up(self) -> None:
         """Sync nothing any more; notify current and later waiters."""

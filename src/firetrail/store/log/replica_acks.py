@@ -35,8 +35,7 @@ class ReplicaAcks:
         self._acks: dict[Hashable, int] = {}
         self._guard = threading.Lock()
         self._waiters = Waiters()
-        self.on_waiting: Callable[[], None] = lambda: None
-        """Called when a put begins to wait: there is something to send."""
+        self._ended = False  # whether nothing will be confirmed any more
         self.are_needed = False
         """Whether the master's own copy is not enough."""
         self._update()
@@ -47,7 +46,6 @@ class ReplicaAcks:
             self._acks[replica] = offset
             grown = self._update()
         if grown:
-            self._waiters.tell(self._log.confirmed_offset)
             self._on_progress()
 
     def drop(self, replica: Hashable) -> None:
@@ -56,21 +54,31 @@ class ReplicaAcks:
             self._acks.pop(replica, None)
             grown = self._update()  # fewer copies may be needed now
         if grown:
-            self._waiters.tell(self._log.confirmed_offset)
             self._on_progress()
 
     def settings_changed(self) -> None:
         """Apply a changed role or number of copies."""
         with self._guard:
             self._update()
-        self._waiters.tell(self._log.confirmed_offset)
         self._on_progress()
 
     def in_sync(self, end: int) -> int:
         """Return how many replicas are connected and not too far behind ``end``."""
-        gap = self._live.current.max_gap_not_in_sync
         with self._guard:
-            return sum(end - offset < gap for offset in self._acks.values())
+            return sum(self.is_in_sync(offset, end) for offset in self._acks.values())
+
+    def is_in_sync(self, acked: int, end: int) -> bool:
+        """Return whether a replica that has the log up to ``acked`` is close enough to ``end``."""
+        return end - acked < self._live.current.max_gap_not_in_sync
+
+    def retained_from(self) -> int:
+        """Return the offset from which a connected replica still needs the log.
+
+        A replica that is further behind than ``replica_retention_bytes`` holds back only that much.
+        """
+        with self._guard:
+            acked = min(self._acks.values(), default=OFFSET_MAX)
+        return max(acked, self._log.max_offset - self._live.current.replica_retention_bytes)
 
     def are_enough(self, end: int) -> bool:
         """Return whether a message that ends at ``end`` can be confirmed by enough replicas."""
@@ -78,15 +86,21 @@ class ReplicaAcks:
 
     def add(self, waiter: Waiter) -> None:
         """Notify ``waiter`` when enough replicas have the log up to its offset."""
-        self._waiters.add(waiter)
-        if waiter.offset <= self._log.confirmed_offset:  # confirmed before it was added
-            self._waiters.tell(self._log.confirmed_offset)
-        else:
-            self.on_waiting()
+        with self._guard:
+            self._waiters.drop_timed_out()
+            self._waiters.add(waiter)
+            if self._ended or waiter.offset <= self._log.confirmed_offset:
+                self._tell_waiters()
 
     def give_up(self) -> None:
-        """Notify all waiters: nothing will be confirmed any more."""
-        self._waiters.tell(self._log.confirmed_offset, ended=True)
+        """Notify current and later waiters: nothing will be confirmed any more."""
+        with self._guard:
+            self._ended = True
+            self._tell_waiters()
+
+    def _tell_waiters(self) -> None:
+        """Notify those that wait no longer. Two threads at a time could miss one."""
+        self._waiters.tell(self._log.confirmed_offset, ended=self._ended)
 
     @property
     def needed(self) -> int:
@@ -99,7 +113,7 @@ class ReplicaAcks:
         return max(config.min_in_sync_replicas, min(config.in_sync_replicas, 1 + len(self._acks)))
 
     def _update(self) -> bool:
-        """Compute the confirmed offset again; return whether it has grown."""
+        """Compute the confirmed offset again, and notify waiters; return whether it has grown."""
         before = self._log.confirmed_offset
         others = self.needed - 1
         offsets = sorted(self._acks.values(), reverse=True)
@@ -108,4 +122,7 @@ class ReplicaAcks:
             self._log.confirmed_offset = OFFSET_MAX
         else:
             self._log.confirmed_offset = offsets[others - 1] if others <= len(offsets) else 0
-        return self._log.confirmed_offset > before
+        if self._log.confirmed_offset <= before:
+            return False
+        self._tell_waiters()
+        return True

@@ -147,8 +147,15 @@ class Writer(StoreStatus):
         return result
 
     def _appended(self) -> None:
-        """Make sure that the message is dispatched."""
-        if self._dispatcher.idle and not self._waits:
+        """Make sure that the message is dispatched, or sent to the replicas before that.
+
+        With SYNC_FLUSH, both follow the sync.
+        """
+        if self._sync:
+            return
+        if self._acks.are_needed:
+            self._log.announce()
+        elif self._dispatcher.idle:
             self._dispatcher.wake()
 
     def _append_slowly(self, message: Message) -> PutResult:

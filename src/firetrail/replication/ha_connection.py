@@ -1,0 +1,225 @@
+"""The connection of a master to one replica: sockets and threads around a session.
+
+Each connection has two threads, as in RocketMQ: one sends the log, the other reads the reports. The
+work is done by the kernel (sends release the interpreter's lock), so replicas do not slow down the
+event loop that serves clients.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from firetrail.errors import FiretrailError, NotReachedError
+from firetrail.replication.flow_control import RateMeter, TokenBucket
+from firetrail.replication.frames import BODY_MAX, encode_header
+from firetrail.replication.master_session import MasterSession, Transfer
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.system import Clock
+
+REPORT_SIZE = 4096
+"""Bytes that one read takes from a replica."""
+IDLE_S = 0.1
+"""How long a sender waits for new messages before it looks for them without being woken."""
+LIMITED_S = 0.02
+"""How long a sender waits if flow control does not allow more at the moment."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class HALimits:
+    """The settings of a master's HA port.
+
+    Attributes:
+        batch_size: The most bytes of the log in one transfer.
+        heartbeat_s: The most seconds between two transfers.
+        silence_s: How long a replica may report nothing before its connection is closed.
+        rate: Returns the most bytes per second to each replica, None for any number.
+    """
+
+    batch_size: int = 256 << 10
+    heartbeat_s: float = 5.0
+    silence_s: float = 20.0
+    rate: Callable[[], int | None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True, slots=True)
+class HASource:
+    """What replicas are served from.
+
+    Attributes:
+        log: The log to send.
+        acks: Where the confirmations of replicas are noted.
+        limits: The settings of the port.
+        clock: The time.
+    """
+
+    log: CommitLog
+    acks: ReplicaAcks
+    limits: HALimits
+    clock: Clock
+
+
+class HAConnection:
+    """One replica."""
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        address: str,
+        source: HASource,
+        on_closed: Callable[[HAConnection], None],
+    ) -> None:
+        """Take over a connection.
+
+        Args:
+            connection: The socket.
+            address: ``ip:port`` of the replica.
+            source: What it is served from.
+            on_closed: Called once, when the connection is closed.
+        """
+        self.address = address
+        self._socket = connection
+        self._log, self._acks = source.log, source.acks
+        self._limits = limits = source.limits
+        self._clock = clock = source.clock
+        self._on_closed = on_closed
+        self._wake = threading.Event()
+        self._closing = threading.Lock()  # taken once, by the thread that closes the connection
+        now = clock.monotonic()
+        self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
+        self._bucket = TokenBucket(limits.rate, now)
+        self._meter = RateMeter(now)
+        connection.settimeout(limits.silence_s)
+        self._sender = threading.Thread(
+            target=self._guarded, args=(self._send,), name="firetrail-ha-send", daemon=True
+        )
+        self._reader = threading.Thread(target=self._run, name="firetrail-ha-read", daemon=True)
+
+    def start(self) -> None:
+        """Begin to serve the replica."""
+        self._reader.start()
+
+    def wake(self) -> None:
+        """Send what is new."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self, reason: str = "") -> None:
+        """Close the connection; log the reason unless it is empty."""
+        if not self._closing.acquire(blocking=False):
+            return
+        if reason:
+            _log.warning("the connection of replica %s was closed: %s", self.address, reason)
+        self._acks.drop(self)
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._wake.set()
+        self._on_closed(self)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the connection was closed."""
+        return self._closing.locked()
+
+    @property
+    def has_reported(self) -> bool:
+        """Whether the peer has said where its log ends, as every replica does first."""
+        return self.session.acked >= 0
+
+    @property
+    def sent_per_second(self) -> int:
+        """The bytes that were sent in the last full second."""
+        return self._meter.per_second(self._clock.monotonic())
+
+    def join(self) -> None:
+        """Wait for the end of its threads."""
+        self._reader.join()
+
+    def _run(self) -> None:
+        """Serve the replica until the connection is closed; then nobody uses the socket."""
+        self._sender.start()
+        self._guarded(self._read)
+        self._sender.join()
+        self._socket.close()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except TimeoutError:
+            self.close(f"it has sent or read nothing for {self._limits.silence_s:g} seconds")
+        except (OSError, FiretrailError) as error:
+            self.close(str(error))
+        except Exception as error:
+            if not self.is_closed:
+                _log.exception("the connection of replica %s failed", self.address)
+            self.close(str(error))
+
+    # -- reports ------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        while not self.is_closed:
+            data = self._socket.recv(REPORT_SIZE)
+            if not data:
+                if not self.is_closed:
+                    _log.info("replica %s has disconnected", self.address)
+                self.close()
+                return
+            now = self._clock.monotonic()
+            is_first = self.session.position < 0
+            if self.session.receive(data, now):
+                self._note()
+            elif now - self.session.read_at > self._limits.silence_s:
+                raise NotReachedError("it sends bytes, but no reports")
+            if is_first:
+                self._wake.set()
+
+    def _note(self) -> None:
+        self._acks.note(self, self.session.acked)
+        if self.is_closed:  # it was closed in between, and must not count any more
+            self._acks.drop(self)
+
+    # -- transfers ----------------------------------------------------------------------------
+
+    def _send(self) -> None:
+        while not self.is_closed:
+            now = self._clock.monotonic()
+            allowance = self._bucket.allowance(now)
+            transfer = self.session.next_transfer(now, BODY_MAX if allowance is None else allowance)
+            if transfer is not None:
+                self._send_one(transfer)
+            else:
+                self._wake.wait(LIMITED_S if allowance == 0 else IDLE_S)
+                self._wake.clear()
+
+    def _send_one(self, transfer: Transfer) -> None:
+        header = encode_header(*transfer)
+        if transfer.size == 0:
+            self._send_all([memoryview(header)])
+            return
+        content = self._log.read(transfer.offset, transfer.size)
+        if content is None:
+            raise NotReachedError(
+                f"retention has deleted the log at {transfer.offset}, which the replica needs"
+            )
+        with content:
+            self._send_all([memoryview(header), content])
+
+    def _send_all(self, parts: Sequence[memoryview]) -> None:
+        """Send everything. A slow replica may take as long as it wants if it takes something."""
+        size = sum(map(len, parts))
+        self._bucket.take(size)
+        self._meter.note(size, self._clock.monotonic())
+        sent = self._socket.sendmsg(parts)
+        for part in parts:
+            at = min(sent, len(part))
+            sent -= at
+            while at < len(part):
+                with part[at:] as rest:
+                    at += self._socket.send(rest)

@@ -1,0 +1,138 @@
+"""The HA port of a broker, to which replicas connect.
+
+The port is bound as long as the broker runs, whatever its role. A port that is in use is therefore
+reported when the broker starts, not when a slave is promoted, and the address that name servers
+know stays valid. Connections are passed to the service of a master; a slave closes them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from firetrail.errors import AddressInUseError
+from firetrail.remoting.connection import address_text
+
+BACKLOG = 16
+"""Connections that may wait to be accepted."""
+ERROR_PAUSE_S = 1.0
+"""Pause after a failed accept: the process may have no descriptor left."""
+
+OnConnected = Callable[[socket.socket, str], None]
+"""Takes over a connection and the address of its peer."""
+
+_log = logging.getLogger(__name__)
+
+
+class HAPort:
+    """Listens for replicas and passes their connections on.
+
+    Attributes:
+        port: The port; 0 before :meth:`open`.
+        on_connected: Serves a connection. While it is None, connections are closed.
+    """
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.on_connected: OnConnected | None = None
+        self._listeners: list[socket.socket] = []
+        self._waker, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._accept, name="firetrail-ha", daemon=True)
+
+    def open(self, host: str, port: int) -> None:
+        """Listen on an address.
+
+        Args:
+            host: Address or host name; all addresses of a name are used.
+            port: The port; 0 picks a free one.
+
+        Raises:
+            AddressInUseError: The port is in use.
+            OSError: The address cannot be bound.
+        """
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self._listeners.append(_listener(family, (str(address[0]), self.port or port)))
+                self.port = self._listeners[0].getsockname()[1]
+        except OSError as error:
+            self.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise AddressInUseError(
+                f"{host}:{self.port or port}: the HA port for replicas is in use; stop the broker "
+                "that runs there, or set haListenPort to another port"
+            ) from None
+        self._thread.start()
+
+    @property
+    def listens(self) -> list[str]:
+        """The addresses ``ip:port`` that the port is bound to."""
+        return [address_text(listener.getsockname()) for listener in self._listeners]
+
+    def close(self) -> None:
+        """Close the port. Connections that were passed on stay open."""
+        self._waker.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for listener in self._listeners:
+            listener.close()
+        self._woken.close()
+
+    def _accept(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._woken, selectors.EVENT_READ)
+            for listener in self._listeners:
+                selector.register(listener, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select()]
+                if self._woken in ready:
+                    return
+                for listener in self._listeners:
+                    if listener not in ready:
+                        continue
+                    try:
+                        self._accept_one(listener)
+                    except OSError as error:
+                        _log.warning("no replica can connect: %s; will retry", error)
+                        self._pause()
+
+    def _pause(self) -> None:
+        """Wait before the next accept, unless the port is closed meanwhile."""
+        self._woken.settimeout(ERROR_PAUSE_S)
+        with suppress(TimeoutError):
+            self._woken.recv(1, socket.MSG_PEEK)
+
+    def _accept_one(self, listener: socket.socket) -> None:
+        try:
+            connection, name = listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return  # the peer has left already
+        peer = address_text(name)
+        serve = self.on_connected
+        if serve is None:
+            _log.warning(
+                "the connection of replica %s was closed: this broker is not a master; replicas "
+                "have to connect to its master",
+                peer,
+            )
+            connection.close()
+            return
+        try:
+            connection.setblocking(True)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            serve(connection, peer)
+        except Exception:  # such as no thread for it; the port must stay open for others
+            _log.exception("replica %s cannot be served", peer)
+            connection.close()
+
+
+def _listener(family: int, address: tuple[str, int]) -> socket.socket:
+    listener = socket.create_server(address, family=family, backlog=BACKLOG)
+    listener.setblocking(False)
+    return listener
