@@ -124,6 +124,22 @@ class TestMaster:
         with pytest.raises(DivergedError, match="firetrail replica rewind"):
             session.receive(encode_report(len(log) + 1), 0.0)
 
+    def test_an_empty_replica_waits_for_the_first_record_of_an_empty_master(
+        self, log: bytes
+    ) -> None:
+        master, replica = MemoryLog(), MemoryLog()
+        sending, receiving = master_session(master), replica_session(replica)
+        report = receiving.report(0.0)
+        assert report is not None
+        sending.receive(report, 0.0)
+        assert sending.next_transfer(HEARTBEAT_S) == Transfer(1, 0)
+        receiving.receive(memoryview(encode_header(1, 0)), HEARTBEAT_S)
+        master.content += log[:FILE_SIZE]
+        transfer = sending.next_transfer(HEARTBEAT_S)
+        assert transfer == Transfer(1, 300)
+        receiving.receive(memoryview(encode_header(*transfer) + log[1:301]), HEARTBEAT_S)
+        assert replica.content == log[: len(replica.content)] != b""
+
     @pytest.mark.parametrize("offset", [-1, 302, 0x7F7F7F7F7F7F7F7F])
     def test_an_acknowledgement_of_what_was_not_sent_is_refused(
         self, log: bytes, offset: int
@@ -159,6 +175,15 @@ class TestReplica:
         assert session.report(1.0) is None
         durable = replica.max_offset
         assert session.report(1.0) == encode_report(durable)
+
+    def test_nothing_is_reported_on_connecting_before_it_is_durable(self, log: bytes) -> None:
+        """The master takes the first report of a connection for a confirmation as well."""
+        replica = MemoryLog(bytearray(log))
+        durable = len(log) - 1
+        session = ReplicaSession(replica, lambda: durable, len(log), 0.0, HEARTBEAT_S)
+        assert session.report(0.0) is None
+        durable = len(log)
+        assert session.report(0.0) == encode_report(len(log))
 
     def test_an_idle_replica_sends_heartbeats(self, log: bytes) -> None:
         session = replica_session(MemoryLog(bytearray(log)))

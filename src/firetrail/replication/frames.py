@@ -17,6 +17,13 @@ REPORT = Struct(">q")
 HEADER = Struct(">qi")
 BODY_MAX = (4 << 20) - HEADER.size
 """The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
+FROM_THE_START = 1
+"""The first report of a replica that wants a master's whole log from offset 0.
+
+A master takes a report of 0 for "only the last file". The byte before offset 1 is known: a record
+begins with its size, and the first byte of that is 0 for any record below 16 MiB. If it is not, the
+check of the first record fails.
+"""
 
 
 class Piece(NamedTuple):

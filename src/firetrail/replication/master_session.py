@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
-from firetrail.replication.frames import BODY_MAX, ReportReader
+from firetrail.replication.frames import BODY_MAX, FROM_THE_START, ReportReader
 
 
 class SentLog(Protocol):
@@ -96,7 +96,7 @@ class MasterSession:
                 f"the replica has the log up to {requested}, but retention has deleted everything "
                 f"before {begin}; start the replica with an empty folder"
             )
-        if requested > end:
+        if requested > max(end, FROM_THE_START):  # a replica of an empty master reports that, too
             raise DivergedError(
                 f"the replica has the log up to {requested}, but this master only up to {end}: "
                 "their logs differ; rewind the replica with 'firetrail replica rewind'"

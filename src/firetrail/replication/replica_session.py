@@ -9,16 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firetrail.errors import ReplicationError
-from firetrail.replication.frames import TransferReader, encode_report
+from firetrail.replication.frames import FROM_THE_START, TransferReader, encode_report
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
-
-FROM_THE_START = 1
-"""The first report of a replica that wants a master's whole log from offset 0.
-
-A master takes a report of 0 for "only the last file". The byte before offset 1 is known: a record
-begins with its size, and the first byte of that is 0 for any record below 16 MiB. If it is not, the
-check of the first record fails.
-"""
 
 
 class ReplicaSession:
@@ -48,6 +40,7 @@ class ReplicaSession:
             now: The current monotonic time.
             heartbeat_s: The most seconds between two reports.
         """
+        self._log = log
         self._durable_offset = durable_offset
         self._incoming = IncomingLog(log, begin)
         self._reader = TransferReader()
@@ -103,6 +96,8 @@ class ReplicaSession:
         those that arrive together.
         """
         if self._reported < 0:
+            if self._durable_offset() < self._log.max_offset:
+                return None  # the master takes the first report for a confirmation as well
             return self._note_report(self._first_report, now)
         if self.master_offset < 0:
             return None
