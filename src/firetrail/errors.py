@@ -23,7 +23,8 @@
     │   └── LakeError                   an archive cannot be written or read as requested
     ├── ReplicationError                a replica cannot follow its master
     │   ├── DivergedError               the logs of two brokers are not the same
-    │   └── StuckError                  the master does not send what the replica lacks
+    │   ├── StuckError                  the master does not send what the replica lacks
+    │   └── ElectionError               the engine that elects masters refuses a request
     └── StoreError                      a store cannot do what was requested
         ├── NotAStoreError              the folder contains no message store
         ├── StoreLockedError            another process has the store open          retry later
@@ -216,6 +217,10 @@ class DivergedError(ReplicationError):
 
 class StuckError(ReplicationError):
     """The master no longer has, or does not send, the messages that the replica needs next."""
+
+
+class ElectionError(ReplicationError):
+    """The consensus engine that decides which broker is the master refuses a request."""
 
 
 class StoreError(FiretrailError):

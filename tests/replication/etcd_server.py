@@ -1,0 +1,74 @@
+"""A real etcd in a process of its own, if the machine has one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S
+
+FETCHED = Path(__file__).parents[2] / "interop" / "target" / "etcd" / "usr" / "bin" / "etcd"
+"""Where ``make interop`` puts the program."""
+PROGRAM = "FIRETRAIL_ETCD"
+"""The environment variable that names another one."""
+
+
+def etcd_program() -> str:
+    """Return the path of the program; skip the test if there is none."""
+    found = os.environ.get(PROGRAM) or shutil.which("etcd")
+    if not found and FETCHED.exists():
+        found = str(FETCHED)
+    if not found:
+        pytest.skip(f"there is no etcd: install etcd-server, run make interop, or set {PROGRAM}")
+    return found
+
+
+@contextmanager
+def etcd_server(folder: Path) -> Iterator[str]:
+    """Run a server with its data in a folder; its ``host:port``."""
+    program = etcd_program()
+    client, peer = _free_ports(2)
+    url, peer_url = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+    command = [
+        *(program, "--data-dir", str(folder / "etcd"), "--name", "one", "--unsafe-no-fsync"),
+        *("--listen-client-urls", url, "--advertise-client-urls", url),
+        *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
+        *("--initial-cluster", f"one={peer_url}", "--log-level", "error"),
+    ]
+    with (folder / "etcd.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        _wait_until_healthy(process, client, folder / "etcd.log")
+        yield f"127.0.0.1:{client}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as sockets:
+        held = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [each.getsockname()[1] for each in held]
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    over_at = time.monotonic() + PATIENCE_S
+    while time.monotonic() < over_at and process.poll() is None:
+        connection = HTTPConnection("127.0.0.1", port, timeout=1)
+        try:
+            connection.request("GET", "/health")
+            if b"true" in connection.getresponse().read():
+                return
+        except (OSError, HTTPException):
+            time.sleep(0.05)
+        finally:
+            connection.close()
+    raise AssertionError(f"etcd did not start: {log.read_text()[-2000:]}")

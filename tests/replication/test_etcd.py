@@ -1,0 +1,257 @@
+"""Elections on etcd: every case against a fake server, and against a real one if there is one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers import PATIENCE_S
+from tests.replication.etcd_server import etcd_server
+from tests.replication.fake_etcd import FakeEtcd, fake_etcd
+
+from firetrail.errors import ConfigError, ElectionError, NotReachedError
+from firetrail.replication.election import Candidate, GroupView, InSyncSet, SetChange
+from firetrail.replication.etcd import EtcdCoordinator
+from firetrail.replication.etcd_gateway import EtcdAccess
+from firetrail.system import SYSTEM
+
+TTL_S = 2
+
+
+class Group:
+    """Members of one group, which reach etcd at the given addresses."""
+
+    def __init__(self, *endpoints: str) -> None:
+        self.endpoints = endpoints
+
+    def member(self, prefix: str = "/firetrail/c/g", **access: str) -> EtcdCoordinator:
+        settings = EtcdAccess(self.endpoints, **access)  # type: ignore[arg-type]
+        return EtcdCoordinator(settings, prefix, TTL_S, SYSTEM.clock)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with etcd_server(tmp_path_factory.mktemp("etcd")) as address:
+        yield address
+
+
+@pytest.fixture(params=["fake", "real"])
+def group(request: pytest.FixtureRequest) -> Iterator[Group]:
+    if request.param == "real":
+        yield Group(request.getfixturevalue("real"))
+        return
+    with fake_etcd() as etcd:
+        yield Group(etcd.endpoint().url)
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEtcd]:
+    with fake_etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> str:
+    """A prefix that no other test uses."""
+    return f"/firetrail/{tmp_path.name}"
+
+
+def candidate(member: int) -> Candidate:
+    return Candidate(member, f"127.0.0.1:1{member}", f"127.0.0.1:2{member}", f"token {member}")
+
+
+def holder_of(view: GroupView) -> int | None:
+    return view.holder.member if view.holder is not None else None
+
+
+def test_the_founder_wins_and_is_the_in_sync_set(group: Group, prefix: str) -> None:
+    one = group.member(prefix)
+    assert one.watch(0, 0).in_sync is None
+    view = one.campaign(candidate(1), None)
+    assert view.holder is not None and view.in_sync is not None
+    assert (view.holder.member, view.holder.address) == (1, "127.0.0.1:11")
+    assert (view.holder.ha_address, view.holder.token) == ("127.0.0.1:21", "token 1")
+    assert view.holder.epoch == view.revision
+    assert view.in_sync == InSyncSet(frozenset({1}), 0, view.revision)
+    assert group.member(prefix).watch(0, 0) == view
+
+
+def test_a_second_candidate_loses(group: Group, prefix: str) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    assert two.campaign(candidate(2), None) == won
+    assert two.campaign(candidate(2), won.in_sync) == won
+    assert one.renew()
+
+
+def test_a_campaign_expects_the_in_sync_set_that_the_candidate_knows(
+    group: Group, prefix: str
+) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    assert won.holder is not None and won.in_sync is not None
+    both = frozenset({1, 2})
+    changed = one.change_in_sync(SetChange(won.holder.epoch, won.in_sync.revision, both, 7))
+    assert changed.in_sync == InSyncSet(both, 7, changed.revision)
+    one.resign()
+    assert holder_of(two.campaign(candidate(2), won.in_sync)) is None
+    assert holder_of(two.campaign(candidate(2), None)) is None
+    after = two.campaign(candidate(2), changed.in_sync)
+    assert after.holder is not None and after.holder.member == 2
+    assert after.holder.epoch > won.holder.epoch
+    assert after.in_sync == changed.in_sync
+
+
+def test_a_holder_of_an_older_epoch_cannot_change_the_set(group: Group, prefix: str) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    assert won.holder is not None and won.in_sync is not None
+    one.resign()
+    again = two.campaign(candidate(2), won.in_sync)
+    change = SetChange(won.holder.epoch, won.in_sync.revision, frozenset({1}), 9)
+    assert one.change_in_sync(change) == again
+
+
+def test_a_change_is_executed_at_most_once(group: Group, prefix: str) -> None:
+    one = group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    assert won.holder is not None and won.in_sync is not None
+    change = SetChange(won.holder.epoch, won.in_sync.revision, frozenset({1, 2}), 9)
+    assert one.change_in_sync(change) == one.change_in_sync(change)
+
+
+def test_a_lease_that_is_not_renewed_expires_and_a_watch_notices(group: Group, prefix: str) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    view = two.watch(won.revision, PATIENCE_S)
+    assert view.holder is None and view.revision > won.revision
+    assert not one.renew()
+    one.resign()  # it is gone already, which is no error
+
+
+def test_a_renewed_lease_stays(group: Group, prefix: str) -> None:
+    one = group.member(prefix)
+    won = one.campaign(candidate(1), None)
+    for _ in range(TTL_S * 2):
+        assert one.renew()
+        assert one.watch(won.revision, 0.8) == won
+
+
+def test_a_watch_returns_at_once_if_there_was_a_change(group: Group, prefix: str) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    before = two.watch(0, 0)
+    one.campaign(candidate(1), None)
+    assert holder_of(two.watch(before.revision, PATIENCE_S)) == 1
+
+
+def test_closing_ends_a_watch(group: Group, prefix: str) -> None:
+    one = group.member(prefix)
+    revision = one.watch(0, 0).revision
+    watching = threading.Thread(target=one.watch, args=(revision, 10 * PATIENCE_S))
+    watching.start()
+    watching.join(0.3)
+    assert watching.is_alive()
+    one.close()
+    watching.join(PATIENCE_S)
+    assert not watching.is_alive()
+
+
+def test_groups_do_not_see_each_other(group: Group, prefix: str) -> None:
+    one, two = group.member(f"{prefix}-a"), group.member(f"{prefix}-ab")
+    one.campaign(candidate(1), None)
+    assert holder_of(two.campaign(candidate(2), None)) == 2
+
+
+# -- what only a fake server does on demand ------------------------------------------------------
+
+
+def test_another_endpoint_is_used_if_one_is_cut_off(fake: FakeEtcd) -> None:
+    first, second = fake.endpoint(), fake.endpoint()
+    one = Group(first.url, second.url).member()
+    one.campaign(candidate(1), None)
+    first.cut = True
+    assert one.renew() and holder_of(one.watch(0, 0)) == 1
+    second.cut = True
+    with pytest.raises(NotReachedError, match=r"^etcd does not answer: http.*; http"):
+        one.renew()
+    first.cut = False
+    assert one.renew()
+
+
+def test_a_campaign_with_a_lost_answer_may_have_won(fake: FakeEtcd) -> None:
+    endpoint = fake.endpoint()
+    other = fake.endpoint()
+    one = Group(endpoint.url).member()
+    before = one.watch(0, 0)
+
+    executes = fake._kv_txn
+
+    def mute_then_execute(body: dict[str, str]) -> tuple[int, dict[str, str]]:
+        endpoint.mute = True
+        return executes(body)
+
+    fake._kv_txn = mute_then_execute  # type: ignore[method-assign]
+    with pytest.raises(NotReachedError):
+        one.campaign(candidate(1), before.in_sync)
+    endpoint.mute = False
+    view = Group(other.url).member().watch(0, 0)
+    assert view.holder is not None and view.holder.token == "token 1"
+    assert one.renew()
+
+
+def test_an_expired_token_is_renewed(fake: FakeEtcd) -> None:
+    one = Group(fake.endpoint().url).member(user="firetrail", password="secret")
+    one.campaign(candidate(1), None)
+    fake.valid_token = "another"
+    assert one.renew()
+
+
+def test_wrong_credentials_are_refused(fake: FakeEtcd) -> None:
+    one = Group(fake.endpoint().url).member(user="firetrail", password="wrong")
+    with pytest.raises(
+        ElectionError, match="etcd refuses the request: etcdserver: authentication failed"
+    ):
+        one.watch(0, 0)
+
+
+def test_a_shorter_lease_than_requested_is_refused(fake: FakeEtcd) -> None:
+    fake.ttl_granted = TTL_S - 1
+    with pytest.raises(ElectionError, match="etcd grants leases of 1 seconds, not 2"):
+        Group(fake.endpoint().url).member().campaign(candidate(1), None)
+
+
+def test_a_lease_that_expires_during_the_campaign_loses_it(fake: FakeEtcd) -> None:
+    fake.ttl_granted = TTL_S
+    one = Group(fake.endpoint().url).member()
+    executes = fake._kv_txn
+
+    def expire_first(body: dict[str, str]) -> tuple[int, dict[str, str]]:
+        fake.end_lease(max(fake.leases))
+        return executes(body)
+
+    fake._kv_txn = expire_first  # type: ignore[method-assign]
+    assert holder_of(one.campaign(candidate(1), None)) is None
+
+
+def test_entries_of_others_are_refused(fake: FakeEtcd) -> None:
+    one = Group(fake.endpoint().url).member("/x")
+    one.campaign(candidate(1), None)
+    for entry in fake.keys.values():
+        entry["value"] = "e30="  # {}
+    with pytest.raises(ElectionError, match="an entry under /x/ that no member of the group wrote"):
+        one.watch(0, 0)
+
+
+@pytest.mark.parametrize("endpoint", ["", "host", "ftp://host:1", "http://:2379", "host:x"])
+def test_an_endpoint_must_be_an_address(endpoint: str) -> None:
+    with pytest.raises(ConfigError, match="expected HOST:PORT, http://HOST:PORT or https://"):
+        Group(endpoint).member()
+
+
+def test_certificates_must_be_readable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"etcdCaFile.*it cannot be loaded"):
+        Group("https://h:1").member(ca_file=str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"etcdCertFile.*it must hold a certificate and its key"):
+        Group("https://h:1").member(cert_file=str(tmp_path / "none"))
