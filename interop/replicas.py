@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -27,7 +27,9 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import CreateTopicHeader
+from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
 from firetrail.replication.ha_client import HAClient
+from firetrail.replication.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
@@ -82,6 +84,32 @@ def following(
             assert not thread.is_alive()
         store.wait_dispatched()
     assert not failures, failures
+
+
+@asynccontextmanager
+async def follower_of(
+    folder: Path, broker: str, config: StoreConfig | None = None
+) -> AsyncIterator[tuple[BrokerStore, Follower]]:
+    """Follow a master with all checks; ``broker`` is its address for requests."""
+    client = RemotingClient()
+    settings = FollowerSettings(HEARTBEAT_S, check_s=0.5, retry_s=0.2, retry_max_s=0.2)
+    with BrokerStore.open(folder, config or replica_config()) as store:
+        follower = Follower(store.log_copy(), client, SYSTEM.clock, settings)
+        follower.start()
+        follower.follow(MasterAddress(broker))
+        try:
+            yield store, follower
+        finally:
+            await follower.stop()
+            await client.close()
+        store.wait_dispatched()
+
+
+async def reached(follower: Follower, state: FollowerState) -> str:
+    """Wait until a follower is in a state; return its error."""
+    while follower.status.state is not state:
+        await asyncio.sleep(0.02)
+    return follower.status.error
 
 
 # -- traffic ----------------------------------------------------------------------------------
@@ -184,13 +212,13 @@ def log_bytes(root: Path, begin: int, end: int) -> bytes:
     return content
 
 
-def units(root: Path, end: int) -> dict[str, list[tuple[int, int, int]]]:
-    """Return the units of each queue that point to records before ``end``."""
+def units(root: Path, begin: int, end: int) -> dict[str, list[tuple[int, int, int]]]:
+    """Return the units of each queue that point to records from ``begin`` to ``end``."""
     found = {}
     for folder in sorted((root / "consumequeue").glob("*/*")):
         content = b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
         whole = content[: len(content) // UNIT.size * UNIT.size]
-        own = [unit for unit in UNIT.iter_unpack(whole) if unit[1] and unit[0] < end]
+        own = [unit for unit in UNIT.iter_unpack(whole) if unit[1] and begin <= unit[0] < end]
         if own:
             found[folder.relative_to(root / "consumequeue").as_posix()] = own
     return found
@@ -202,10 +230,7 @@ def check_same(master: Path, replica: Path, begin: int, end: int) -> None:
     if theirs != own:  # the assertion of pytest would print megabytes
         at = next(at for at, pair in enumerate(zip(theirs, own, strict=True)) if pair[0] != pair[1])
         raise AssertionError(f"the logs differ at {begin + at}")
-    kept = {
-        name: [unit for unit in own if unit[0] >= begin] for name, own in units(master, end).items()
-    }
-    assert units(replica, end) == {name: own for name, own in kept.items() if own}
+    assert units(replica, begin, end) == units(master, begin, end)
 
 
 def check_java_sees_the_same(line: str, master: Path, replica: Path, end: int) -> None:
