@@ -196,6 +196,14 @@ class Disk:
         if path.exists():
             self._gone[path.stat().st_ino] = path.read_bytes()
 
+    def renames_folder(self, path: Path, target: Path) -> None:
+        """Note that what is durable in a folder will be durable under another name."""
+        old, new = self.name_of(path), self.name_of(target)
+        for name in [name for name in self._names if f"{name}/".startswith(f"{old}/")]:
+            self._names[new + name.removeprefix(old)] = self._names[name]
+            if name in self._folders:
+                self._folders[new + name.removeprefix(old)] = self._folders[name]
+
     def snapshot(self, label: str = "") -> Snapshot:
         """Return the durable and the current state as of now."""
         snapshot = Snapshot(label)
@@ -341,6 +349,8 @@ class SimulatedFiles(Files):
     def rename(self, path: Path, target: Path) -> None:
         self._announce("rename", target)
         self.disk.forget_name(target)
+        if path.is_dir():
+            self.disk.renames_folder(path, target)
         super().rename(path, target)
 
     def remove(self, path: Path) -> None:

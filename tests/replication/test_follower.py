@@ -203,6 +203,13 @@ async def test_the_ha_address_that_the_master_tells_is_named_if_it_is_wrong(tmp_
             assert "brokerIP2 and haListenPort" in error and "haMasterAddress" in error
 
 
+async def test_a_master_without_an_ha_port(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        del master.settings["haListenPort"]
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await state_of(replica, FAILED, "does not tell its HA port")
+
+
 async def test_the_old_master_is_left_at_once(tmp_path: Path) -> None:
     """T13: the connection to the old master lives, and another master is to be followed."""
     async with master_in(tmp_path / "m") as master:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 
+from firetrail import cli
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
@@ -42,6 +45,18 @@ def add_parser(
         "store", metavar="STORE", type=store, help="folder of a RocketMQ or Firetrail store"
     )
     return parser
+
+
+def add_actions(parser: argparse.ArgumentParser, module: str, title: str, metavar: str) -> None:
+    """Add the subcommands of a subcommand: the modules whose names begin with ``module_``.
+
+    Each has a function ``add(actions)``, which adds a parser with its own ``run``.
+    """
+    actions = parser.add_subparsers(title=title, metavar=metavar)
+    for name in sorted(found.name for found in iter_modules(cli.__path__, "firetrail.cli.")):
+        if name.startswith(f"{module}_"):
+            import_module(name).add(actions)
+    parser.set_defaults(group=parser)
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str) -> None:

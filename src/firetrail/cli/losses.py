@@ -38,18 +38,19 @@ def _queue_line(queue: QueueLoss) -> str:
     )
 
 
-def confirm(args: argparse.Namespace, loss: Loss) -> None:
-    """Ask on a terminal whether messages may be discarded; raise FiretrailError if not."""
+def confirm(args: argparse.Namespace, loss: Loss, advice: str = "") -> None:
+    """Ask on a terminal whether messages may be discarded; raise FiretrailError if not.
+
+    Args:
+        args: The arguments of the command; ``yes`` answers the question.
+        loss: The messages.
+        advice: What to consider. Default: how to keep the messages.
+    """
     if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for line in loss_lines(loss, "will discard"):
         print(line, file=sys.stderr)
-    print(
-        f"firetrail salvage {args.store} --into DIR keeps every readable message.\n"
-        "Discard them? [y/N] ",
-        end="",
-        file=sys.stderr,
-        flush=True,
-    )
+    salvage = f"firetrail salvage {args.store} --into DIR keeps every readable message."
+    print(f"{advice or salvage}\nDiscard them? [y/N] ", end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise FiretrailError("nothing was changed")

@@ -20,6 +20,7 @@ from firetrail.cli import (
     pipeline,
     query,
     rebuild,
+    replica,
     reset,
     salvage,
     send,
@@ -32,7 +33,7 @@ from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
-    *(up, broker, namesrv),
+    *(up, broker, namesrv, replica),
     *(topic, group, send, tail, lag, reset),
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,

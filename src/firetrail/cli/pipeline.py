@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
-from pkgutil import iter_modules
 
-from firetrail import cli
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.common import add_plain_parser
+from firetrail.cli.common import add_actions, add_plain_parser
 
 DESCRIPTION = """\
 Process a store in bulk with Spark, on all cores of this machine, or on a cluster with --master.
@@ -21,11 +18,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser, and those of the jobs."""
     summary = "process stores with Spark: SQL, reports, archives, …"
     parser = add_plain_parser(subparsers, "pipeline", summary, DESCRIPTION)
-    jobs = parser.add_subparsers(title="jobs", metavar="JOB")
-    for name in sorted(found.name for found in iter_modules(cli.__path__, "firetrail.cli.")):
-        if name.startswith(f"{__name__}_"):
-            import_module(name).add(jobs)
-    parser.set_defaults(group=parser)
+    add_actions(parser, __name__, "jobs", "JOB")
     return parser
 
 

@@ -257,6 +257,11 @@ class Follower:
         """Follow a master until the connection fails or another master is to be followed."""
         config = await master.config()
         check_file_size(self._log, config)
+        if not config.ha:
+            raise ReplicationError(
+                f"the broker at {master.address.broker} does not tell its HA port; set "
+                "haMasterAddress on the replica"
+            )
         begin, there = await check_history(self._log, master)
         self._leave_if_changed()
         self._master_max = there.end

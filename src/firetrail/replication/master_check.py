@@ -83,7 +83,7 @@ class MasterConfig(NamedTuple):
 
     file_size: int
     ha: str
-    """``host:port`` of the HA port."""
+    """``host:port`` of the HA port; empty if the master tells none."""
 
 
 class Master:
@@ -113,6 +113,8 @@ class Master:
         return MasterConfig(file_size, self.address.ha or self._ha_address(settings))
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:
+        if "haListenPort" not in settings:
+            return ""
         host = settings.get("brokerIP2", "") or split_address(self.address.broker)[0]
         host = f"[{host}]" if ":" in host else host
         return f"{host}:{self._number(settings, 'haListenPort')}"
@@ -167,7 +169,6 @@ class Master:
         except (KeyError, ValueError):
             raise ReplicationError(
                 f"the broker at {self.address.broker} does not tell its {key}"
-                + ("; set haMasterAddress on the replica" if key == "haListenPort" else "")
             ) from None
 
 

@@ -10,7 +10,7 @@ from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_at
-from firetrail.store.log.scan import last_record
+from firetrail.store.log.scan import record_offsets
 
 
 class LastRecord(NamedTuple):
@@ -60,12 +60,12 @@ class LogCopy:
         """
         known = max(self._engine.dispatcher.last_record_offset, self._appended_at)
         for segment in reversed(self._log.queue.segments):
-            offset = last_record(segment, max(known, segment.base), segment.wrote)
-            if offset is not None:
-                content = record_at(self._log.queue, offset)
+            offsets = record_offsets(segment, max(known, segment.base), segment.wrote)
+            if offsets:
+                content = record_at(self._log.queue, offsets[-1])
                 assert content is not None
                 with content:
-                    return LastRecord(offset, bytes(content))
+                    return LastRecord(offsets[-1], bytes(content))
         return None
 
     def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:

@@ -1,4 +1,4 @@
-"""Good records after the position where recovery ends a log: counted, and copied to a folder.
+"""Good records after the position where a log is cut: counted, and copied to a folder.
 
 Recovery after an unclean stop ends the log at the first bytes that are not a good record. Good
 records may follow them: a power cut has lost a page in the middle, or a page was damaged before the
@@ -7,6 +7,8 @@ is copied, before it is cleared, to a folder ``dropped-<time>`` in the store: th
 with the bytes from the cut to the end of the last good record, at their positions, and a watermark
 with their end. ``firetrail dump`` prints such a folder, and ``firetrail salvage`` creates a
 store from it. Only the operator removes it.
+
+A replica that is rewound keeps what it removes in the same way.
 
 The search for records is limited by what was written: holes are skipped, and zeros are read once,
 as clearing the tail does anyway.
@@ -35,7 +37,7 @@ QUEUES_NAMED = 5
 
 
 class Dropped(NamedTuple):
-    """The good records that recovery drops."""
+    """The good records that are dropped."""
 
     loss: Loss
     first: int
@@ -62,14 +64,25 @@ def _queue_text(queue: QueueLoss) -> str:
     )
 
 
-def find_dropped(system: System, root: Path, cut: int, check: Check) -> Dropped | None:
-    """Return the good records after ``cut``, where none begins, or None if there are none."""
+def find_dropped(
+    system: System, root: Path, cut: int, check: Check, begin: int | None = None
+) -> Dropped | None:
+    """Return the good records after a cut, or None if there are none.
+
+    Args:
+        system: The operating system.
+        root: The folder of the store.
+        cut: The physical offset at which the log will end.
+        check: How closely records are checked.
+        begin: Where the first record can begin. Default: after ``cut``, because recovery cuts where
+            it has found no good record.
+    """
     first = last = last_stored = -1
     loss = Loss(cut, cut, "")
     with closing(ViewLog(system, root)) as log:
         log.load()
-        # Start at the next byte: recovery has rejected a record at the cut itself.
-        for record in count_records(loss, good_records(log, cut + 1, log.limit, check)):
+        start = cut + 1 if begin is None else begin
+        for record in count_records(loss, good_records(log, start, log.limit, check)):
             last, last_stored = record.physical_offset, record.store_time
             first = last if first < 0 else first
             loss.end = last + len(record.content)

@@ -107,6 +107,23 @@ def read_checkpoint(system: System, root: Path) -> Checkpoint:
         return Checkpoint()
 
 
+def shortened_checkpoint(old: Checkpoint, end: int, last_record: int, newest: int) -> Checkpoint:
+    """Return the checkpoint of a log that was cut.
+
+    Args:
+        old: The checkpoint before.
+        end: Where the log ends now.
+        last_record: The physical offset of its last record; -1 if there is none.
+        newest: The store time of that record; 0 if there is none.
+    """
+    times = {name: min(getattr(old, name), newest) for name in Checkpoint._fields[:3]}
+    return old._replace(
+        **times,
+        confirm_offset=min(old.confirm_offset, end),
+        logics_offset=min(old.logics_offset, max(last_record, 0)),
+    )
+
+
 def read_watermark(system: System, root: Path) -> Watermark | None:
     """Return the newest watermark, or None if none is valid."""
     found = _read_slots(system, root, read_checkpoint(system, root))

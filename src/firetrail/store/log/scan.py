@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from typing import NamedTuple
 
 from firetrail.format import columns as col
@@ -56,22 +57,21 @@ def scan_segment(segment: Segment, start: int, check: Check) -> Scanned:
     return Scanned(records, last_record, last_store_time, segment.base + at, segment.end, stop)
 
 
-def last_record(segment: Segment, start: int, limit: int) -> int | None:
-    """Return the physical offset of the last record of a segment, or None if it has none.
+def record_offsets(segment: Segment, start: int, limit: int) -> array[int]:
+    """Return the physical offsets of the records of a segment.
 
     Args:
         segment: The segment.
-        start: A physical offset in it at which a record begins; not after the last one.
+        start: The physical offset of the first one.
         limit: The position in the segment at which what was written ends.
     """
     columns = Columns(ROWS_PER_STEP)
     at = start - segment.base
-    found = None
+    found = array("q")
     rows = ROWS_PER_STEP
     while rows and at < limit:
         rows, at, _ = scan(segment.view, at, limit, segment.base, columns.table, Check.NONE)
-        if rows:
-            found = columns.column(col.PHYSICAL_OFFSET)[rows - 1]
+        found.extend(columns.column(col.PHYSICAL_OFFSET)[:rows])
     return found
 
 

@@ -53,7 +53,7 @@ from firetrail.store.lifecycle.inventory import (
     take_stock,
     write_inventory,
 )
-from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile
+from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile, shortened_checkpoint
 from firetrail.store.log.loss import Loss
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import Damage
@@ -334,12 +334,7 @@ class _Work:
         except (FileNotFoundError, FormatError):
             old = Checkpoint()
         newest = store_time_at(view.log, view.last_record) or 0
-        times = {name: min(getattr(old, name), newest) for name in Checkpoint._fields[:3]}
-        new = old._replace(
-            **times,
-            confirm_offset=min(old.confirm_offset, view.end),
-            logics_offset=min(old.logics_offset, max(view.last_record, 0)),
-        )
+        new = shortened_checkpoint(old, view.end, view.last_record, newest)
         if not path.exists() or self._files.read(path) == encode_checkpoint(new):
             return
         self._keep(path)
