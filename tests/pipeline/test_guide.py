@@ -17,7 +17,14 @@ from firetrail.cli import main as cli
 from firetrail.pipeline.source.options import OPTIONS
 from firetrail.pipeline.source.schema import NAMES
 
-GUIDE = ROOT / "docs/guide/spark.md"
+GUIDE = [
+    ROOT / "docs/guide" / f"{name}.md"
+    for name in (
+        *("spark", "spark-streams", "spark-writing", "spark-brokers", "spark-jobs"),
+        *("spark-clusters", "spark-connectors"),
+    )
+]
+"""The pages in the order in which they are read and run: later ones use the store of the first."""
 
 
 def run_command(command: str) -> tuple[int, str]:
@@ -30,11 +37,10 @@ def run_command(command: str) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("spark")
-@pytest.mark.parametrize("page", [*filter(uses_spark, PAGES)], ids=lambda page: page.name)
-def test_code_of_spark_pages_prints_what_they_say(page: Path, tmp_path: Path) -> None:
+def test_code_of_the_guide_prints_what_its_pages_say(tmp_path: Path) -> None:
     """The process is separate because relative paths refer to the folder where Spark started."""
     done = subprocess.run(
-        [sys.executable, __file__, page],
+        [sys.executable, __file__],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -43,8 +49,12 @@ def test_code_of_spark_pages_prints_what_they_say(page: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
 
 
+def test_every_page_that_uses_spark_is_run() -> None:
+    assert not {page for page in PAGES if uses_spark(page)} - set(GUIDE)
+
+
 def test_the_guide_covers_names_columns_options_and_jobs() -> None:
-    text = GUIDE.read_text(encoding="utf-8")
+    text = guide()
     words = [*firetrail.pipeline.__all__, *NAMES, *(option.name for option in OPTIONS)]
     jobs = [f"`{path.stem.removeprefix('pipeline_')} " for path in commands()]
     assert not [word for word in words if word not in text]
@@ -54,7 +64,11 @@ def test_the_guide_covers_names_columns_options_and_jobs() -> None:
 def test_the_readme_s_code_is_the_guide_s() -> None:
     """So the README's code is run, too."""
     (example,) = (block.text for block in blocks(ROOT / "README.md") if block.language == "py")
-    assert example in GUIDE.read_text(encoding="utf-8")
+    assert example in guide()
+
+
+def guide() -> str:
+    return "".join(page.read_text(encoding="utf-8") for page in GUIDE)
 
 
 def commands() -> list[Path]:
@@ -62,4 +76,5 @@ def commands() -> list[Path]:
 
 
 if __name__ == "__main__":
-    run_page(Path(sys.argv[1]), run_command)
+    for page in GUIDE:
+        run_page(page, run_command)
