@@ -19,6 +19,7 @@ from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
 from firetrail.broker.parts import Environment, Parts
+from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
@@ -328,6 +329,11 @@ class Broker:
     def clients(self) -> Clients:
         """The connected clients, after the start."""
         return self._parts.state.clients
+
+    @property
+    def replica(self) -> ReplicaService | None:
+        """What follows the master; None if this broker is a master itself."""
+        return self._term.replica
 
     async def check_transactions(self) -> None:
         """Check half messages now: ask their producers for the outcome of the transactions."""

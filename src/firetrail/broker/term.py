@@ -16,6 +16,7 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.parts import Environment, Parts, build, handlers_of
+from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
@@ -65,6 +66,7 @@ class Term:
         store: The open store.
         parts: The parts that were recovered from it.
         handlers: The handlers of their requests, by request code.
+        replica: What follows the master, in the term of a slave.
     """
 
     store: BrokerStore
@@ -81,6 +83,7 @@ class Term:
         """
         self.plan = plan
         self._drain = drain
+        self.replica: ReplicaService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
 
@@ -110,6 +113,8 @@ class Term:
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
             self._log_unsupported()
             self.handlers = handlers_of(parts, self.plan.conf)
+            if self.is_slave:
+                self.replica = ReplicaService(env.live, parts, env.system.clock)
         except BaseException:
             self.store.close(STOP_S)
             raise
@@ -141,6 +146,9 @@ class Term:
         stack.push_async_callback(parts.registration.stop)
         stack.callback(parts.state.long_polling.stop)
         parts.state.topics.on_change = parts.registration.changed
+        if self.replica is not None:
+            self.replica.start()
+            stack.push_async_callback(self.replica.stop)
         if not self.is_slave:
             parts.schedule.start()
             parts.revive.start()

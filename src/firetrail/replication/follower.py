@@ -29,6 +29,7 @@ from firetrail.replication.master_check import (
     MasterAddress,
     check_file_size,
     check_history,
+    check_names,
     check_range,
 )
 from firetrail.store.log_copy import LogCopy
@@ -63,6 +64,7 @@ class FollowerSettings:
         check_s: Pause between two questions for the end of the master's log.
         retry_s: Pause before the next attempt; doubled after each attempt that fails.
         retry_max_s: The longest such pause.
+        names: Cluster and broker name that the master must have; None for any.
     """
 
     heartbeat_s: float = 5.0
@@ -70,6 +72,7 @@ class FollowerSettings:
     check_s: float = 5.0
     retry_s: float = 0.5
     retry_max_s: float = 10.0
+    names: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +175,7 @@ class Follower:
     def status(self) -> FollowerStatus:
         """The status now."""
         status = FollowerStatus(
-            self._state,
+            FollowerState.CHECKING if self._changed.is_set() else self._state,
             self._master,
             self._log.max_offset,
             self._master_max,
@@ -256,6 +259,8 @@ class Follower:
     async def _attempt(self, master: Master) -> None:
         """Follow a master until the connection fails or another master is to be followed."""
         config = await master.config()
+        if self._settings.names is not None:
+            check_names(config, *self._settings.names)
         check_file_size(self._log, config)
         if not config.ha:
             raise ReplicationError(

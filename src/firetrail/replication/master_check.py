@@ -84,6 +84,9 @@ class MasterConfig(NamedTuple):
     file_size: int
     ha: str
     """``host:port`` of the HA port; empty if the master tells none."""
+    cluster: str
+    name: str
+    """The name of the broker; master and replicas have the same."""
 
 
 class Master:
@@ -110,7 +113,12 @@ class Master:
                 f"the broker at {self.address.broker} is a slave itself; follow its master"
             )
         file_size = self._number(settings, "mappedFileSizeCommitLog")
-        return MasterConfig(file_size, self.address.ha or self._ha_address(settings))
+        return MasterConfig(
+            file_size,
+            self.address.ha or self._ha_address(settings),
+            settings.get("brokerClusterName", ""),
+            settings.get("brokerName", ""),
+        )
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:
         if "haListenPort" not in settings:
@@ -187,6 +195,19 @@ def check_file_size(log: OwnLog, config: MasterConfig) -> None:
             f"the master's log files have {config.file_size} bytes, the replica's {log.file_size}; "
             f"set mappedFileSizeCommitLog of the replica to {config.file_size} and start it with "
             "an empty folder"
+        )
+
+
+def check_names(config: MasterConfig, cluster: str, name: str) -> None:
+    """Raise ReplicationError if the master has another name, or is in another cluster.
+
+    Clients would take the messages of a replica for those of the broker whose name it has.
+    """
+    if (config.cluster, config.name) != (cluster, name):
+        raise ReplicationError(
+            f"the master is broker {config.name!r} of cluster {config.cluster!r}, but this broker "
+            f"is configured as a slave of {name!r} of cluster {cluster!r}; set brokerName and "
+            "brokerClusterName to the master's, or correct the address of the master"
         )
 
 

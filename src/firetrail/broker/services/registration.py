@@ -138,10 +138,10 @@ class RegistrationService:
         """Whether a name server knows a master of the name of this broker, which is a slave."""
         return bool(self._masters)
 
-    def look_for_master(self) -> None:
-        """Ask the name servers again who the master is."""
+    def look_for_master(self, *, ask: bool = True) -> None:
+        """Look for the master again; with ``ask``, also at name servers of other processes."""
         self._look_here()
-        if self._task is not None:
+        if ask and self._task is not None:
             self._has_changes.set()
 
     def _look_here(self) -> None:

@@ -1,0 +1,126 @@
+"""The service of a slave: it finds its master, and follows its log and its tables."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.parts import Parts
+from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
+from firetrail.broker.services.registration import RegisteredMaster
+from firetrail.remoting.client import RemotingClient
+from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
+from firetrail.replication.master_check import MasterAddress
+from firetrail.settings.table import Live
+from firetrail.system import Clock
+
+SETTLING_S = 0.1
+"""Pause before the next look at a follower that has not checked its master yet."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaService:
+    """Follows the master of a slave.
+
+    The master is the one that is configured, or else the one that name servers name. Another one is
+    followed as soon as it is known. Its tables are copied once its log is known to continue the
+    log of this slave: those of a wrong master would replace good ones.
+
+    Attributes:
+        follower: Copies the log.
+        tables: Copies topics, groups, offsets and other tables.
+    """
+
+    def __init__(self, live: Live[BrokerConfig], parts: Parts, clock: Clock) -> None:
+        self._live = live
+        self._registration = parts.registration
+        self._client = RemotingClient()
+        config = live.current
+        self.follower = Follower(
+            parts.state.store.log_copy(),
+            self._client,
+            clock,
+            FollowerSettings(
+                config.ha_heartbeat_ms / 1000,
+                config.ha_silence_ms / 1000,
+                names=(config.cluster, config.name),
+            ),
+        )
+        self.tables = SlaveSynchronize(self._client, parts, clock)
+        self._task: asyncio.Task[None] | None = None
+        self._is_due = asyncio.Event()  # another master was found
+
+    @property
+    def master(self) -> MasterAddress | None:
+        """The master to follow; None if it is not known yet."""
+        config, found = self._live.current, self._registration.master
+        if config.master_address:
+            return MasterAddress(config.master_address, config.ha_master_address)
+        if found is None:
+            return None
+        return MasterAddress(found.address, config.ha_master_address or found.ha_address)
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether log and tables are as far as the master's were when they were last seen."""
+        status = self.follower.status
+        return self._is_checked and status.lag == 0 and self.tables.status.copied_at_ms > 0
+
+    def start(self) -> None:
+        """Start following."""
+        config = self._live.current
+        if config.ha_master_address and not (config.master_address or config.name_servers):
+            _log.warning(
+                "haMasterAddress=%s is not enough to follow a master: its broker has to be asked "
+                "before; set namesrvAddr, or master_address to the address of the master's broker",
+                config.ha_master_address,
+            )
+        self._registration.on_master = self._found
+        self.follower.start()
+        self.follower.follow(self.master)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Leave the master."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.follower.stop()
+        await self._client.close()
+
+    def _found(self, _: RegisteredMaster) -> None:
+        """Leave the master before at once, and copy the tables of the new one soon."""
+        self.follower.follow(self.master)
+        self._is_due.set()
+
+    @property
+    def _is_checked(self) -> bool:
+        """Whether the master's log continues this slave's, or both are empty."""
+        status = self.follower.status
+        return status.state is FollowerState.FOLLOWING or (
+            status.state is FollowerState.WAITING and status.master_max == 0
+        )
+
+    async def _run(self) -> None:
+        while True:
+            self._is_due.clear()
+            master = self.master
+            if self.follower.status.state is FollowerState.CHECKING:
+                await asyncio.sleep(SETTLING_S)
+                continue
+            if master is not None and self._is_checked:
+                await self._copy_tables(master.broker)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._live.current.sync_interval_ms / 1000):
+                    await self._is_due.wait()
+            is_following = self.follower.status.state is FollowerState.FOLLOWING
+            self._registration.look_for_master(ask=not is_following)
+
+    async def _copy_tables(self, master: str) -> None:
+        try:
+            await self.tables.copy(master)
+        except Exception:
+            _log.exception("the tables of master %s cannot be copied; will retry", master)
