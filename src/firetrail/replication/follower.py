@@ -23,6 +23,7 @@ from firetrail.errors import (
 )
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.ha_client import HAClient
+from firetrail.replication.learner_client import LearnerClient
 from firetrail.replication.master_check import (
     LogRange,
     Master,
@@ -274,7 +275,8 @@ class Follower:
             self._enter(FollowerState.WAITING, "the master has no messages yet")
             await self._pause()
             return
-        connection = HAClient(
+        open_client = LearnerClient if config.has_controller else HAClient
+        connection = open_client(
             self._log,
             config.ha,
             begin,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from firetrail.errors import NotReachedError
+from firetrail.format.names import OFFSET_MAX
 from firetrail.remoting.client import split_address
 from firetrail.replication.replica_session import ReplicaSession
 from firetrail.store.log_copy import LogCopy
@@ -38,7 +40,7 @@ class HAClientStatus:
 
 
 class HAClient:
-    """Follows a master over one connection.
+    """Follows a master over one connection, in the classic protocol.
 
     :meth:`connect` and :meth:`follow` block their thread; :meth:`stop` and :meth:`close` may be
     called from any other one.
@@ -70,20 +72,30 @@ class HAClient:
         self._clock = clock
         self._heartbeat_s = heartbeat_s
         self._silence_s = silence_s
+        self._session: ReplicaSession | None = None
+        self._buffer = memoryview(bytearray(RECEIVE_SIZE))
         self._socket: socket.socket | None = None
         self._stopping = False
         self.status = HAClientStatus(address)
 
     def connect(self) -> None:
-        """Open the connection without sending anything, so that the master does not send either.
+        """Open the connection, with the handshake if the protocol has one; the log is not sent yet.
 
         Raises:
-            NotReachedError: The master cannot be reached.
+            NotReachedError: The master cannot be reached, or does not answer the handshake.
+            ProtocolError: The peer is not a master of this protocol.
+            ReplicationError: The master cannot serve this replica.
         """
         connection = self._connect()
         self._socket = connection
         if self._stopping:  # checked after the assignment: close() may have run meanwhile
             connection.close()
+        try:
+            self._session = session = self._open_session(self._clock.monotonic())
+            self._exchange(connection, session, lambda: session.is_ready)
+        except BaseException:
+            connection.close()
+            raise
 
     def follow(self) -> None:
         """Append what the master sends until :meth:`stop` is called; connect first if necessary.
@@ -98,13 +110,11 @@ class HAClient:
         if self._socket is None:
             self.connect()
         assert self._socket is not None
+        assert self._session is not None
         with self._socket as connection:
             self.status.connected = True
             try:
-                self._follow(connection)
-            except OSError as error:
-                if not self._stopping:
-                    raise NotReachedError(f"master {self._address}: {error}") from error
+                self._exchange(connection, self._session, lambda: False)
             finally:
                 self.status.connected = False
 
@@ -122,6 +132,11 @@ class HAClient:
         if self._socket is not None:
             self._socket.close()
 
+    def _open_session(self, now: float) -> ReplicaSession:
+        log = self._log
+        log.confirm(OFFSET_MAX)  # in this protocol the master confirms nothing
+        return ReplicaSession(log, log.durable_offset, self._begin, now, self._heartbeat_s)
+
     def _connect(self) -> socket.socket:
         host, port = split_address(self._address)
         try:
@@ -134,33 +149,32 @@ class HAClient:
         connection.settimeout(min(POLL_S, self._heartbeat_s / 2))
         return connection
 
-    def _follow(self, connection: socket.socket) -> None:
-        clock, status = self._clock, self.status
-        session = ReplicaSession(
-            self._log, self._log.durable_offset, self._begin, clock.monotonic(), self._heartbeat_s
-        )
-        buffer = memoryview(bytearray(RECEIVE_SIZE))
-        while not self._stopping:
-            report = session.report(clock.monotonic())
-            if report is not None:
-                connection.sendall(report)
-                status.wrote_at_ms = clock.now_ms()
-            try:
-                size = connection.recv_into(buffer)
-            except TimeoutError:
-                self._check_silence(session)
-                continue
-            if size == 0 and self._stopping:
-                return
-            if size == 0:
-                raise NotReachedError(f"master {self._address} closed the HA connection")
-            session.receive(buffer[:size], clock.monotonic())
-            status.read_at_ms = clock.now_ms()
-            status.received, status.master_offset = session.received, session.master_offset
+    def _exchange(
+        self, connection: socket.socket, session: ReplicaSession, is_done: Callable[[], bool]
+    ) -> None:
+        """Pass bytes between the master and the session until it is done, or :meth:`stop`."""
+        try:
+            while not (self._stopping or is_done()):
+                self._pass_bytes(connection, session)
+        except OSError as error:
+            if not self._stopping:
+                raise NotReachedError(f"master {self._address}: {error}") from error
 
-    def _check_silence(self, session: ReplicaSession) -> None:
-        silence_s = self._clock.monotonic() - session.read_at
-        if silence_s > self._silence_s:
-            raise NotReachedError(
-                f"master {self._address} has sent nothing for {silence_s:.0f} seconds"
-            )
+    def _pass_bytes(self, connection: socket.socket, session: ReplicaSession) -> None:
+        clock, status = self._clock, self.status
+        report = session.report(clock.monotonic())
+        if report is not None:
+            connection.sendall(report)
+            status.wrote_at_ms = clock.now_ms()
+        try:
+            size = connection.recv_into(self._buffer)
+        except TimeoutError:
+            silence_s = clock.monotonic() - session.read_at
+            if silence_s > self._silence_s:
+                raise ConnectionError(f"it has sent nothing for {silence_s:.0f} seconds") from None
+            return
+        if size == 0:
+            raise ConnectionError("it has closed the HA connection")
+        session.receive(self._buffer[:size], clock.monotonic())
+        status.read_at_ms = clock.now_ms()
+        status.received, status.master_offset = session.received, session.master_offset

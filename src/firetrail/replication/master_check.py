@@ -87,6 +87,8 @@ class MasterConfig(NamedTuple):
     cluster: str
     name: str
     """The name of the broker; master and replicas have the same."""
+    has_controller: bool
+    """Whether the master is in controller mode, and so speaks the auto-switch protocol."""
 
 
 class Master:
@@ -118,6 +120,7 @@ class Master:
             self.address.ha or self._ha_address(settings),
             settings.get("brokerClusterName", ""),
             settings.get("brokerName", ""),
+            settings.get("enableControllerMode", "").lower() == "true",
         )
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:

@@ -6,15 +6,17 @@ and clocks are left to the caller, so that tests can cut and delay a connection 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from firetrail.errors import ReplicationError
-from firetrail.replication.frames import FROM_THE_START, TransferReader, encode_report
+from firetrail.replication.frames import FROM_THE_START, Piece, TransferReader, encode_report
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
 
 
 class ReplicaSession:
     """Follows a master over one connection.
+
+    This class speaks the classic protocol; another one is a subclass.
 
     Attributes:
         master_offset: The end of the master's log as far as this connection has seen it; -1 before
@@ -47,14 +49,16 @@ class ReplicaSession:
         self._heartbeat_s = heartbeat_s
         self._reported = -1
         self._reported_at = now
-        self._first_report = begin
-        if begin == 0:
-            self._first_report = FROM_THE_START
-            self._incoming.receive(0, memoryview(b"\0"))
+        self._first_report = self._ask_for(begin)
         self.master_offset = -1
         self.received = 0
         self.read_at = now
         """When the master sent something for the last time."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the connection is open: the classic protocol has no handshake."""
+        return True
 
     @property
     def position(self) -> int:
@@ -71,7 +75,7 @@ class ReplicaSession:
         """
         self.read_at = now
         grown = False
-        for piece in self._reader.feed(data):
+        for piece in self._pieces(data):
             if not piece.content:
                 self._check_heartbeat(piece.offset)
             elif self._incoming.receive(piece.offset, piece.content):
@@ -79,6 +83,19 @@ class ReplicaSession:
             self.received += len(piece.content)
             self.master_offset = max(self.master_offset, piece.offset + len(piece.content))
         return grown
+
+    def _ask_for(self, begin: int) -> int:
+        """Return the first report, by which the master sends its log from ``begin`` on."""
+        if begin > 0:
+            return begin
+        self._incoming.receive(0, memoryview(b"\0"))
+        return FROM_THE_START
+
+    def _pieces(self, data: memoryview) -> Iterator[Piece]:
+        return self._reader.feed(data)
+
+    def _encode_report(self, offset: int) -> bytes:
+        return encode_report(offset)
 
     def _check_heartbeat(self, offset: int) -> None:
         """Check that a heartbeat, which names the next offset, continues the replica's log."""
@@ -109,4 +126,4 @@ class ReplicaSession:
     def _note_report(self, offset: int, now: float) -> bytes:
         self._reported = offset
         self._reported_at = now
-        return encode_report(offset)
+        return self._encode_report(offset)

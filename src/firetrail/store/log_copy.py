@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreReadOnlyError
@@ -11,6 +12,7 @@ from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_at
 from firetrail.store.log.scan import record_offsets
+from firetrail.system import System
 
 
 class LastRecord(NamedTuple):
@@ -32,6 +34,16 @@ class LogCopy:
         self._engine = engine
         self._log = engine.log
         self._appended_at = 0  # where the last append began
+
+    @property
+    def root(self) -> Path:
+        """The folder of the store."""
+        return self._engine.root
+
+    @property
+    def system(self) -> System:
+        """The operating system of the store."""
+        return self._engine.system
 
     @property
     def file_size(self) -> int:
@@ -106,6 +118,12 @@ class LogCopy:
             waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
             self._check_open()
         return self._log.flushed_offset
+
+    def confirm(self, offset: int) -> None:
+        """Dispatch only up to ``offset``, before which the master considers its log safe."""
+        if offset != self._log.confirmed_offset:
+            self._log.confirmed_offset = offset
+            self._engine.dispatcher.wake_if_idle()
 
     def _check_open(self) -> None:
         refusal = self._engine.gate.refusal_besides(Closure.SLAVE)

@@ -114,6 +114,8 @@ class ReplicaAcks:
 
     def _update(self) -> bool:
         """Compute the confirmed offset again, and notify waiters; return whether it has grown."""
+        if self._live.current.role is BrokerRole.SLAVE:  # its master says what is confirmed
+            return False
         before = self._log.confirmed_offset
         others = self.needed - 1
         offsets = sorted(self._acks.values(), reverse=True)
