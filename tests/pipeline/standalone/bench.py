@@ -23,7 +23,7 @@ from typing import Any
 import pyspark
 from tests.jvm import QUICK_START
 
-from firetrail.pipeline.java import find_java
+from firetrail.pipeline.java import find_java, java_home
 
 ROOT = Path(__file__).parents[3]
 START_S = 120.0
@@ -148,7 +148,7 @@ def _start(
 def _process(command: list[str], cwd: Path, **options: Any) -> Iterator[subprocess.Popen[Any]]:
     """Run a process until the end of the block; processes that started later end first."""
     environment = os.environ | {
-        "JAVA_HOME": str(find_java(os.environ).binary.parent.parent),  # Spark looks nowhere else
+        "JAVA_HOME": str(java_home(find_java(os.environ))),  # Spark looks nowhere else
         "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}",
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(_SPARK),
