@@ -198,10 +198,12 @@ def main() -> int:
         sys.exit("make pythons needs root and debootstrap (apt-get install debootstrap)")
     outcomes: list[Outcome] = []
     for suite in args.suites:
+        tested = {outcome.python for outcome in outcomes}
+        if args.only and tested >= set(args.only):
+            break  # without unpacking another release
         chroot = Chroot(suite)
         chroot.unpack()
         chroot.refresh()  # commands run among the sources, the first one too
-        tested = {outcome.python for outcome in outcomes}
         for version in chroot.versions():
             if version in tested or (args.only and version not in args.only):
                 continue

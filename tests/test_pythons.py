@@ -2,8 +2,11 @@
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+from tests import pythons
 from tests.extras import EXTRAS
 from tests.pythons import HEADER, Outcome, counts_of, logged, newest_first, optional_packages
 
@@ -43,3 +46,28 @@ def test_requirements_are_those_of_the_extras() -> None:
     assert packages["pyiceberg"].startswith("pyiceberg[sql-sqlite]>=")
     brought_by_others = {"fsspec", "py4j"}
     assert packages.keys() == EXTRAS.keys() - brought_by_others
+
+
+def test_a_release_without_a_requested_python_is_not_unpacked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unpacked = []
+
+    class Release(pythons.Chroot):
+        def unpack(self) -> None:
+            unpacked.append(self.suite)
+
+        def refresh(self) -> None: ...
+
+        def versions(self) -> list[str]:
+            return ["3.13"] if self.suite == "trixie" else ["3.15", "3.13"]
+
+        def test(self, version: str, arguments: Sequence[str]) -> Outcome:
+            return Outcome(version, "compiled", {"passed": 1}, [])
+
+    monkeypatch.setattr(pythons, "Chroot", Release)
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    monkeypatch.setattr("sys.argv", ["pythons", "--only", "3.13"])
+    assert pythons.main() == 0
+    assert unpacked == ["trixie"]
