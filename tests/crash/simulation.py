@@ -151,14 +151,18 @@ class Process:
 
     def _end(self) -> None:
         self.world.abandon()
+        self._release()
+        self._threading.__exit__(None, None, None)
+        for failure in self.world.failures:
+            raise Violation("I8: a thread of the store died") from failure
+
+    def _release(self) -> None:
+        """Do what the operating system does for a process that has ended."""
         self.files.abandon()
         folder._held.pop(self.disk.root.resolve(), None)  # the lock went with its descriptor
         for opened in list(engine._engines):
             if opened.root == self.disk.root.absolute():
                 opened._stopped = True  # otherwise it would warn that it was not closed
-        self._threading.__exit__(None, None, None)
-        for failure in self.world.failures:
-            raise Violation("I8: a thread of the store died") from failure
 
     def record(self) -> None:
         """Keep a snapshot of the disk before each operation from now on."""

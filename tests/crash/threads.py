@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -43,6 +44,8 @@ class Task:
         self.deadline: float | None = None
         self.done = False
         self.thread: threading.Thread | None = None
+        self.owner: _Thread | None = None
+        """The object that the store knows the thread by; None for the main thread."""
 
 
 class World:
@@ -202,8 +205,13 @@ class _Threading:
     def __init__(self, world: World) -> None:
         self._world = world
 
-    def Thread(self, target: Callable[[], object], name: str, daemon: bool) -> _Thread:
-        return _Thread(self._world, target, name)
+    def Thread(
+        self, target: Callable[..., object], name: str, daemon: bool, args: tuple[Any, ...] = ()
+    ) -> _Thread:
+        return _Thread(self._world, partial(target, *args), name)
+
+    def current_thread(self) -> _Thread | None:
+        return self._world.current.owner
 
     def Event(self) -> _Event:
         return _Event(self._world)
@@ -230,6 +238,7 @@ class _Thread:
 
     def start(self) -> None:
         self._task = self._world.spawn(self._target, self._name)
+        self._task.owner = self
 
     def is_alive(self) -> bool:
         return self._task is not None and not self._task.done

@@ -222,8 +222,11 @@ class Engine:
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)
-        self._abort.create(sealed=self.config.property_crc)
-        if self.config.role is BrokerRole.SLAVE:
+        is_slave = (
+            self.config.role is BrokerRole.SLAVE
+        )  # its records are sealed if its master's are
+        self._abort.create(sealed=self.config.property_crc and not is_slave)
+        if is_slave:
             self.gate.shut(Closure.SLAVE)
         for part in (self.dispatcher, self.flusher, self.housekeeper):
             part.start()

@@ -1,0 +1,219 @@
+"""Power losses of a master and its replica: each image of both disks is recovered and rejoined.
+
+A life is a run of puts on a master while its replica follows over a wire that is cut and goes
+silent. Before each operation on either disk both disks are recorded. Of each moment:
+
+* every image of the replica has what it has reported, what the master has acknowledged and what
+  consumers have seen on either side, and is a prefix of what the master was given (R1, R2, R7);
+* every image of the master has what it has acknowledged (I1 to I6);
+* recovered replicas continue, with the master as it is later, as it was, or after a crash of its
+  own, until both logs are equal byte for byte (R3).
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.crash.disk import PAGE, Image, random_image, write_image
+from tests.crash.files_check import check_files
+from tests.crash.oracle import History, Violation, check_store
+from tests.crash.pair import Pair, PairConfig, PairMoment, check_same_log, write_images
+from tests.crash.simulation import SLOTS, Producer, lists_at_once, scratch
+
+from firetrail import FiretrailError, FlushMode
+
+STEPS = 45
+
+
+def use_pair(pair: Pair, source: random.Random, steps: int, *, faults: bool = True) -> None:
+    """Put messages and disturb both sides, as the generator will have it."""
+    producer = Producer(source)
+    master, network, world = pair.master, pair.network, pair.world
+    for _ in range(steps):
+        world.now += source.choice((0, 0.001, 0.02, 0.06))
+        step = source.random()
+        if step < 0.50:
+            master.put(producer.message())
+        elif step < 0.60:
+            master.put_without_waiting(producer.message())
+            world.pause(source.choice((0.0, 0.2)))
+        elif step < 0.68:
+            master.put_batch(producer.batch())
+        elif step < 0.72:
+            master.flush()
+        elif step < 0.80:
+            world.pause(source.choice((0.06, 0.3, 1.1)))
+        elif step < 0.84:
+            pair.catch_up()
+            master.expire()
+        elif step < 0.86:
+            pair.expire_replica()
+        elif step < 0.88 and faults:
+            pair.damage_wire()
+        elif step < 0.90 and faults:
+            with pair.full_disk():
+                for _ in range(source.randrange(12)):
+                    master.put(producer.message())
+        elif step < 0.92:
+            network.cut_all()
+        elif step < 0.97:
+            network.next_cuts.append((source.randrange(1, 2000), source.randrange(1, 60)))
+            network.cut_all()
+        else:
+            silent = source.choice((network.to_master, network.to_replica))
+            silent.is_silent = True
+            world.pause(source.choice((0.5, 25.0)))
+            silent.is_silent = False
+            network.cut_all()  # bytes are missing in the stream, which TCP would notice
+
+
+class PairChecker:
+    """Recovers images of both sides and holds them against the history."""
+
+    def __init__(self, below: Path, config: PairConfig, final: History, master: Path) -> None:
+        self.config = config
+        self.images = 0
+        self.rejoined = 0
+        self._below = below
+        self._final = final
+        self._master = master  # the folder of the master after the run, which was closed
+        self._final_end = final.messages[-1].end if final.messages else 0
+
+    def check(self, moment: PairMoment, source: random.Random, rejoin_share: float) -> None:
+        """Check one image of each side, and some of them together."""
+        how, replica = self._replica_image(moment, source)
+        try:
+            self._check_replica(moment, replica, how)
+            if source.random() < rejoin_share:
+                self._rejoin(moment, replica, source)
+        except AssertionError as error:
+            error.add_note(f"before {moment.label}, replica: {how}")
+            raise
+
+    def _replica_image(self, moment: PairMoment, source: random.Random) -> tuple[str, Image]:
+        """Return an image that a power loss could leave; without SYNC_FLUSH, that of a kill."""
+        if self.config.replica_syncs:
+            return random_image(moment.replica, source)
+        return "killed", moment.replica.image(PAGE, moment.replica.pending(PAGE))
+
+    def _check_replica(self, moment: PairMoment, image: Image, how: str) -> None:
+        self.images += 1
+        below = self._below / f"replica-{self.images}"
+        write_image(image, below / "replica")
+        least = moment.least_on_replica(self._final)
+        history = moment.replica_history(self._final)
+        pair = Pair(below, self.config, self.images, preemption=0.0)
+        with pair.world.replaces_threading():
+            try:
+                store = pair.replica.open()
+                check_store(store, history, least)
+                pair.replica.close()
+            except FiretrailError as error:
+                raise Violation(f"I1: the replica refuses to open: {error}") from error
+            finally:
+                pair.world.abandon()
+                pair.replica._release()
+        check_files(below / "replica", SLOTS)
+        shutil.rmtree(below)
+
+    def _rejoin(self, moment: PairMoment, replica: Image, source: random.Random) -> None:
+        """Let a recovered replica follow a master; both logs must become equal."""
+        self.rejoined += 1
+        below = self._below / f"rejoin-{self.rejoined}"
+        kinds: list[Callable[[Path, Image, PairMoment, random.Random], History]]
+        kinds = [self._beside_later_master, self._beside_crashed_master]
+        history = source.choice(kinds)(below, replica, moment, source)
+        pair = Pair(
+            below,
+            self.config,
+            self.rejoined,
+            preemption=0.1,
+            history=history,
+            now=source.choice((0.0, 1000.0)),
+        )
+        with pair.running():
+            count = check_store(pair.master.store, history, history.survive_power_loss)
+            history.cut(count, durable=True)
+            if 0 < pair.replica.store.log_range[1] < pair.master.store.log_range[0]:
+                return  # retention of the master has deleted what the replica needs
+            pair.catch_up()
+            use_pair(pair, source, 4, faults=False)
+            pair.catch_up()
+            check_same_log(pair)
+            pair.close()
+            if pair.errors:
+                raise Violation(f"R3: the replica was refused: {pair.errors[0]}")
+        for name in ("master", "replica"):
+            check_files(below / name, SLOTS)
+        shutil.rmtree(below)
+
+    def _beside_later_master(
+        self, below: Path, replica: Image, moment: PairMoment, source: random.Random
+    ) -> History:
+        """The replica alone has crashed; the master has gone on to the end of the run."""
+        write_image(replica, below / "replica")
+        shutil.copytree(self._master, below / "master")
+        history = self._final.copy()
+        history.survive_power_loss = len(history.messages)
+        return history
+
+    def _beside_crashed_master(
+        self, below: Path, replica: Image, moment: PairMoment, source: random.Random
+    ) -> History:
+        """Both have lost their power at the same time.
+
+        Without SYNC_FLUSH the master could lose what the replica has, so it is only killed.
+        """
+        snapshot = moment.master.snapshot
+        if self.config.master.flush is FlushMode.SYNC:
+            _, master = random_image(snapshot, source)
+        else:
+            master = snapshot.image(PAGE, snapshot.pending(PAGE))
+        write_images(below, master, replica)
+        history = copy.copy(moment.master.history(self._final))
+        history.messages = history.messages.copy()
+        history.survive_power_loss = moment.master.least(self._final)
+        return history
+
+
+def check_reports(pair: Pair) -> None:
+    """Every report must name the end of a record, or of a file (R2)."""
+    size = pair.config.master.commit_log_file_size
+    ends = {message.end for message in pair.history.messages} | {0, 1}
+    for offset in pair.reports:
+        if offset not in ends and offset % size:
+            raise Violation(f"R2: the replica has reported {offset}, where no record ends")
+
+
+def pair_survey(
+    config: PairConfig,
+    seed: int,
+    source: random.Random,
+    share: float = 1.0,
+    rejoin_share: float = 0.3,
+) -> PairChecker:
+    """Let the power go at operations of a run; raises the first Violation that is found."""
+    with scratch() as below, lists_at_once():
+        pair = Pair(below / "live", config, seed)
+        pair.record()
+        try:
+            with pair.running():
+                use_pair(pair, source, STEPS)
+                pair.catch_up()
+                check_same_log(pair)
+                pair.close()
+            check_reports(pair)
+            if pair.errors and not pair.faults:
+                raise Violation(f"R3: the replica was refused: {pair.errors[0]}")
+            checker = PairChecker(below, config, pair.history, pair.master.disk.root)
+            for moment in pair.moments:
+                if source.random() < share:
+                    checker.check(moment, source, rejoin_share)
+        except AssertionError as error:
+            error.add_note(f"seed {seed}")
+            raise
+        return checker

@@ -1,0 +1,51 @@
+"""Power losses of a master and its replica, with simulated disks and a simulated wire (T6).
+
+The wire is cut at any byte, goes silent and damages bytes, and the disk of the replica fills up.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from tests.crash.disk import PAGE, write_image
+from tests.crash.oracle import check_store
+from tests.crash.pair import Pair, PairConfig, pair_config
+from tests.crash.pair_survey import pair_survey
+from tests.crash.simulation import DEEP, Producer, tiny_config
+
+from firetrail.store.config import BrokerRole
+
+SEEDS = range(40) if DEEP else range(1)
+SHARE = 1.0 if DEEP else 0.1
+
+
+@pytest.mark.parametrize("modes", [("sync", "sync"), ("async", "sync"), ("sync", "async")])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_pair_survives_power_loss_at_any_moment(modes: tuple[str, str], seed: int) -> None:
+    config = pair_config(*modes, property_crc=True)
+    checker = pair_survey(config, seed, random.Random(f"{modes} {seed}"), SHARE)
+    print(f"{checker.images} images, {checker.rejoined} rejoined")
+    assert checker.images
+
+
+def test_a_killed_replica_keeps_records_that_its_master_has_not_sealed(tmp_path: Path) -> None:
+    """The replica seals its records, but those of its master, say RocketMQ 4.9, are not."""
+    config = PairConfig(
+        tiny_config("sync", role=BrokerRole.SYNC_MASTER, in_sync_replicas=2),
+        tiny_config("sync", role=BrokerRole.SLAVE, property_crc=True),
+    )
+    pair = Pair(tmp_path, config, seed=1)
+    producer = Producer(random.Random(1))
+    with pair.running():
+        while pair.master.store.log_range[1] < 10_000:
+            pair.master.put(producer.message())
+        pair.catch_up()
+    snapshot = pair.replica.disk.snapshot()
+    write_image(snapshot.image(PAGE, snapshot.pending(PAGE)), tmp_path / "again" / "replica")
+    again = Pair(tmp_path / "again", config, seed=2)
+    with again.world.replaces_threading():
+        store = again.replica.open()
+        check_store(store, pair.history, len(pair.history.messages))
+        again.replica.close()
