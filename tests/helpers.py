@@ -245,6 +245,9 @@ class ManualClock(Clock):
     def monotonic(self) -> float:
         return super().monotonic() + self._pushed_s
 
+    def since_boot(self) -> float:
+        return super().since_boot() + self._pushed_s
+
     def sleep_ms(self, pause_ms: int) -> None:
         self.pauses.append(pause_ms)
         time.sleep(0)  # otherwise a loop that pauses would keep other threads from running

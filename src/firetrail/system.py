@@ -422,6 +422,10 @@ class Clock:
         """Return a time in seconds that never runs backwards."""
         return time.monotonic()
 
+    def since_boot(self) -> float:
+        """Return a monotonic time in seconds that continues while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
     def sleep_ms(self, pause_ms: int) -> None:
         """Wait.
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.replication.logs import FILE_SIZE, MemoryLog, written_log
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
-from firetrail.replication.frames import encode_header, encode_report
+from firetrail.replication.frames import encode_header, encode_introduction, encode_report
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.replication.replica_session import ReplicaSession
 
@@ -198,3 +198,23 @@ class TestReplica:
         session.report(0.0)
         with pytest.raises(ReplicationError, match="would continue at offset 5"):
             session.receive(memoryview(encode_header(5, 0)), 0.0)
+
+
+def test_a_member_of_a_group_introduces_itself_with_its_first_report(log: bytes) -> None:
+    master, replica = MemoryLog(bytearray(log)), MemoryLog(bytearray(log[:FILE_SIZE]))
+    sending = master_session(master)
+    receiving = ReplicaSession(
+        replica, lambda: replica.max_offset, FILE_SIZE, 0.0, HEARTBEAT_S, member=7
+    )
+    report = receiving.report(0.0)
+    assert report is not None and report.endswith(encode_report(FILE_SIZE))
+    sending.receive(report[:3], 0.0)
+    assert (sending.member, sending.acked) == (0, -1)
+    sending.receive(report[3:], 0.0)
+    assert (sending.member, sending.acked, sending.position) == (7, FILE_SIZE, FILE_SIZE)
+
+
+def test_a_replica_introduces_itself_at_most_once(log: bytes) -> None:
+    sending = master_session(MemoryLog(bytearray(log)))
+    with pytest.raises(ProtocolError, match="the replica reports offset -"):
+        sending.receive(encode_introduction(7) + encode_introduction(8), 0.0)

@@ -66,6 +66,7 @@ class FollowerSettings:
         retry_s: Pause before the next attempt; doubled after each attempt that fails.
         retry_max_s: The longest such pause.
         names: Cluster and broker name that the master must have; None for any.
+        member: The number of the replica in its group; 0 if it is in none.
     """
 
     heartbeat_s: float = 5.0
@@ -74,6 +75,7 @@ class FollowerSettings:
     retry_s: float = 0.5
     retry_max_s: float = 10.0
     names: tuple[str, str] | None = None
+    member: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,6 +286,7 @@ class Follower:
             heartbeat_s=self._settings.heartbeat_s,
             silence_s=self._settings.silence_s,
         )
+        connection.member = self._settings.member
         try:
             await self._connect(connection, master)
             if (await check_history(self._log, master)).begin != begin:

@@ -3,6 +3,10 @@
 A slave connects to the HA port of its master. It sends *reports*: 8 bytes with the offset at which
 its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
 size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
+
+A Firetrail replica that is a member of a group with failover introduces itself before its first
+report: INTRODUCTION and its number. As a report this is a negative offset, which a Java master
+ignores.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from firetrail.errors import ProtocolError
 
 REPORT = Struct(">q")
 HEADER = Struct(">qi")
+INTRODUCTION = b"\x80FTM"
+MEMBER_MAX = (1 << 31) - 1
 BODY_MAX = (4 << 20) - HEADER.size
 """The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
 FROM_THE_START = 1
@@ -36,6 +42,17 @@ class Piece(NamedTuple):
 def encode_report(offset: int) -> bytes:
     """Return the report of a replica whose log ends at ``offset``."""
     return REPORT.pack(offset)
+
+
+def encode_introduction(member: int) -> bytes:
+    """Return what a member of a group sends before its first report."""
+    return INTRODUCTION + member.to_bytes(4, "big")
+
+
+def introduced_member(offset: int) -> int:
+    """Return the number of the member that introduces itself with this "report"; 0 if none does."""
+    content = REPORT.pack(offset)
+    return int.from_bytes(content[4:], "big") if content.startswith(INTRODUCTION) else 0
 
 
 def encode_header(offset: int, size: int) -> bytes:

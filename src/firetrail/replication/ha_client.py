@@ -44,6 +44,10 @@ class HAClient:
 
     :meth:`connect` and :meth:`follow` block their thread; :meth:`stop` and :meth:`close` may be
     called from any other one.
+
+    Attributes:
+        status: The state of the connection.
+        member: The number of the replica in its group; 0 if it is in none.
     """
 
     def __init__(
@@ -77,6 +81,7 @@ class HAClient:
         self._socket: socket.socket | None = None
         self._stopping = False
         self.status = HAClientStatus(address)
+        self.member = 0
 
     def connect(self) -> None:
         """Open the connection, with the handshake if the protocol has one; the log is not sent yet.
@@ -135,7 +140,9 @@ class HAClient:
     def _open_session(self, now: float) -> ReplicaSession:
         log = self._log
         log.confirm(OFFSET_MAX)  # in this protocol the master confirms nothing
-        return ReplicaSession(log, log.durable_offset, self._begin, now, self._heartbeat_s)
+        return ReplicaSession(
+            log, log.durable_offset, self._begin, now, self._heartbeat_s, self.member
+        )
 
     def _connect(self) -> socket.socket:
         host, port = split_address(self._address)

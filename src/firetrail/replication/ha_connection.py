@@ -181,7 +181,7 @@ class HAConnection:
                 self._wake.set()
 
     def _note(self) -> None:
-        self._acks.note(self, self.session.acked)
+        self._acks.note(self, self.session.acked, self.session.member)
         if self.is_closed:  # it was closed in between, and must not count any more
             self._acks.drop(self)
 

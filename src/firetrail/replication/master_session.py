@@ -6,7 +6,7 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
-from firetrail.replication.frames import BODY_MAX, FROM_THE_START, ReportReader
+from firetrail.replication.frames import BODY_MAX, FROM_THE_START, ReportReader, introduced_member
 
 
 class SentLog(Protocol):
@@ -38,6 +38,7 @@ class MasterSession:
     Attributes:
         acked: The end of the replica's log as it was last reported; -1 before the first report.
         position: The offset of the next byte to send; -1 before the first report.
+        member: The number of the replica in its group; 0 if it has not named one.
     """
 
     def __init__(self, log: SentLog, batch_size: int, heartbeat_s: float, now: float) -> None:
@@ -56,6 +57,7 @@ class MasterSession:
         self._sent_at = now
         self.acked = -1
         self.position = -1
+        self.member = 0
         self.read_at = now
         """When the replica reported for the last time."""
 
@@ -70,6 +72,9 @@ class MasterSession:
         acked = self.acked
         for offset in self._reader.feed(data):
             self.read_at = now
+            if self.position < 0 and self.member == 0 and (member := introduced_member(offset)):
+                self.member = member
+                continue
             if self.position < 0:
                 self.position = self._start(offset)
                 self._sent_at = -inf  # answer at once, if only with a heartbeat

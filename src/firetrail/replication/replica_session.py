@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from firetrail.errors import ReplicationError
-from firetrail.replication.frames import FROM_THE_START, Piece, TransferReader, encode_report
+from firetrail.replication.frames import (
+    FROM_THE_START,
+    Piece,
+    TransferReader,
+    encode_introduction,
+    encode_report,
+)
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
 
 
@@ -31,6 +37,7 @@ class ReplicaSession:
         begin: int,
         now: float,
         heartbeat_s: float,
+        member: int = 0,
     ) -> None:
         """Prepare to follow.
 
@@ -41,12 +48,14 @@ class ReplicaSession:
                 first record.
             now: The current monotonic time.
             heartbeat_s: The most seconds between two reports.
+            member: The number of the replica in its group. Default: it is in none.
         """
         self._log = log
         self._durable_offset = durable_offset
         self._incoming = IncomingLog(log, begin)
         self._reader = TransferReader()
         self._heartbeat_s = heartbeat_s
+        self._introduction = encode_introduction(member) if member else b""
         self._reported = -1
         self._reported_at = now
         self._first_report = self._ask_for(begin)
@@ -115,7 +124,7 @@ class ReplicaSession:
         if self._reported < 0:
             if self._durable_offset() < self._log.max_offset:
                 return None  # the master takes the first report for a confirmation as well
-            return self._note_report(self._first_report, now)
+            return self._introduction + self._note_report(self._first_report, now)
         if self.master_offset < 0:
             return None
         offset = max(self._durable_offset(), self._first_report)

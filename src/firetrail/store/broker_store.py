@@ -17,6 +17,7 @@ from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
+from firetrail.store.lifecycle.fence import Fence
 from firetrail.store.live_config import check_changes
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import ThreadWaiter
@@ -66,6 +67,10 @@ class BrokerStore(Store):
     def replica_acks(self) -> ReplicaAcks:
         """What replicas have confirmed."""
         return self._acks
+
+    def set_fence(self, fence: Fence) -> None:
+        """Acknowledge messages only as long as the fence allows it."""
+        self._engine.fence = fence
 
     def log_copy(self) -> LogCopy:
         """Return the log for appending what a master sends; the store's role must be SLAVE."""

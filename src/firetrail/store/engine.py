@@ -27,6 +27,7 @@ from firetrail.store.dispatch.deriver import Deriver, LeavesOut
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.catalog import Catalog
+from firetrail.store.lifecycle.fence import Fence, NoFence
 from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.lifecycle.gate import Closure, Gate
 from firetrail.store.lifecycle.housekeeper import Housekeeper
@@ -88,6 +89,7 @@ class Engine:
         system, root = self.system, self.root
         self.live = live = Live(config)
         self.gate = Gate()
+        self.fence: Fence = NoFence()
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)

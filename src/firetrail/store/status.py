@@ -39,7 +39,7 @@ class StoreStatus:
     @property
     def refusal(self) -> str:
         """Why puts are refused; empty while they are accepted."""
-        return self._gate.refusal or self._dispatcher.starved
+        return self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
 
     @property
     def has_light_queues(self) -> bool:

@@ -182,3 +182,53 @@ def test_no_waiter_is_missed_if_replicas_report_at_the_same_time(store: BrokerSt
     for thread in threads:
         thread.join()
     assert all(waiter.wait(0) for waiter in waiters)
+
+
+# -- members of a group ---------------------------------------------------------------------------
+
+
+def test_all_required_members_must_confirm(store: BrokerStore) -> None:
+    store.configure(slave_timeout_ms=20)
+    acks = store.replica_acks
+    acks.require(frozenset({2, 3}))
+    acks.note("a", 1 << 40, 2)
+    result = store.try_put(Message("T", b"1"))
+    assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert "in-sync members of the group are not connected: 3;" in result.detail
+    acks.note("b", 0, 3)
+    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    acks.note("b", 1 << 40, 3)
+    assert store.try_put(Message("T", b"3")).ok
+
+
+def test_replicas_that_are_not_required_do_not_count(store: BrokerStore) -> None:
+    store.configure(slave_timeout_ms=20)
+    store.replica_acks.require(frozenset({2}))
+    store.replica_acks.note("a", 0, 2)
+    store.replica_acks.note("b", 1 << 40)
+    store.replica_acks.note("c", 1 << 40, 3)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_a_group_of_one_needs_as_many_copies_as_are_configured(store: BrokerStore) -> None:
+    store.replica_acks.require(frozenset())
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    store.configure(auto_in_sync_replicas=True)
+    store.replica_acks.note("a", 0, 2)  # connected, but far behind, so not required
+    assert store.try_put(Message("T", b"2")).ok
+
+
+def test_a_member_counts_with_its_latest_connection(store: BrokerStore) -> None:
+    acks = store.replica_acks
+    acks.note("old", 500, 2)
+    acks.note("new", 100, 2)
+    acks.note("old", 600, 2)
+    assert acks.by_member() == {2: 100}
+    acks.drop("new")
+    assert acks.by_member() == {2: 600}
+
+
+def test_an_async_master_waits_for_no_member(tmp_path: Path) -> None:
+    with BrokerStore.open(tmp_path, MASTER.replace(role=BrokerRole.ASYNC_MASTER)) as store:
+        store.replica_acks.require(frozenset({2}))
+        assert store.try_put(Message("T", b"1")).ok

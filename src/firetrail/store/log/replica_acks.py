@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
 from firetrail.format.names import OFFSET_MAX
 from firetrail.settings.table import Live
@@ -11,12 +12,23 @@ from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Waiter, Waiters
 
+NO_MEMBER = 0
+"""In the place of its number, for a replica that is not a member of a group."""
+
+
+class _Confirmation(NamedTuple):
+    offset: int
+    member: int
+
 
 class ReplicaAcks:
     """The confirmed ends of the replicas' logs, by connection.
 
     Only live connections count: the confirmation of a replica that has disconnected is forgotten,
     because nobody knows what becomes of its log.
+
+    In a group with failover, a message is confirmed when all required members have it: those that
+    may become the master.
     """
 
     def __init__(
@@ -32,7 +44,10 @@ class ReplicaAcks:
         self._log = log
         self._live = config
         self._on_progress = on_progress
-        self._acks: dict[Hashable, int] = {}
+        self._acks: dict[
+            Hashable, _Confirmation
+        ] = {}  # the latest connection of a member is the last one
+        self._required: frozenset[int] | None = None
         self._guard = threading.Lock()
         self._waiters = Waiters()
         self._ended = False  # whether nothing will be confirmed any more
@@ -40,10 +55,16 @@ class ReplicaAcks:
         """Whether the master's own copy is not enough."""
         self._update()
 
-    def note(self, replica: Hashable, offset: int) -> None:
-        """Note that a connected replica has the log up to ``offset``."""
+    def note(self, replica: Hashable, offset: int, member: int = NO_MEMBER) -> None:
+        """Note that a connected replica has the log up to ``offset``.
+
+        Args:
+            replica: Its connection.
+            offset: The end of its log.
+            member: Its number in the group. Default: it is not a member.
+        """
         with self._guard:
-            self._acks[replica] = offset
+            self._acks[replica] = _Confirmation(offset, member)
             grown = self._update()
         if grown:
             self._on_progress()
@@ -56,6 +77,34 @@ class ReplicaAcks:
         if grown:
             self._on_progress()
 
+    def require(self, members: frozenset[int]) -> None:
+        """Confirm messages only if these members of the group have them, from now on.
+
+        Whatever was confirmed before the call may lack them.
+        """
+        with self._guard:
+            self._required = members
+            grown = self._update()
+        if grown:
+            self._on_progress()
+
+    def by_member(self) -> dict[int, int]:
+        """Return where the logs of the connected members end, by number."""
+        with self._guard:
+            return self._by_member()
+
+    def _by_member(self) -> dict[int, int]:
+        # A member that has connected again counts with its latest connection.
+        return {ack.member: ack.offset for ack in self._acks.values() if ack.member != NO_MEMBER}
+
+    @property
+    def missing(self) -> str:
+        """The required members that are not connected, as text."""
+        with self._guard:
+            return ", ".join(
+                map(str, sorted((self._required or frozenset()) - {*self._by_member()}))
+            )
+
     def settings_changed(self) -> None:
         """Apply a changed role or number of copies."""
         with self._guard:
@@ -65,7 +114,7 @@ class ReplicaAcks:
     def in_sync(self, end: int) -> int:
         """Return how many replicas are connected and not too far behind ``end``."""
         with self._guard:
-            return sum(self.is_in_sync(offset, end) for offset in self._acks.values())
+            return sum(self.is_in_sync(ack.offset, end) for ack in self._acks.values())
 
     def is_in_sync(self, acked: int, end: int) -> bool:
         """Return whether a replica that has the log up to ``acked`` is close enough to ``end``."""
@@ -77,12 +126,12 @@ class ReplicaAcks:
         A replica that is further behind than ``replica_retention_bytes`` holds back only that much.
         """
         with self._guard:
-            acked = min(self._acks.values(), default=OFFSET_MAX)
+            acked = min((ack.offset for ack in self._acks.values()), default=OFFSET_MAX)
         return max(acked, self._log.max_offset - self._live.current.replica_retention_bytes)
 
     def are_enough(self, end: int) -> bool:
         """Return whether a message that ends at ``end`` can be confirmed by enough replicas."""
-        return 1 + self.in_sync(end) >= self.needed
+        return 1 + self.in_sync(end) >= self.needed and not self.missing
 
     def add(self, waiter: Waiter) -> None:
         """Notify ``waiter`` when enough replicas have the log up to its offset."""
@@ -110,6 +159,8 @@ class ReplicaAcks:
             return 1
         if not config.auto_in_sync_replicas:
             return config.in_sync_replicas
+        if self._required is not None:
+            return config.min_in_sync_replicas
         return max(config.min_in_sync_replicas, min(config.in_sync_replicas, 1 + len(self._acks)))
 
     def _update(self) -> bool:
@@ -118,12 +169,16 @@ class ReplicaAcks:
             return False
         before = self._log.confirmed_offset
         others = self.needed - 1
-        offsets = sorted(self._acks.values(), reverse=True)
-        self.are_needed = others > 0
-        if others == 0:
-            self._log.confirmed_offset = OFFSET_MAX
-        else:
-            self._log.confirmed_offset = offsets[others - 1] if others <= len(offsets) else 0
+        offsets = sorted((ack.offset for ack in self._acks.values()), reverse=True)
+        confirmed = OFFSET_MAX
+        if others > 0:
+            confirmed = offsets[others - 1] if others <= len(offsets) else 0
+        required = self._required or frozenset()
+        if required and self._live.current.role is BrokerRole.SYNC_MASTER:
+            ends = self._by_member()
+            confirmed = min(confirmed, *(ends.get(member, 0) for member in required))
+        self.are_needed = confirmed < OFFSET_MAX
+        self._log.confirmed_offset = confirmed
         if self._log.confirmed_offset <= before:
             return False
         self._tell_waiters()

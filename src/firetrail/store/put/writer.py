@@ -136,7 +136,7 @@ class Writer(StoreStatus):
     def _append(self, message: Message) -> PutResult:
         if not isinstance(message, Message):
             raise WrongTypeError("message", message, "expected a Message")
-        refusal = self._gate.refusal or self._dispatcher.starved
+        refusal = self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
@@ -210,7 +210,7 @@ class Writer(StoreStatus):
 
     def _append_batch(self, batch: Batch) -> PutResult:
         instance("batch", batch, Batch)
-        refusal = self._gate.refusal or self._dispatcher.starved
+        refusal = self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
         if refusal:
             return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
         try:
@@ -260,13 +260,13 @@ class Writer(StoreStatus):
                 in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
                 result = self._flushed_or_not(result, in_time, waiter.durable)
             if not result.ok or not self._acks.are_needed:
-                return result
+                return self._unless_fenced(result)
             if not self._acks.are_enough(result.end_offset):
                 return self._without_replicas(result)
             waiter = ThreadWaiter(result.end_offset)
             self._acks.add(waiter)
             in_time = waiter.wait(self._live.current.slave_timeout_ms / 1000)
-            return self._confirmed_or_not(result, in_time and waiter.durable)
+            return self._unless_fenced(self._confirmed_or_not(result, in_time and waiter.durable))
         finally:
             self._statistics.note_latency(perf_counter() - started)
 
@@ -277,12 +277,12 @@ class Writer(StoreStatus):
                 durable = await self._wait_async(self._engine.flusher, result, timeout_ms)
                 result = self._flushed_or_not(result, durable is not None, bool(durable))
             if not result.ok or not self._acks.are_needed:
-                return result
+                return self._unless_fenced(result)
             if not self._acks.are_enough(result.end_offset):
                 return self._without_replicas(result)
             timeout_ms = self._live.current.slave_timeout_ms
             confirmed = await self._wait_async(self._acks, result, timeout_ms)
-            return self._confirmed_or_not(result, bool(confirmed))
+            return self._unless_fenced(self._confirmed_or_not(result, bool(confirmed)))
         finally:
             self._statistics.note_latency(perf_counter() - started)
 
@@ -300,6 +300,13 @@ class Writer(StoreStatus):
             timer.cancel()
 
     def _without_replicas(self, result: PutResult) -> PutResult:
+        missing = self._acks.missing
+        if missing:
+            return result.with_status(
+                PutStatus.SLAVE_NOT_AVAILABLE,
+                f"stored, but in-sync members of the group are not connected: {missing}; consumers "
+                "see it when they have it, or when they were removed from the in-sync set",
+            )
         connected, needed = self._acks.in_sync(result.end_offset), self._acks.needed
         return result.with_status(
             PutStatus.SLAVE_NOT_AVAILABLE,
@@ -316,6 +323,14 @@ class Writer(StoreStatus):
             f"stored, but replicas have not confirmed it within {timeout_ms} ms; consumers see it "
             "when they have",
         )
+
+    def _unless_fenced(self, result: PutResult) -> PutResult:
+        """Return the result, unless this store ceased to be the master during the wait."""
+        refusal = self._engine.fence.refusal
+        if not refusal or not result.ok:
+            return result
+        detail = f"stored, but it may be removed again: {refusal}"
+        return result.with_status(PutStatus.SERVICE_NOT_AVAILABLE, detail)
 
     def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:
         if in_time and durable:

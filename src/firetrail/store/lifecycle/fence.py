@@ -1,0 +1,49 @@
+"""Until when the master of a group may acknowledge messages.
+
+A closure of the gate is not enough for this. A process can be stopped for any time, and the first
+thing that it does afterwards may be to answer a request. So a put asks the clock.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from firetrail.system import Clock
+
+
+class Fence(Protocol):
+    """Decides at any moment whether messages may be acknowledged."""
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing may be acknowledged now; empty if it may."""
+
+
+class NoFence:
+    """The fence of a store that no other one can replace."""
+
+    refusal = ""
+
+
+class LeaseFence:
+    """Allows acknowledgements while a lease lasts.
+
+    Attributes:
+        until: The time on the clock at which the lease ends for its holder; minus infinity without
+            a lease. Threads may change it at any time.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.until = -math.inf
+
+    @property
+    def refusal(self) -> str:
+        """Why nothing may be acknowledged now; empty if it may."""
+        if self._clock.since_boot() < self.until:
+            return ""
+        return (
+            "this broker does not hold the lease of its group, so another one may be the master; "
+            "send to the master that name servers name"
+        )
