@@ -127,17 +127,7 @@ def build(
     """
     is_slave = store.config.role is BrokerRole.SLAVE
     system, now_ms = env.system, env.system.clock.now_ms
-    topics = TopicTable(
-        env.file(TOPICS_JSON),
-        env.live,
-        store.config.delay_levels.max_level,
-        now_ms,
-        is_copy=is_slave,
-    )
-    topics.has_light_queues = store.has_light_queues
-    if not is_slave and (state_lags or TOPICS_JSON in store.missing_config):
-        pending = pending_destinations(store, topics.version.timestamp)
-        topics.recover(store.queue_pairs(), store.newest_time, pending)
+    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags)
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
@@ -174,6 +164,18 @@ def build(
         timers,
         RuntimeInfo(store, env.limits, timers, schedule, now_ms),
     )
+
+
+def _topics(env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: bool) -> TopicTable:
+    """Load the topics, and add those that have messages and were not saved."""
+    levels = store.config.delay_levels.max_level
+    now_ms = env.system.clock.now_ms
+    topics = TopicTable(env.file(TOPICS_JSON), env.live, levels, now_ms, is_copy=is_copy)
+    topics.has_light_queues = store.has_light_queues
+    if not is_copy and (state_lags or TOPICS_JSON in store.missing_config):
+        pending = pending_destinations(store, topics.version.timestamp)
+        topics.recover(store.queue_pairs(), store.newest_time, pending)
+    return topics
 
 
 def _state(

@@ -149,6 +149,18 @@ class Reader:
             next_offset = asked
         return GetResult(status, next_offset, low, high)
 
+    def _selection(self, max_count: int, log_end: int, tags: frozenset[int] | None) -> Selection:
+        config = self._live.current
+        return Selection(
+            max_count,
+            config.max_transfer_bytes_in_memory,
+            config.max_transfer_count_in_memory,
+            config.max_transfer_bytes_on_disk,
+            config.max_transfer_count_on_disk,
+            log_end - self._memory,
+            tags,
+        )
+
     def _select(
         self,
         queue: ConsumeQueue,
@@ -159,24 +171,17 @@ class Reader:
         max_count: int,
         tags: frozenset[int] | None,
     ) -> GetResult:
-        config = self._live.current
+        """Return the messages of a file of units, from an offset in it on."""
         log_end = self._log.readable_offset
-        selection = Selection(
-            max_count,
-            config.max_transfer_bytes_in_memory,
-            config.max_transfer_count_in_memory,
-            config.max_transfer_bytes_on_disk,
-            config.max_transfer_count_on_disk,
-            log_end - self._memory,
-            tags,
-        )
+        selection = self._selection(max_count, log_end, tags)
         view = units.look()
         if view is None:
             return self._nothing(
                 GetStatus.OFFSET_TOO_SMALL, offset, units.end // UNIT.size, low, high
             )
         at = first = offset * UNIT.size - units.base
-        end = min(units.wrote, at + max(config.max_filter_bytes, max_count * UNIT.size))
+        looked_at = max(self._live.current.max_filter_bytes, max_count * UNIT.size)
+        end = min(units.wrote, at + looked_at)
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # the files with records before this offset are deleted
         while at + UNIT.size <= end:

@@ -111,59 +111,61 @@ class SendProcessor:
             is_new = topic is None
             topic = self._writable_topic(header)
             registration = self._pending_registration() if is_new else None
-        if topic.attributes and (unsupported := unsupported_value(topic.attributes)):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{topic.topic_name}] sending message is forbidden: it has "
-                f"{unsupported}, which Firetrail does not support, and RocketMQ could not read "
-                "messages that are stored here; send to another topic or to a RocketMQ broker",
-            )
+        if topic.attributes:
+            _check_attributes(topic)
         queue_id = header.queue_id
-        reconsume_times = header.reconsume_times or 0
-        if reconsume_times and self._is_dead_letter(header, request.version):
+        if header.reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)
             topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
         if queue_id < 0:
             queue_id = randrange(topic.write_queue_nums)
         elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise _no_queue(topic, queue_id)
-        properties, wait = self._properties(header.properties)
-        if _TIMER in properties:
-            _refuse_timer(properties)
-        message: Message | Batch
-        if header.batch:
-            message = Batch(
-                topic.topic_name,
-                request.content,
-                queue_id,
-                header.sys_flag,
-                header.born_timestamp,
-                _host(connection.peer),
-                reconsume_times,
-                properties.encode("utf-8", "replace"),
-                wait,
-            )
-        else:
-            message = Message(
-                topic.topic_name,
-                request.content,
-                queue_id=queue_id,
-                flag=header.flag,
-                sys_flag=header.sys_flag,
-                born_time=header.born_timestamp,
-                born_host=_host(connection.peer),
-                reconsume_times=reconsume_times,
-                raw_properties=properties.encode("utf-8", "replace"),
-                wait_for_flush=wait,
-            )
-            if _TRANSACTION in properties:
-                message = self._transactions.half(message)
+        message = self._message(topic.topic_name, queue_id, connection, request, header)
         result = self._store.begin_put(message)
         if registration is not None:
             return self._answer_with_route(request, result, message, registration)
         if isinstance(result, PutResult):
             return self._answer(request, result, message)
         return self._answer_later(request, result, message)
+
+    def _message(
+        self,
+        topic: str,
+        queue_id: int,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendHeader,
+    ) -> Message | Batch:
+        """Return the message or the batch of a request, as it is stored."""
+        properties, wait = self._properties(header.properties)
+        if _TIMER in properties:
+            _refuse_timer(properties)
+        if header.batch:
+            return Batch(
+                topic,
+                request.content,
+                queue_id,
+                header.sys_flag,
+                header.born_timestamp,
+                _host(connection.peer),
+                header.reconsume_times or 0,
+                properties.encode("utf-8", "replace"),
+                wait,
+            )
+        message = Message(
+            topic,
+            request.content,
+            queue_id=queue_id,
+            flag=header.flag,
+            sys_flag=header.sys_flag,
+            born_time=header.born_timestamp,
+            born_host=_host(connection.peer),
+            reconsume_times=header.reconsume_times or 0,
+            raw_properties=properties.encode("utf-8", "replace"),
+            wait_for_flush=wait,
+        )
+        return self._transactions.half(message) if _TRANSACTION in properties else message
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -262,6 +264,17 @@ class SendProcessor:
             request.opaque,
             _RESPONSE,
             serialize=request.serialize,
+        )
+
+
+def _check_attributes(topic: TopicConfig) -> None:
+    """Raise RequestError if the topic is of a kind that Firetrail cannot store."""
+    if unsupported := unsupported_value(topic.attributes or {}):
+        raise RequestError(
+            ResponseCode.NO_PERMISSION,
+            f"the topic[{topic.topic_name}] sending message is forbidden: it has {unsupported}, "
+            "which Firetrail does not support, and RocketMQ could not read messages that are "
+            "stored here; send to another topic or to a RocketMQ broker",
         )
 
 

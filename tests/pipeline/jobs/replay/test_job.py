@@ -195,9 +195,18 @@ class TestRefused:
         with Store.open(target, small_config()), pytest.raises(StoreLockedError):
             run(spark, root, target)
 
-    def test_a_remote_source(self, spark: SparkSession, target: Path) -> None:
-        with pytest.raises(StoreError, match="needs a local folder"):
-            run(spark, "s3://bucket/store", target)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        ("source", "error"),
+        [
+            ("s3://bucket/store", "needs a local folder; copy the store to one"),
+            ("namesrv=h:9876", "to copy from brokers, read with the data source"),
+        ],
+    )
+    def test_a_source_without_a_local_folder(
+        self, spark: SparkSession, target: Path, source: str, error: str
+    ) -> None:
+        with pytest.raises(StoreError, match=error):
+            replay(spark, source, target, where="true")
 
 
 class Killed(BaseException):

@@ -119,24 +119,14 @@ def replay(
         PipelineError: ``where`` is not valid, or the brokers cannot be reached.
         IllegalMessageError: ``topic`` is not a valid name.
     """
-    if name_server(str(source)) is not None:
-        raise StoreError(
-            f"{source}: replay reads the files of a store; to copy from brokers, read with the "
-            "data source and write with its sink"
-        )
-    if is_remote(str(source)):
-        raise StoreError(
-            f"{source}: replay reads single messages, which needs a local folder; copy the store "
-            "to one"
-        )
+    _check_local(str(source))
     if topic is not None:
         check_topic(topic)
     name = replay_id or _id_of(str(Path(source).resolve()), where, topic)
     with ExitStack() as opened:
         goal: Target | None = None
-        namesrv = name_server(str(target))
         if target is not None and not dry_run:
-            if namesrv is not None:
+            if (namesrv := name_server(str(target))) is not None:
                 goal = opened.enter_context(BrokerTarget(namesrv, Path(source), name))
             else:
                 goal = StoreTarget(Path(target).absolute(), config or StoreConfig(), name)
@@ -153,6 +143,20 @@ def replay(
                 _check_source(view, goal, name)
             job.copy_to(goal, start, end, on_progress)
     return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None)
+
+
+def _check_local(source: str) -> None:
+    """Raise StoreError unless the source is a local folder."""
+    if name_server(source) is not None:
+        raise StoreError(
+            f"{source}: replay reads the files of a store; to copy from brokers, read with the "
+            "data source and write with its sink"
+        )
+    if is_remote(source):
+        raise StoreError(
+            f"{source}: replay reads single messages, which needs a local folder; copy the store "
+            "to one"
+        )
 
 
 def _check_source(view: StoreView, target: Target, name: str) -> None:
