@@ -53,10 +53,16 @@ def add_actions(parser: argparse.ArgumentParser, module: str, title: str, metava
     Each has a function ``add(actions)``, which adds a parser with its own ``run``.
     """
     actions = parser.add_subparsers(title=title, metavar=metavar)
-    for name in sorted(found.name for found in iter_modules(cli.__path__, "firetrail.cli.")):
-        if name.startswith(f"{module}_"):
-            import_module(name).add(actions)
+    for name in action_names(module):
+        import_module(f"{module}_{name}").add(actions)
     parser.set_defaults(group=parser)
+
+
+def action_names(module: str) -> list[str]:
+    """Return the names of the modules that begin with ``module_``, without that beginning."""
+    names = (found.name for found in iter_modules(cli.__path__, "firetrail.cli."))
+    prefix = f"{module}_"
+    return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str) -> None:

@@ -44,7 +44,7 @@ COMMANDS: tuple[Command, ...] = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``firetrail`` with ``argv`` (default: the process's arguments); return the exit code."""
     parser = build_parser()
-    args = parser.parse_args(argv)
+    args = parser.parse_args(replica.spelled_out(list(sys.argv[1:] if argv is None else argv)))
     if args.run is None:
         parser.print_help(sys.stderr)
         return ExitCode.USAGE

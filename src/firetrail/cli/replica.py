@@ -1,22 +1,40 @@
-"""``firetrail replica``: brokers that follow a master. Each action has a module ``replica_*``."""
+"""``firetrail replica``: brokers that follow a master. Each action has a module ``replica_*``.
+
+The action ``follow`` may be left out: ``firetrail replica STORE --of HOST:PORT``.
+"""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.common import add_actions, add_plain_parser
+from firetrail.cli.common import action_names, add_actions, add_plain_parser
 
 DESCRIPTION = """\
-Run and operate replicas: brokers that keep a copy of a master's log."""
+Run and operate replicas: brokers that keep a copy of a master's log.
+
+'firetrail replica STORE --of HOST:PORT' is short for 'firetrail replica follow STORE …'; a folder
+that has the name of an action is written as ./NAME."""
+NAME, FOLLOW = "replica", "follow"
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser, and those of the actions."""
-    parser = add_plain_parser(subparsers, "replica", "operate replicas of a broker", DESCRIPTION)
+    parser = add_plain_parser(
+        subparsers, NAME, "follow a broker, and operate its replicas", DESCRIPTION
+    )
     add_actions(parser, __name__, "actions", "ACTION")
     return parser
+
+
+def spelled_out(argv: Sequence[str]) -> Sequence[str]:
+    """Return the arguments of the process with the action ``follow`` if it was left out."""
+    known = {"-h", "--help", *action_names(__name__)}
+    if argv[:1] != [NAME] or len(argv) < 2 or argv[1] in known:
+        return argv
+    return [NAME, FOLLOW, *argv[1:]]
 
 
 def run(args: argparse.Namespace) -> ExitCode:

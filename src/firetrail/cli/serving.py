@@ -50,6 +50,19 @@ def run(serving: Coroutine[Any, Any, T]) -> T:
     return uvloop.run(serving)
 
 
+def add_listening(parser: argparse.ArgumentParser, default_host: str, default_port: str) -> None:
+    """Add ``--host`` and ``--port`` of a broker; the texts say what the defaults are."""
+    parser.add_argument(
+        "--host", metavar="ADDRESS", help=f"address to listen on (default: {default_host})"
+    )
+    parser.add_argument(
+        "--port",
+        metavar="N",
+        type=port,
+        help=f"port of the broker, 0 for a free one (default: {default_port})",
+    )
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Add ``--json``, for programs that start a server and read where it listens."""
     parser.add_argument("--json", action="store_true", help="print the addresses as a JSON object")

@@ -67,17 +67,7 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="configuration file, in the format of RocketMQ's broker.conf",
     )
-    parser.add_argument(
-        "--host",
-        metavar="ADDRESS",
-        help="address to listen on (default: bind in FILE, or 127.0.0.1)",
-    )
-    parser.add_argument(
-        "--port",
-        metavar="N",
-        type=serving.port,
-        help="port of the broker, 0 for a free one (default: listenPort in FILE, or 10911)",
-    )
+    serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
     parser.add_argument(
         unsupported.FLAG,
         metavar="NAME",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig, load_entries
-from firetrail.errors import FiretrailError, NoSuchError, NotReachedError, ReplicationError
+from firetrail.errors import NoSuchError, NotReachedError, ReplicationError, RequestError
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.client import RemotingClient
@@ -70,7 +70,7 @@ async def find_master(name_servers: str, name: str) -> str:
     for address in filter(None, name_servers.split(";")):
         try:
             answer = await _ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
-        except (OSError, FiretrailError) as error:
+        except (OSError, RequestError) as error:
             failures.append(str(error) or f"{address}: no answer in time")
             continue
         return _master_in(ClusterInfo.decode(answer.content), address, name)
@@ -100,9 +100,10 @@ async def _settings_of(master: str) -> dict[str, Entry]:
             f"the master does not answer: {str(error) or f'{master}: no answer in time'}; give the "
             "address of a running broker (not that of a name server or of an HA port)"
         ) from None
-    except FiretrailError as error:
+    except RequestError as error:
         raise ReplicationError(
-            f"the broker at {master} does not tell its settings: {error}"
+            f"the server at {master} does not tell the settings of a broker: "
+            f"{error.remark.removeprefix(f'{master}: ').strip()}"
         ) from None
     return parse_properties(answer.content.decode("utf-8", "replace"), master)
 

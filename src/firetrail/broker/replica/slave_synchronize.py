@@ -140,7 +140,7 @@ class SlaveSynchronize:
         self._answers[table.name] = content
 
     def _note_failure(self, name: str, error: str) -> None:
-        if self.status.failures.get(name) != error:  # log it once, not with every retry
+        if error not in self.status.failures.values():  # log it once, not for each table and retry
             _log.warning("%s of the master cannot be copied; will retry: %s", name, error)
         self.status.failures[name] = error
 

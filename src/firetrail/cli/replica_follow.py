@@ -1,0 +1,170 @@
+"""``firetrail replica STORE --of HOST:PORT``: a slave of a running broker."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.replica.master_settings import (
+    FIRST_SLAVE_ID,
+    find_master,
+    replica_settings,
+)
+from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.cli import logs, serving
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import add_plain_parser
+from firetrail.cli.output import human_size
+from firetrail.replication.follower import FollowerState, FollowerStatus
+from firetrail.system import SYSTEM
+
+DESCRIPTION = """\
+Follow a running RocketMQ or Firetrail broker: copy its log, topics, groups and offsets into a
+folder, and keep them up to date. 'firetrail replica STORE --of …' is the short form.
+
+The replica has the names and file sizes of its master, and serves reads. Spark and all commands
+that read a store can read the folder meanwhile. SIGTERM and Ctrl-C stop the replica cleanly; the
+same command continues where it stopped. The exit code is 1 if it could no longer follow."""
+EXAMPLES = """\
+  firetrail replica copy --of 10.0.0.5:10911
+  firetrail replica copy --namesrv 10.0.0.4:9876 --broker broker-a
+  firetrail replica copy --of 127.0.0.1:10911 --port 0 --json"""
+LOOK_S = 0.5
+"""Pause between two looks at the progress."""
+SHOW_S = 2.0
+"""Pause between two lines of progress."""
+_BROKEN = (FollowerState.STUCK, FollowerState.DIVERGED)
+
+
+def add(actions: Subparsers) -> None:
+    """Add the parser."""
+    parser = add_plain_parser(actions, "follow", "follow a running broker", DESCRIPTION, EXAMPLES)
+    parser.add_argument(
+        "store", metavar="STORE", type=Path, help="folder of the copy; created if missing"
+    )
+    parser.add_argument("--of", metavar="HOST:PORT", help="address of the master's broker")
+    parser.add_argument(
+        "--namesrv",
+        metavar="ADDRESSES",
+        help="HOST:PORT of the name servers, separated by ';': the replica registers with them, so "
+        "that consumers find it",
+    )
+    parser.add_argument(
+        "--broker", metavar="NAME", help="name of the broker to follow, if --of is not given"
+    )
+    parser.add_argument(
+        "--id",
+        metavar="N",
+        type=slave_id,
+        default=FIRST_SLAVE_ID,
+        help="brokerId of the replica, another one for each replica of a master "
+        "(default: %(default)s)",
+    )
+    serving.add_listening(parser, "127.0.0.1", "10911")
+    serving.add_json(parser)
+    logs.add_arguments(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def slave_id(text: str) -> int:
+    """Parse an argument that is the id of a slave."""
+    value = int(text)
+    if value < FIRST_SLAVE_ID:
+        raise ValueError
+    return value
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Run the replica until it is stopped."""
+    if args.of is None and (args.namesrv is None or args.broker is None):
+        args.parser.error("give the master: --of HOST:PORT, or --namesrv ADDRESSES --broker NAME")
+    logs.set_up(args)
+    return serving.run(_follow(args))
+
+
+async def _follow(args: argparse.Namespace) -> ExitCode:
+    stop = serving.stop_event()
+    master = args.of or await find_master(args.namesrv, args.broker)
+    config, store = await replica_settings(master, args.id)
+    if args.of is None:
+        config = config.replace(master_address="")  # name servers tell when it changes
+    config = config.replace(namesrv=args.namesrv or "")
+    if args.host is not None:
+        config = config.replace(bind=args.host)
+    if args.port is not None:
+        store = store.replace(store_host=store.store_host._replace(port=args.port))
+    broker = Broker(args.store, config, store)
+    await broker.start()
+    try:
+        found = {"broker": broker.address, "store": str(args.store), "master": master}
+        serving.print_addresses(found, args.json, {"broker": "serves reads"})
+        assert broker.replica is not None
+        watching = asyncio.create_task(_Watch(broker.replica, args.json).run())
+        await stop.wait()
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+        state = broker.replica.follower.status.state
+        return ExitCode.PROBLEMS if state in _BROKEN else ExitCode.OK
+    finally:
+        await broker.stop()
+
+
+class _Watch:
+    """Prints how far a replica is until it has caught up, and later why it does not follow."""
+
+    def __init__(self, replica: ReplicaService, as_json: bool) -> None:
+        self._replica = replica
+        self._as_json = as_json
+        self._shown_at = SYSTEM.clock.monotonic()
+        self._caught_up = False
+        self._error = ""
+
+    async def run(self) -> None:
+        """Watch for ever."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self._look(self._replica.follower.status)
+
+    def _look(self, status: FollowerStatus) -> None:
+        now = SYSTEM.clock.monotonic()
+        if status.error != self._error:
+            self._error = status.error
+            self._show(status)
+        elif not self._caught_up and self._replica.is_caught_up:
+            self._caught_up = True
+            self._show(status)
+        elif not self._caught_up and now - self._shown_at >= SHOW_S:
+            self._shown_at = now
+            self._show(status)
+
+    def _show(self, status: FollowerStatus) -> None:
+        if self._as_json:
+            found = {
+                "state": status.state.value,
+                "log_end": status.own_max,
+                "master_log_end": status.master_max,
+                "lag": status.lag,
+                "caught_up": self._caught_up,
+                "error": status.error,
+            }
+            print(json.dumps(found), flush=True)
+            return
+        print(f"{status.state.value}: {self._described(status)}")
+        sys.stdout.flush()
+
+    def _described(self, status: FollowerStatus) -> str:
+        if status.error:
+            is_idle = self._caught_up and status.state is FollowerState.WAITING
+            return f"caught up: {status.error}" if is_idle else status.error
+        own = human_size(status.own_max)
+        if status.master_max < 0:
+            return f"the log of the replica ends at {own}"
+        if self._caught_up:
+            return f"caught up with the master at {own}"
+        return f"{own} of {human_size(status.master_max)}"

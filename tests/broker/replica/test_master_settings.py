@@ -1,0 +1,58 @@
+"""A replica has the names and sizes of its master."""
+
+from __future__ import annotations
+
+import pytest
+from tests.broker.brokers import SMALL, talking
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.master_settings import find_master, replica_settings
+from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
+from firetrail.format.delay import DelayLevels
+from firetrail.store.config import BrokerRole
+
+
+async def test_names_and_sizes_are_adopted() -> None:
+    store = SMALL.replace(delay_levels=DelayLevels.parse("1s 2s"), light_queues=True)
+    config = BrokerConfig(name="orders", cluster="shop", property_filter=False)
+    async with Broker.running(config=config, store=store) as master:
+        broker, adopted = await replica_settings(master.address, 3)
+    assert (broker.name, broker.cluster, broker.broker_id) == ("orders", "shop", 3)
+    assert (broker.master_address, broker.slave_read) == (master.address, True)
+    assert broker.property_filter  # not one of the settings that must be equal
+    same = adopted.replace(role=store.role, store_host=store.store_host)
+    assert adopted.role is BrokerRole.SLAVE
+    for name in (
+        *("commit_log_file_size", "consume_queue_file_size", "index_slots", "index_entries"),
+        *("max_message_size", "delay_levels", "light_queues"),
+    ):
+        assert getattr(same, name) == getattr(store, name), name
+
+
+async def test_a_slave_is_not_followed() -> None:
+    store = SMALL.replace(role=BrokerRole.SLAVE)
+    async with Broker.running(config=BrokerConfig(broker_id=2), store=store) as slave:
+        with pytest.raises(ReplicationError, match="is a slave itself, with brokerId 2; give the"):
+            await replica_settings(slave.address)
+
+
+async def test_what_is_no_broker_is_named() -> None:
+    async with talking() as talk:
+        with pytest.raises(ReplicationError, match="does not tell the settings of a broker: reque"):
+            await replica_settings(talk.broker.namesrv)
+    with pytest.raises(NotReachedError, match=r"the master does not answer: 127.0.0.1:1: cannot"):
+        await replica_settings("127.0.0.1:1")
+
+
+async def test_a_master_is_found_by_its_name() -> None:
+    async with talking() as talk:
+        namesrv = talk.broker.namesrv
+        assert await find_master(f"127.0.0.1:1;{namesrv}", "broker-a") == talk.broker.address
+        with pytest.raises(NoSuchError, match=r"knows no broker 'broker-b'.*it knows: broker-a"):
+            await find_master(namesrv, "broker-b")
+        await talk.broker.become(BrokerRole.SLAVE, 1)
+        with pytest.raises(NoSuchError, match="but no master of it is running"):
+            await find_master(namesrv, "broker-a")
+    with pytest.raises(NotReachedError, match=r"no name server answers: 127.0.0.1:1: cannot be"):
+        await find_master("127.0.0.1:1", "broker-a")
