@@ -88,9 +88,12 @@ def following(
 
 @asynccontextmanager
 async def follower_of(
-    folder: Path, broker: str, config: StoreConfig | None = None
+    folder: Path, broker: str, config: StoreConfig | None = None, *, dispatches: bool = True
 ) -> AsyncIterator[tuple[BrokerStore, Follower]]:
-    """Follow a master with all checks; ``broker`` is its address for requests."""
+    """Follow a master with all checks; ``broker`` is its address for requests.
+
+    Without ``dispatches`` the replica ends with records that consumers may not see yet.
+    """
     client = RemotingClient()
     settings = FollowerSettings(HEARTBEAT_S, check_s=0.5, retry_s=0.2, retry_max_s=0.2)
     with BrokerStore.open(folder, config or replica_config()) as store:
@@ -102,7 +105,8 @@ async def follower_of(
         finally:
             await follower.stop()
             await client.close()
-        store.wait_dispatched()
+        if dispatches:
+            store.wait_dispatched()
 
 
 async def reached(follower: Follower, state: FollowerState) -> str:

@@ -25,6 +25,7 @@ START_S = 60
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"
 ADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
+CONTROLLER = "org.apache.rocketmq.controller.ControllerStartup"
 PROXY = "org.apache.rocketmq.proxy.ProxyStartup"
 PROXY_LINE = "proxy"
 STARTED = {PROXY: "startup successfully"}
@@ -139,6 +140,19 @@ class Servers:
         conf = self.folder / "namesrv.conf"
         conf.write_text(f"listenPort={port}\nkvConfigPath={self.folder / 'kv.json'}\n")
         with self._running(NAME_SERVER, "-c", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    @contextmanager
+    def controller(self) -> Iterator[str]:
+        """Run a controller (5.x), which elects masters; yield its address."""
+        port = free_port()
+        conf = self.folder / "controller.conf"
+        conf.write_text(
+            f"controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-127.0.0.1:{port}\n"
+            f"controllerDLegerSelfId=n0\ncontrollerStorePath={self.folder / 'controller'}\n"
+            "mappedFileSize=1048576\n"
+        )
+        with self._running(CONTROLLER, "-c", str(conf), stop=signal.SIGKILL):
             yield f"127.0.0.1:{port}"
 
     @contextmanager
