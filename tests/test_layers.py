@@ -54,7 +54,17 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("problems", "kernels"),
     ),
     "broker": (
-        *("background", "broker", "term", "replica", "parts", "admin", "takeover", "pop"),
+        *(
+            "background",
+            "broker",
+            "promotion",
+            "term",
+            "replica",
+            "parts",
+            "admin",
+            "takeover",
+            "pop",
+        ),
         *("processors", "transactions", "broker_state", "services", "filter", "stored", "state"),
         *("config", "unsupported"),
     ),

@@ -51,6 +51,57 @@ def test_brokers_are_listed_by_cluster() -> None:
     assert routes.topics("E") == []
 
 
+class TestStateVersions:
+    """Two masters of one name, of which one has replaced the other."""
+
+    OLD = Registration("C", "a", "old:1")
+    NEW = Registration("C", "a", "new:1")
+
+    @staticmethod
+    def table(state_version: int | None) -> TopicConfigTable:
+        topics = {"T": TopicConfig("T", 4, 4)}
+        return TopicConfigTable(topics, DataVersion(1, 1000, state_version))
+
+    @pytest.mark.parametrize("old", [None, 1])
+    def test_the_newer_master_is_in_the_routes_whoever_registers_last(
+        self, old: int | None
+    ) -> None:
+        routes = Routes()
+        routes.register(self.OLD, self.table(old), 0.0)
+        assert routes.register(self.NEW, self.table(2), 1.0) is None
+        assert routes.register(self.OLD, self.table(old), 2.0) == "new:1"
+        assert brokers_of(routes, "T") == {"a": {0: "new:1"}}
+        assert routes.is_former(self.OLD, self.table(old))
+        assert not routes.is_former(self.NEW, self.table(2))
+        routes.unregister("a", 0, "old:1")
+        assert brokers_of(routes, "T") == {"a": {0: "new:1"}}
+
+    def test_the_newest_version_is_remembered_when_the_master_leaves(self) -> None:
+        routes = Routes()
+        routes.register(self.NEW, self.table(2), 0.0)
+        routes.unregister("a", 0, "new:1")
+        assert routes.state_version("a") == 2
+        routes.register(self.OLD, self.table(1), 1.0)
+        assert routes.is_former(self.OLD, self.table(1))
+        routes.register(self.OLD, self.table(3), 2.0)
+        assert not routes.is_former(self.OLD, self.table(3))
+        assert routes.state_version("b") == 0
+
+    def test_the_number_of_remembered_names_is_limited(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("firetrail.namesrv.routes.NAMES_MAX", 2)
+        routes = Routes()
+        for name in "abc":
+            routes.register(Registration("C", name, "x:1"), self.table(7), 0.0)
+        assert [routes.state_version(name) for name in "abc"] == [0, 7, 7]
+
+    def test_the_version_of_a_follower_does_not_count(self) -> None:
+        routes = Routes()
+        routes.register(follower("a"), self.table(9), 0.0)
+        assert routes.state_version("a") == 0
+
+
 class TestRivals:
     """Two brokers with one name and one id."""
 

@@ -19,7 +19,10 @@ from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
 from firetrail.broker.parts import Environment, Parts
+from firetrail.broker.promotion import Promotion
+from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
@@ -34,6 +37,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
@@ -56,7 +60,11 @@ class Broker:
         listens: Addresses that the broker listens on. Clients are sent to ``address``, which may
             be another one.
         namesrv_listens: Addresses that the name server listens on.
+        epochs: Which master wrote which part of the log, after the start.
+        roles: The file that keeps a changed role over a restart.
     """
+
+    epochs: EpochFile
 
     def __init__(
         self,
@@ -101,6 +109,10 @@ class Broker:
         self._server = RemotingServer(self._handlers, self._limits, on_closed=self._closed)
         self._name_server = (
             NameServer(name_server, self._system) if name_server is not None else None
+        )
+        self._promotion = Promotion(self)
+        self.roles = RoleFile(
+            self._system, self._folder, self._store_config.role, self.config.broker_id
         )
         self._resources = AsyncExitStack()
         self._changing = asyncio.Lock()  # held during a change of role
@@ -169,6 +181,8 @@ class Broker:
             self.address = str(host)
             self._open_ha_port(asked)
             resources.callback(self._ha_port.close)
+            self.epochs = EpochFile(self._system, self._folder)
+            self._restore_role()
             self._term = Term(
                 TermPlan(
                     self._environment(),
@@ -182,7 +196,9 @@ class Broker:
                 resources.push_async_callback(self._name_server.stop)
             self._term.open()
             self._handlers.update(self._term.handlers)
+            self._handlers.update(self._promotion.handlers)
             resources.push_async_callback(self._end_term)
+            resources.push_async_callback(self._promotion.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
                 self.namesrv = str(host._replace(port=namesrv_port))
@@ -191,6 +207,26 @@ class Broker:
             self.listens = self._server.listens
             await self._term.start()
             self._resources = resources.pop_all()
+
+    def _restore_role(self) -> None:
+        """Continue in the role that the broker was given before it was stopped."""
+        saved = self.roles.load()
+        if saved is None:
+            return
+        config, store = self.config, self._store_config
+        _log.warning(
+            "this broker is %s with id %d since its role was changed; brokerRole and brokerId in "
+            "its settings are still %s and %d",
+            saved.role,
+            saved.broker_id,
+            store.role.value,
+            config.broker_id,
+        )
+        self._store_config = store.replace(role=BrokerRole(saved.role))
+        self._live.current = config.replace(
+            broker_id=saved.broker_id,
+            master_address=saved.master_address or config.master_address,
+        )
 
     def _environment(self) -> Environment:
         return Environment(
@@ -201,6 +237,7 @@ class Broker:
             self.address,
             self._name_server,
             self._ha_port,
+            self.epochs,
         )
 
     def _open_ha_port(self, asked: Host) -> None:
@@ -239,7 +276,9 @@ class Broker:
             self._is_stopping = True
             await self._resources.aclose()
 
-    async def become(self, role: BrokerRole, broker_id: int) -> None:
+    async def become(
+        self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
+    ) -> None:
         """Change the role of the running broker.
 
         Requests in progress are answered first; those that arrive during the change are refused
@@ -249,6 +288,9 @@ class Broker:
         Args:
             role: The new role.
             broker_id: The new broker id; 0 for a master, at least 1 for a slave.
+            epoch: The number of the epoch that begins with a new master. Default: none begins.
+            master_address: The master of a slave, if name servers do not tell it. Default: as
+                before.
 
         Raises:
             ConfigError: The broker id does not fit the role.
@@ -256,11 +298,16 @@ class Broker:
             OSError: A file cannot be saved or read.
         """
         async with self._changing:
-            before = replace(self._term.plan, store=self.store.config, promoted=False)
+            before = replace(self._term.plan, store=self.store.config, promoted=False, epoch=0)
             was_slave = before.store.role is BrokerRole.SLAVE
-            plan = replace(before, store=before.store.replace(role=role), promoted=was_slave)
-            config, changed = self.config, self.config.replace(broker_id=broker_id)
+            store = before.store.replace(role=role)
+            plan = replace(before, store=store, promoted=was_slave, epoch=epoch)
+            config = self.config
+            changed = config.replace(
+                broker_id=broker_id, master_address=master_address or config.master_address
+            )
             check_id(changed, plan.store)
+            epochs = self.epochs.epochs
             try:
                 await self._end_term()
                 self._live.current = changed
@@ -268,6 +315,7 @@ class Broker:
             except BaseException:
                 _log.exception("the broker cannot become %s; it continues as before", role.value)
                 self._live.current = config
+                self.epochs.save(epochs)
                 await self._begin_term(before)
                 raise
 
@@ -284,7 +332,8 @@ class Broker:
 
     async def _end_term(self) -> None:
         if not self._is_stopping:
-            self._handlers.update(dict.fromkeys(self._handlers, _between_terms))
+            lasting = self._promotion.handlers
+            self._handlers.update({c: _between_terms for c in self._handlers if c not in lasting})
             self._parts.state.long_polling.release()
         await self._term.end()
 
@@ -329,6 +378,11 @@ class Broker:
     def clients(self) -> Clients:
         """The connected clients, after the start."""
         return self._parts.state.clients
+
+    @property
+    def fencing(self) -> Fencing | None:
+        """What keeps a former master from accepting messages; None if this broker is a slave."""
+        return self._term.fencing
 
     @property
     def replica(self) -> ReplicaService | None:

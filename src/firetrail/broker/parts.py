@@ -50,6 +50,7 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
+from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
@@ -70,6 +71,8 @@ class Environment:
     name_server: NameServer | None
     ha_port: HAPort
     """The port for replicas, bound in every role."""
+    epochs: EpochFile
+    """Which master wrote which part of the log."""
 
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""
@@ -150,7 +153,9 @@ def build(
     if not is_slave:
         log_overruns(overruns + orders.set_back(overshoot))
     timers = count_waiting(store, system.files, env.folder, topics.revive)
-    registration = RegistrationService(env.live, env.address, topics.offered, env.name_server)
+    registration = RegistrationService(
+        env.live, env.address, topics.offered, env.name_server, lambda: env.epochs.number
+    )
     return Parts(
         state,
         schedule,

@@ -16,11 +16,13 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.parts import Environment, Parts, build, handlers_of
+from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
+from firetrail.replication.epochs import Epoch
 from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_service import HAService
 from firetrail.store.broker_store import BrokerStore
@@ -47,6 +49,7 @@ class TermPlan:
         ignored: Unsupported features of a Java broker's folder that are accepted.
         promoted: Whether the broker was a slave before, so that what it copied of the master's
             tables may be older than the log.
+        epoch: The number of the epoch that begins with the term of a new master; 0 for none.
     """
 
     env: Environment
@@ -54,6 +57,7 @@ class TermPlan:
     conf: Path | None
     ignored: Collection[str]
     promoted: bool = False
+    epoch: int = 0
 
 
 class Term:
@@ -67,6 +71,7 @@ class Term:
         parts: The parts that were recovered from it.
         handlers: The handlers of their requests, by request code.
         replica: What follows the master, in the term of a slave.
+        fencing: What keeps a former master from accepting messages, in the term of a master.
     """
 
     store: BrokerStore
@@ -84,6 +89,7 @@ class Term:
         self.plan = plan
         self._drain = drain
         self.replica: ReplicaService | None = None
+        self.fencing: Fencing | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
 
@@ -108,13 +114,20 @@ class Term:
         unsupported.check(refused, self.plan.ignored)
         self.store = BrokerStore.open(env.folder, self.plan.store, system=env.system)
         try:
+            if self.plan.epoch:
+                end = self.store.log_range[1]
+                env.epochs.truncate(end)
+                env.epochs.append(Epoch(self.plan.epoch, end))
             self._log_missing_files()
             state_lags = self.plan.promoted or not self.store.recovery.clean
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
             self._log_unsupported()
             self.handlers = handlers_of(parts, self.plan.conf)
             if self.is_slave:
-                self.replica = ReplicaService(env.live, parts, env.system.clock)
+                self.replica = ReplicaService(env, parts)
+            else:
+                self.fencing = Fencing(env, parts)
+                self.fencing.begin()
         except BaseException:
             self.store.close(STOP_S)
             raise
@@ -144,6 +157,9 @@ class Term:
         stack.push_async_callback(self._drain)
         await parts.registration.start()
         stack.push_async_callback(parts.registration.stop)
+        if self.fencing is not None:
+            stack.push_async_callback(self.fencing.stop)
+            await self.fencing.start()
         stack.callback(parts.state.long_polling.stop)
         parts.state.topics.on_change = parts.registration.changed
         if self.replica is not None:

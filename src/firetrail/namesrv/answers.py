@@ -28,6 +28,8 @@ from firetrail.remoting.route_headers import (
     DataVersionResponse,
 )
 
+FORMER = "another broker of this name, with a newer epoch, is or was the master"
+"""The remark for a former master."""
 YOUNG_S = 45.0
 """After this time a name server knows all brokers: they register every 30 s."""
 
@@ -80,18 +82,20 @@ class RouteAnswers:
             raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
         topics = body.topic_config_serialize_wrapper
         rival = self._routes.register(who, topics, self._monotonic(), connection)
+        former = self._routes.is_former(who, topics)
         return request.answer(
-            remark=self._state.rivals.remark(who, rival),
+            remark=FORMER if former else self._state.rivals.remark(who, rival),
             fields=self._master_for(who).encode(),
             body=self._order_topics(),
         )
 
     def _master_for(self, who: Registration) -> RegisterBrokerResponse:
         master = self._routes.master_of(who.name)
+        version = self._routes.state_version(who.name) or None
         if who.broker_id == MASTER_ID or master is None:
-            return RegisterBrokerResponse()
+            return RegisterBrokerResponse(state_version=version)
         address, ha_address = master
-        return RegisterBrokerResponse(ha_address, address)
+        return RegisterBrokerResponse(ha_address, address, version)
 
     def _order_topics(self) -> bytes:
         table = self._kv.namespace(ORDER_TOPICS)

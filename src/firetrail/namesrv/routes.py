@@ -24,6 +24,8 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import Permission
 from firetrail.remoting.connection import Connection
 
+NAMES_MAX = 10_000
+"""The most names of brokers whose newest state version is remembered after the broker has left."""
 EXPIRY_S = 120.0
 """A broker that has sent nothing for this long is removed, unless it asks for another time."""
 
@@ -65,6 +67,7 @@ class Routes:
         self._brokers: dict[str, dict[int, _RegisteredBroker]] = {}
         self._rivals: list[_RegisteredBroker] = []  # their name and id belong to another broker now
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._state_versions: dict[str, int] = {}  # the highest one of a master, by name
 
     # -- registration -------------------------------------------------------------------------
 
@@ -79,11 +82,22 @@ class Routes:
     ) -> str | None:
         """Register a broker; return the address of a rival, None if there is none.
 
-        Rivals have the same name and id. The one that registered last is in the routes, as in
-        RocketMQ; another takes its place when it leaves. ``complete`` says that ``topics`` are all
-        topics of the broker.
+        Rivals have the same name and id. The one with the higher state version is in the routes, or
+        else the one that registered last, as in RocketMQ. With equal versions, another takes its
+        place when it leaves. ``complete`` says that ``topics`` are all topics of the broker.
         """
         holder = self._brokers.get(who.name, {}).get(who.broker_id)
+        version = topics.data_version.state_version or 0
+        if who.broker_id == MASTER_ID:
+            self._note_state_version(who.name, version)
+        if holder is not None and holder.address != who.address:
+            held = holder.version.state_version or 0
+            if held > version:  # a former master
+                return holder.address
+            if held < version:
+                self._forget_rivals(who.name, who.broker_id)
+                self.unregister(who.name, who.broker_id, holder.address)
+                holder = None
         if holder is not None and holder.address != who.address:
             known = self._rivals_of(who.name, who.broker_id, who.address)
             if known:  # it stays a rival; otherwise routes would alternate between the two
@@ -114,6 +128,26 @@ class Routes:
                 self._forget_queues(who.name, keep=topics.topic_config_table)
         rivals = self._rivals_of(who.name, who.broker_id)
         return rivals[-1].address if rivals else None
+
+    def _note_state_version(self, name: str, version: int) -> None:
+        if version > self._state_versions.get(name, 0):
+            self._state_versions.pop(name, None)
+            if len(self._state_versions) >= NAMES_MAX:
+                del self._state_versions[next(iter(self._state_versions))]
+            self._state_versions[name] = version
+
+    def is_former(self, who: Registration, topics: TopicConfigTable) -> bool:
+        """Whether a broker registers as a master although there was a newer one."""
+        version = topics.data_version.state_version or 0
+        return who.broker_id == MASTER_ID and version < self.state_version(who.name)
+
+    def state_version(self, name: str) -> int:
+        """Return the highest state version with which a master of a name has ever registered."""
+        return self._state_versions.get(name, 0)
+
+    def _forget_rivals(self, name: str, broker_id: int) -> None:
+        for rival in self._rivals_of(name, broker_id):
+            self._rivals.remove(rival)
 
     def _rivals_of(
         self, name: str, broker_id: int, address: str | None = None

@@ -104,7 +104,8 @@ class NameServer:
         """
         who = Registration(cluster, name, address, broker_id, ha_address, expiry_s=None)
         rival = self.routes.register(who, topics, self._state.clock.monotonic(), complete=complete)
-        self._state.rivals.remark(who, rival)
+        if not self.routes.is_former(who, topics):
+            self._state.rivals.remark(who, rival)
 
     def unregister_local(self, *, name: str, address: str, broker_id: int = MASTER_ID) -> None:
         """Remove a broker of this process.

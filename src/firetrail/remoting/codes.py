@@ -73,7 +73,7 @@ class Version(IntEnum):
 
 
 class RequestCode(IntEnum):
-    """The type of a request. Names and numbers are those of RocketMQ 4.9 and 5.x."""
+    """The type of a request. Names and numbers are those of RocketMQ 4.9 and 5.x, but for four."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -174,7 +174,13 @@ class RequestCode(IntEnum):
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
     GET_BROKER_HA_STATUS = 907
+    GET_BROKER_EPOCH_CACHE = 1007
     GET_COLD_DATA_FLOW_CTR_INFO = 2003
+    PROMOTE_REPLICA = 31001
+    """This code and the next three are Firetrail's own."""
+    GET_REPLICA_STATUS = 31002
+    HAND_OVER = 31003
+    STEP_DOWN = 31004
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

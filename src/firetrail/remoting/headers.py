@@ -280,7 +280,11 @@ class RegisterBrokerHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBrokerResponse(Header):
-    """The answer to REGISTER_BROKER: the address of the master, for a slave."""
+    """The answer to REGISTER_BROKER: the address of the master, for a slave.
+
+    ``state_version`` is Firetrail's: the highest one with which a master of the name registered.
+    """
 
     ha_server_addr: str | None = None
     master_addr: str | None = None
+    state_version: Long | None = None

@@ -170,6 +170,11 @@ class EpochFile:
         """The newest epoch, None if there is none."""
         return self.epochs[-1] if self.epochs else None
 
+    @property
+    def number(self) -> int:
+        """The number of the newest epoch, 0 if there is none."""
+        return self.epochs[-1].number if self.epochs else 0
+
     def common_point(self, own_end: int, other: Sequence[Epoch], other_end: int) -> int | None:
         """Return :func:`common_point` of this list, whose log ends at ``own_end``, and another."""
         if not self.is_complete:

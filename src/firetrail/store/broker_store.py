@@ -18,6 +18,7 @@ from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.fence import Fence
+from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.live_config import check_changes
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import ThreadWaiter
@@ -75,6 +76,14 @@ class BrokerStore(Store):
     def log_copy(self) -> LogCopy:
         """Return the log for appending what a master sends; the store's role must be SLAVE."""
         return LogCopy(self._engine)
+
+    def refuse_puts(self, closure: Closure, detail: str) -> None:
+        """Refuse puts for this reason, in addition to others; reads continue."""
+        self._gate.shut(closure, detail)
+
+    def accept_puts(self, closure: Closure) -> None:
+        """Accept puts again, if this was the only reason to refuse them."""
+        self._gate.lift(closure)
 
     def _appended(self) -> None:
         """Dispatch the message at once if puts are rare; otherwise leave it to the dispatcher."""

@@ -48,7 +48,9 @@ async def pair(folder: Path | None = None) -> AsyncIterator[Pair]:
     async with talking() as master, Broker.running(folder, config, store) as slave:
         client = RemotingClient()
         try:
-            yield Pair(master, slave, SlaveSynchronize(client, slave._parts, SYSTEM.clock))
+            yield Pair(
+                master, slave, SlaveSynchronize(client, slave._parts, SYSTEM.clock, slave.epochs)
+            )
         finally:
             await client.close()
 

@@ -30,7 +30,7 @@ async def test_unused_data_of_a_java_broker_is_logged(
             "batchconsumequeue/",
             "consumequeue_ext/",
             "kvStore/",
-            "epochFileCheckpoint",
+            "brokerIdentity",
         ]
 
 

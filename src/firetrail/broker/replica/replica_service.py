@@ -6,15 +6,12 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from firetrail.broker.config import BrokerConfig
-from firetrail.broker.parts import Parts
+from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.registration import RegisteredMaster
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
 from firetrail.replication.master_check import MasterAddress
-from firetrail.settings.table import Live
-from firetrail.system import Clock
 
 SETTLING_S = 0.1
 """Pause before the next look at a follower that has not checked its master yet."""
@@ -34,22 +31,22 @@ class ReplicaService:
         tables: Copies topics, groups, offsets and other tables.
     """
 
-    def __init__(self, live: Live[BrokerConfig], parts: Parts, clock: Clock) -> None:
-        self._live = live
+    def __init__(self, env: Environment, parts: Parts) -> None:
+        self._live = live = env.live
         self._registration = parts.registration
         self._client = RemotingClient()
         config = live.current
         self.follower = Follower(
             parts.state.store.log_copy(),
             self._client,
-            clock,
+            env.system.clock,
             FollowerSettings(
                 config.ha_heartbeat_ms / 1000,
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
             ),
         )
-        self.tables = SlaveSynchronize(self._client, parts, clock)
+        self.tables = SlaveSynchronize(self._client, parts, env.system.clock, env.epochs)
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found
 

@@ -30,6 +30,8 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_bodies import RequestModes
+from firetrail.remoting.replica_bodies import EpochEntryCache
+from firetrail.replication.epochs import Epoch, EpochFile
 from firetrail.system import Clock
 
 REQUEST_S = 10.0
@@ -60,17 +62,21 @@ class _CopiedTable(NamedTuple):
 class SlaveSynchronize:
     """Copies the tables of a master, one round at a time."""
 
-    def __init__(self, client: RemotingClient, parts: Parts, clock: Clock) -> None:
+    def __init__(
+        self, client: RemotingClient, parts: Parts, clock: Clock, epochs: EpochFile
+    ) -> None:
         """Prepare to copy.
 
         Args:
             client: Sends the requests.
             parts: The tables to replace.
             clock: The time.
+            epochs: The epochs of the log, which are copied as well.
         """
         self._client = client
         self._parts = parts
         self._clock = clock
+        self._epochs = epochs
         self._answers: dict[str, bytes] = {}  # the last adopted answers, by table
         self._master = ""
         self._groups_seen: set[str] = set()  # keys of the offsets that the master has had
@@ -94,6 +100,9 @@ class SlaveSynchronize:
                 RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
                 RequestModes,
                 self._modes,
+            ),
+            _CopiedTable(
+                "epochs", RequestCode.GET_BROKER_EPOCH_CACHE, EpochEntryCache, self._adopt_epochs
             ),
         )
         self.status = SyncStatus()
@@ -180,6 +189,14 @@ class SlaveSynchronize:
         assert isinstance(table, RequestModes)
         self._parts.assignment.adopt(table)
 
+    def _adopt_epochs(self, table: Body) -> None:
+        """Take over the epochs, unless this broker has seen a newer one than the master."""
+        assert isinstance(table, EpochEntryCache)
+        epochs = [Epoch(entry.epoch, entry.start_offset) for entry in table.epoch_list]
+        own = self._epochs.last
+        if epochs and (own is None or epochs[-1].number >= own.number):
+            self._epochs.save(epochs)
+
     def _remark_timer(self) -> None:
         if self._parts.state.store.max_offset(TIMER_TOPIC, 0):
             self._remark_once(
@@ -206,5 +223,10 @@ def possible(offsets: GroupOffsets) -> GroupOffsets:
 
 
 def _has_none(table: _CopiedTable, error: RequestError) -> bool:
-    """Whether the master is of a version without this table (request modes are new in 5.0)."""
+    """Whether the master is of a version without this table.
+
+    Request modes are new in 5.0. Epochs are, too, but only masters in controller mode have them.
+    """
+    if table.kind is EpochEntryCache:
+        return True
     return table.kind is RequestModes and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

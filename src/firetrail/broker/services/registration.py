@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
@@ -60,6 +61,8 @@ class RegistrationService:
         master: The last known master of a slave, None if there was none yet. It stays when no name
             server knows a master any more.
         on_master: Called with another master than before.
+        on_answer: Called for every answer of a name server with the highest state version that it
+            has seen from a master of the name; 0 if it does not tell.
     """
 
     def __init__(
@@ -68,8 +71,20 @@ class RegistrationService:
         address: str,
         topics: Callable[[Iterable[TopicConfig] | None], TopicConfigTable],
         name_server: NameServer | None,
+        epoch: Callable[[], int] = lambda: 0,
     ) -> None:
+        """Prepare to register.
+
+        Args:
+            config: Settings of the broker.
+            address: ``ip:port`` that clients connect to.
+            topics: Returns some topics with their settings, or all.
+            name_server: The name server of this process, if there is one.
+            epoch: Returns the number of the broker's epoch; 0 if it has none. Of two masters with
+                one name, name servers prefer the one with the larger number. Default: none.
+        """
         self._live = config
+        self._epoch = epoch
         self._address = address
         self._topics = topics
         self._name_server = name_server
@@ -88,6 +103,7 @@ class RegistrationService:
         self._masters: dict[str, RegisteredMaster] = {}  # by the name servers that name them
         self.master: RegisteredMaster | None = None
         self.on_master: Callable[[RegisteredMaster], None] = lambda master: None
+        self.on_answer: Callable[[int], None] = lambda version: None
 
     async def start(self) -> None:
         """Register with all name servers; retry later with those that cannot be reached."""
@@ -220,12 +236,25 @@ class RegistrationService:
                 cluster=self._live.current.cluster,
                 name=self._live.current.name,
                 address=self._address,
-                topics=self._topics(self._changes.values() if self._changes is not None else None),
+                topics=self._offered(self._changes.values() if self._changes is not None else None),
                 broker_id=self._live.current.broker_id,
                 ha_address=self._live.current.ha_address,
                 complete=self._changes is None,
             )
             self._look_here()
+            self.on_answer(self._name_server.routes.state_version(self._live.current.name))
+
+    def _offered(self, topics: Iterable[TopicConfig] | None) -> TopicConfigTable:
+        """Return topics with the number of the epoch in their version."""
+        table, epoch = self._topics(topics), self._epoch()
+        if not epoch:
+            return table
+        return replace(table, data_version=replace(table.data_version, state_version=epoch))
+
+    @property
+    def present(self) -> list[str]:
+        """The name servers of other processes that have answered."""
+        return [a for a in self._live.current.name_servers if a not in self._absent]
 
     def _disconnected(self, address: str) -> None:
         """Note that a name server has left; it knows nothing when it starts again."""
@@ -265,8 +294,8 @@ class RegistrationService:
             try:
                 if not topics:
                     continue
-                body = encode_registration(RegisterBrokerBody(self._topics(topics.values())))
-                present = [a for a in self._live.current.name_servers if a not in self._absent]
+                body = encode_registration(RegisterBrokerBody(self._offered(topics.values())))
+                present = self.present
                 await self._send_to_all(RequestCode.REGISTER_BROKER, body, present, REGISTER_S)
             finally:
                 _resolve(registered)
@@ -282,7 +311,7 @@ class RegistrationService:
         The time spent waiting for an absent name server is not included.
         """
         began = SYSTEM.clock.monotonic()
-        content = RegisterBrokerBody(self._topics(None))
+        content = RegisterBrokerBody(self._offered(None))
         body = await asyncio.to_thread(encode_registration, content)
         took = SYSTEM.clock.monotonic() - began
         await self._send_to_all(RequestCode.REGISTER_BROKER, body, addresses)
@@ -324,6 +353,7 @@ class RegistrationService:
                     if found.master_addr
                     else None,
                 )
+                self.on_answer(found.state_version or 0)
         except (OSError, TimeoutError, FiretrailError) as error:
             self._absent.add(address)
             self._note_master(address, None)

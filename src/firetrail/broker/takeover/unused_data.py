@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from firetrail.broker.state.attributes import unsupported_value
-from firetrail.format.names import BATCH_CONSUME_QUEUE, EPOCHS
+from firetrail.format.names import BATCH_CONSUME_QUEUE
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.system import Files
 from firetrail.text import some_of
@@ -41,5 +41,5 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         yield "consumequeue_ext/: extended units are not used; messages are filtered without them"
     if "kvStore" in names:
         yield "kvStore/: pops that RocketMQ keeps in RocksDB are not read; they are redelivered"
-    if names & {EPOCHS, "brokerIdentity"}:
-        yield f"{EPOCHS}: the broker belonged to a controller; Firetrail has none"
+    if "brokerIdentity" in names:
+        yield "brokerIdentity: the broker belonged to a controller; Firetrail has none"

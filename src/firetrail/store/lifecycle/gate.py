@@ -12,6 +12,8 @@ class Closure(Enum):
 
     CLOSED = "the store is closed"
     SLAVE = "the store is a slave"
+    FENCED = "the broker must not act as the master"
+    HANDOVER = "the broker hands over to another master"
     DISK_FULL = "the disk is nearly full"
     FAILED = "writing was given up"
 

@@ -1,0 +1,136 @@
+"""Keeps a former master from accepting messages while another broker is the master.
+
+Every promotion begins an epoch with a larger number than all before, and a master registers with
+the number of its epoch (RocketMQ's ``stateVersion``). A master that learns of a larger number
+refuses messages until it is promoted again or becomes a slave. It learns so from the answers of
+Firetrail's name servers. Others only tell the address of the master they know, which is then asked.
+
+Without a consensus engine this cannot be complete: a former master that reaches neither name
+servers nor its successor does not know of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from firetrail.broker.parts import Environment, Parts
+from firetrail.errors import FiretrailError
+from firetrail.remoting.bodies import ClusterInfo
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.replica_bodies import EpochEntryCache
+from firetrail.store.lifecycle.gate import Closure
+
+NOT_ASKED = (
+    "no name server has answered yet, so there may be a newer master; start a name server, or use "
+    "'firetrail replica promote ADDRESS --force' if this broker is to be the master"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Fencing:
+    """Closes the store of a master for messages while there is, or may be, a newer master."""
+
+    def __init__(self, env: Environment, parts: Parts) -> None:
+        self._env = env
+        self._store = parts.state.store
+        self._registration = parts.registration
+        self._newest = 0  # the largest number of an epoch that was heard of
+        self._is_answered = False  # whether a name server has answered
+        self._is_settled = False  # whether all name servers that answered were asked
+        self._logged = ""  # the last reason that was logged
+        self._client = RemotingClient()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether messages are refused because of a newer master."""
+        return self._must_refuse() != ""
+
+    @property
+    def newest(self) -> int:
+        """The largest number of an epoch of another master that was heard of; 0 if of none."""
+        return self._newest
+
+    def begin(self) -> None:
+        """Refuse messages, if there are name servers, until :meth:`start` has asked them."""
+        self._registration.on_answer = self._answered
+        self._settle()
+
+    async def start(self) -> None:
+        """Decide, after the broker has registered, whether it may accept messages."""
+        await self._look()
+        self._is_settled = True
+        self._settle()
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Stop asking."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    def _answered(self, newest: int) -> None:
+        self._is_answered = True
+        self._newest = max(self._newest, newest)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Open or close the store by what is known."""
+        reason = self._must_refuse()
+        if reason:
+            self._store.refuse_puts(Closure.FENCED, reason)
+        else:
+            self._store.accept_puts(Closure.FENCED)
+        if self._is_settled and reason != self._logged:
+            self._logged = reason
+            if reason:
+                _log.warning("this broker refuses messages: %s", reason)
+            else:
+                _log.warning("this broker accepts messages again: there is no newer master")
+
+    def _must_refuse(self) -> str:
+        """Return why messages must be refused; empty if they may be accepted."""
+        own = self._env.epochs.number
+        if self._newest > own:
+            return (
+                f"a master with epoch {self._newest} has registered, and this broker has epoch "
+                f"{own}: stop it, run 'firetrail replica rewind' on its store and start it as a "
+                "slave"
+            )
+        must_ask = bool(self._env.live.current.name_servers)
+        if must_ask and (not self._is_settled or (own and not self._is_answered)):
+            return NOT_ASKED
+        return ""
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._env.live.current.register_interval_ms / 1000)
+            try:
+                await self._look()
+                self._settle()
+            except Exception:
+                _log.exception("the search for a newer master failed; will retry")
+
+    async def _look(self) -> None:
+        """Ask masters of the same name that name servers know for their epoch."""
+        name = self._env.live.current.name
+        for address in self._registration.present:
+            try:
+                command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+                answer = await self._client.ask(address, command)
+                known = ClusterInfo.decode(answer.content).broker_addr_table.get(name)
+                if known is None or known.master in (None, self._env.address):
+                    continue
+                command = RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE)
+                answer = await self._client.ask(known.master, command)
+                epochs = EpochEntryCache.decode(answer.content).epoch_list
+                self._newest = max([self._newest, *(entry.epoch for entry in epochs)])
+            except (OSError, FiretrailError) as error:
+                _log.info(
+                    "whether there is a newer master is not known from %s: %s", address, error
+                )

@@ -1,0 +1,110 @@
+"""What a broker tells about its role, its log and its master."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.replica.saved_role import RoleFile
+from firetrail.remoting.replica_bodies import (
+    EpochEntry,
+    EpochEntryCache,
+    FollowerReport,
+    ReplicaStatus,
+)
+from firetrail.replication.epochs import EpochFile
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
+
+
+class ReplicatedBroker(Protocol):
+    """A broker whose role can change."""
+
+    @property
+    def address(self) -> str:
+        """``ip:port`` of the broker."""
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force."""
+
+    @property
+    def store(self) -> BrokerStore:
+        """The store; closed during a change of role."""
+
+    @property
+    def replica(self) -> ReplicaService | None:
+        """What follows the master; None if this broker is a master."""
+
+    @property
+    def fencing(self) -> Fencing | None:
+        """What knows of newer masters; None if this broker is a slave."""
+
+    @property
+    def epochs(self) -> EpochFile:
+        """The epochs of the log."""
+
+    @property
+    def roles(self) -> RoleFile:
+        """The file that keeps the role over a restart."""
+
+    async def become(
+        self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
+    ) -> None:
+        """Change the role."""
+
+
+def replica_status(broker: ReplicatedBroker, step: str, error: str) -> ReplicaStatus:
+    """Return the status of a broker.
+
+    Args:
+        broker: The broker.
+        step: What a change of its role is doing; empty if there is none.
+        error: Why the last change failed; empty if it did not.
+    """
+    store = broker.store
+    first, end = store.log_range
+    return ReplicaStatus(
+        broker.address,
+        broker.config.cluster,
+        broker.config.name,
+        broker.config.broker_id,
+        store.config.role.value,
+        broker.epochs.number,
+        first,
+        end,
+        "" if broker.replica is not None else store.refusal,
+        step,
+        error,
+        _follower_report(broker.replica) if broker.replica is not None else None,
+    )
+
+
+def _follower_report(replica: ReplicaService) -> FollowerReport:
+    status, tables = replica.follower.status, replica.tables.status
+    return FollowerReport(
+        status.state.value,
+        status.master.broker if status.master is not None else "",
+        status.master_max,
+        status.lag,
+        status.error,
+        status.since_ms,
+        status.read_at_ms,
+        tables.copied_at_ms,
+        dict(tables.failures),
+    )
+
+
+def epoch_entries(broker: ReplicatedBroker) -> EpochEntryCache:
+    """Return the epochs of a broker's log with their ends."""
+    epochs, end = broker.epochs.epochs, broker.store.log_range[1]
+    ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
+    return EpochEntryCache(
+        broker.config.cluster,
+        broker.config.name,
+        broker.config.broker_id,
+        [EpochEntry(*epoch, at) for epoch, at in zip(epochs, ends, strict=False)],
+        end,
+    )

@@ -1,0 +1,85 @@
+"""The role that a broker was given while it ran, so that a restart keeps it.
+
+A promotion, and the step-down of the master before, are saved in ``config/firetrailRole.json``. The
+file counts as long as ``broker.conf`` still has the role and the id that it had when the role was
+changed. Whoever edits these afterwards wants something else: then the file is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.remoting.body import Body
+from firetrail.store.config import BrokerRole
+from firetrail.system import System
+
+ROLE_JSON = "firetrailRole.json"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRole(Body):
+    """A role and id, and those in ``broker.conf`` that they replace.
+
+    ``master_address`` is the master of a slave that cannot learn it from a name server.
+    """
+
+    role: str = ""
+    broker_id: int = 0
+    master_address: str = ""
+    configured_role: str = ""
+    configured_id: int = 0
+
+
+class RoleFile:
+    """The file of the saved role."""
+
+    def __init__(
+        self, system: System, folder: Path, configured_role: BrokerRole, configured_id: int
+    ) -> None:
+        """Open the file of a broker.
+
+        Args:
+            system: The operating system.
+            folder: The folder of the store.
+            configured_role: The role in ``broker.conf``.
+            configured_id: The id in ``broker.conf``.
+        """
+        self._files = system.files
+        self._file = ConfigFile(system, folder, ROLE_JSON)
+        self._configured = (configured_role.value, configured_id)
+
+    def load(self) -> SavedRole | None:
+        """Return the role that was saved; None if none was, or the settings have changed since."""
+        saved = self._file.load(SavedRole)
+        if not saved.role:
+            return None
+        if (saved.configured_role, saved.configured_id) != self._configured:
+            _log.warning(
+                "%s is removed: it said that this broker is %s, but brokerRole and brokerId were "
+                "changed since to %s and %d",
+                self._file.path,
+                saved.role,
+                *self._configured,
+            )
+            self.save(None)
+            return None
+        return saved
+
+    def save(self, saved: SavedRole | None) -> None:
+        """Save a role durably, or remove the file."""
+        if saved is not None:
+            self._file.save(saved.to_json())
+            self._file.save(saved.to_json())  # the backup must not have the role before
+            return
+        for path in (self._file.path.with_name(f"{ROLE_JSON}.bak"), self._file.path):
+            if path.exists():
+                self._files.remove(path)
+
+    def changed(self, role: BrokerRole, broker_id: int, master_address: str = "") -> SavedRole:
+        """Return a role to save, with what ``broker.conf`` says now."""
+        return SavedRole(role.value, broker_id, master_address, *self._configured)

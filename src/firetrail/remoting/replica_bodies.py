@@ -1,0 +1,68 @@
+"""JSON bodies about the epochs of a log and the status of master and replicas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from firetrail.remoting.body import Body
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntry(Body):
+    """The part of a log that one master wrote."""
+
+    epoch: int = 0
+    start_offset: int = 0
+    end_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEntryCache(Body):
+    """The answer to GET_BROKER_EPOCH_CACHE, as RocketMQ 5.x has it."""
+
+    cluster_name: str = ""
+    broker_name: str = ""
+    broker_id: int = 0
+    epoch_list: list[EpochEntry] = field(default_factory=list)
+    max_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerReport(Body):
+    """How a slave follows its master.
+
+    ``lag`` and ``masterMaxOffset`` are -1 if they are not known; times are in ms since 1970, 0 for
+    never.
+    """
+
+    state: str
+    master_address: str = ""
+    master_max_offset: int = -1
+    lag: int = -1
+    error: str = ""
+    since_timestamp: int = 0
+    received_timestamp: int = 0
+    tables_timestamp: int = 0
+    table_errors: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus(Body):
+    """The answer to GET_REPLICA_STATUS, HAND_OVER and STEP_DOWN.
+
+    ``follower`` is missing for a master. ``refusal`` says why messages are refused. ``step`` is
+    what a change of the role is doing, and ``stepError`` why the last one failed.
+    """
+
+    address: str
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    role: str
+    epoch: int = 0
+    min_offset: int = 0
+    max_offset: int = 0
+    refusal: str = ""
+    step: str = ""
+    step_error: str = ""
+    follower: FollowerReport | None = None
