@@ -32,6 +32,8 @@ from firetrail.remoting.bodies import LmqConsumerOffsets
 from firetrail.remoting.codes import Language, RequestCode, Serialize
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import decode_frame, encode_frame
+from firetrail.replication import auto_switch_frames, frames
+from firetrail.replication.epochs import Epoch, decode_epochs, encode_epochs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/format").glob("*.md"))
@@ -265,3 +267,24 @@ def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
     assert binary.data.hex() in golden_frames
     parts = header.text.replace("\n", "").split('"opaque":1,')
     assert all(part in golden_frames for part in parts)
+
+
+def test_the_replication_page_shows_frames_that_decode() -> None:
+    shown = {example.label: example.data for example in examples("replication.md")[:4]}
+    assert shown["classic report"] == frames.encode_report(4096)
+    start = b"\0\0\0"
+    pieces = list(frames.TransferReader().feed(memoryview(shown["classic transfers"])))
+    assert pieces == [frames.Piece(4096, memoryview(start)), frames.Piece(4099, memoryview(b""))]
+    replica = auto_switch_frames.encode_learner_handshake() + auto_switch_frames.encode_report(4096)
+    assert shown["auto-switch replica"] == replica
+    read = auto_switch_frames.MasterReader().feed(memoryview(shown["auto-switch master"]))
+    assert list(read) == [
+        auto_switch_frames.MasterHandshake(4099, (Epoch(1, 0),)),
+        auto_switch_frames.EpochPiece(4096, memoryview(start), Epoch(1, 0), 4099),
+    ]
+
+
+def test_the_replication_page_shows_an_epoch_file_of_java() -> None:
+    text = examples("replication.md")[-1].text.encode()
+    epochs = (Epoch(1, 0), Epoch(2, 115451))
+    assert (decode_epochs(text), encode_epochs(epochs)) == (epochs, text)
