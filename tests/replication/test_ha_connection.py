@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.helpers import PATIENCE_S, eventually
+from tests.replication.followers import REPLICA, following
 from tests.replication.logs import SMALL, log_content
 
 from firetrail import FlushMode, Message
-from firetrail.errors import FiretrailError, NotReachedError
+from firetrail.errors import NotReachedError
 from firetrail.replication.frames import encode_report
-from firetrail.replication.ha_client import HAClient
 from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.ha_service import HAService
@@ -25,7 +24,6 @@ from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.system import SYSTEM
 
 MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)
-REPLICA = MASTER.replace(role=BrokerRole.SLAVE)
 LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
 
 
@@ -70,32 +68,6 @@ def master(tmp_path: Path) -> Iterator[Master]:
     master = Master(tmp_path / "master")
     yield master
     master.close()
-
-
-@contextmanager
-def following(
-    folder: Path, address: str, config: StoreConfig = REPLICA, errors: list[Exception] | None = None
-) -> Iterator[BrokerStore]:
-    """A replica that follows the master at an address."""
-    with BrokerStore.open(folder, config) as store:
-        log = store.log_copy()
-        client = HAClient(log, address, log.max_offset, SYSTEM.clock, heartbeat_s=0.05)
-
-        def follow() -> None:
-            try:
-                client.follow()
-            except FiretrailError as error:
-                assert errors is not None, error
-                errors.append(error)
-
-        thread = threading.Thread(target=follow)
-        thread.start()
-        try:
-            yield store
-        finally:
-            client.stop()
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
 
 
 def assert_same_log(folder: Path, master: Master) -> None:

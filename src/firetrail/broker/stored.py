@@ -1,4 +1,4 @@
-"""Stored messages that the broker itself reads back, or copies to another queue."""
+"""Messages in the store: how a put ended, and those that the broker reads back or copies."""
 
 from __future__ import annotations
 
@@ -12,13 +12,47 @@ from firetrail.format.kernels.draft import Message
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record, decode_message
+from firetrail.remoting.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import PutResult, PutStatus
 
 INT_DIGITS, LONG_DIGITS = 9, 18
 """Digits of numbers that always fit into Java's ``int`` and ``long``."""
 _DIGITS = re.compile("[0-9]+")
 
 _log = logging.getLogger(__name__)
+
+CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+}
+"""The codes that clients get for the outcome of a put."""
+UNCONFIRMED = frozenset(
+    {
+        PutStatus.FLUSH_DISK_TIMEOUT,
+        PutStatus.FLUSH_SLAVE_TIMEOUT,
+        PutStatus.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""The message is in the log, but the disk or the replicas have not confirmed it."""
+
+
+def require_stored(result: PutResult) -> PutResult:
+    """Return the result of a put if the message is in the log, otherwise raise its error.
+
+    This is for records of the broker itself, such as the end of a transaction. To put an
+    unconfirmed one again would only make a second copy of it. If a failover removes it, it also
+    removes everything that was stored after it.
+    """
+    return result if result.status in UNCONFIRMED else result.require_ok()
 
 
 def copy_record(

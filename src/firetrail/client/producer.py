@@ -20,6 +20,7 @@ from firetrail.client.send import (
     DEFAULT_QUEUES,
     OutgoingMessage,
     SendResult,
+    SendStatus,
     batch_of,
     check_body,
     check_frame,
@@ -408,7 +409,9 @@ class Producer(ClusterClient):
     async def send_in_transaction(self, message: Message, decide: Decide) -> SendResult:
         """Send a message that consumers see only if ``decide`` commits it.
 
-        The broker stores the message as a half message, then ``decide`` is called. If ``decide``
+        The broker stores the message as a half message, then ``decide`` is called. If the message
+        is not stored safely (its status is not OK), the transaction is rolled back instead, as the
+        Java client does, because a failover of the broker could lose it. If ``decide``
         raises, the call is cancelled before it returns, or the process ends, the broker asks
         ``check`` later. Once ``decide`` has returned, the outcome is sent to the broker even if
         the call is cancelled. If the producer is closed before ``decide`` returns, ``decide`` is
@@ -431,9 +434,11 @@ class Producer(ClusterClient):
         half = {TRAN_MSG: "true", PGROUP: self.group}
         draft = draft_of(message, self._ids, more=half, half=True)
         result = await self._send(draft, None, None)
-        outcome = Outcome.UNKNOWN
+        stored_safely = result.status is SendStatus.OK
+        outcome = Outcome.UNKNOWN if stored_safely else Outcome.ROLLBACK
         try:
-            outcome = await decided("decide", decide(message))
+            if stored_safely:
+                outcome = await decided("decide", decide(message))
         finally:
             header = end_header(self.group, draft, result, outcome)
             address = self._session.address_of(result.queue.broker_name)

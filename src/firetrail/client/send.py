@@ -43,9 +43,9 @@ class SendStatus(StrEnum):
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
     """The message is stored, but was not synced to disk in time."""
     FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
-    """The message is stored, but was not replicated to a slave in time (Java brokers)."""
+    """The message is stored, but replicas have not confirmed it in time."""
     SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
-    """The message is stored, but there is no slave to replicate it to (Java brokers)."""
+    """The message is stored, but too few replicas are connected to confirm it."""
 
 
 _STATUSES = {

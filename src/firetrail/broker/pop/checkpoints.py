@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import internal_records
+from firetrail.broker.stored import internal_records, require_stored
 from firetrail.errors import ProtocolError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
@@ -217,7 +217,7 @@ class PopCheckpoints:
         self._written(await result, queue, point)
 
     def _written(self, result: PutResult, queue: int, point: PopCheckpoint | None) -> None:
-        offset = result.require_ok().queue_offset
+        offset = require_stored(result).queue_offset
         self._last[queue] = max(self._last.get(queue, -1), offset)
         if point is not None:
             point.revive_offset = offset

@@ -16,6 +16,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
+from firetrail.broker.stored import CODES
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.hosts import Host, parse_host
@@ -57,19 +58,6 @@ _OFFSET_DIGITS = 16
 _WRITE = int(Permission.WRITE)
 _RESPONSE = int(CommandFlag.RESPONSE)
 _STORED = int(ResponseCode.SUCCESS)
-
-_CODES = {
-    PutStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SYSTEM_ERROR,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
-}
 
 
 class SendProcessor:
@@ -237,7 +225,7 @@ class SendProcessor:
         self, request: RemotingCommand, result: PutResult, message: Message | Batch
     ) -> RemotingCommand:
         if result.store_host is None:
-            return request.answer(_CODES[result.status], f"{result.field}: {result.detail}")
+            return request.answer(CODES[result.status], f"{result.field}: {result.detail}")
         fields = {
             "msgId": f"{self._id_start}{result.physical_offset:016X}",
             "queueId": str(message.queue_id),
@@ -257,7 +245,7 @@ class SendProcessor:
             unique = get_property(properties, UNIQ_KEY)
             fields["transactionId"] = unique or fields["msgId"]
         return RemotingCommand(
-            _STORED if result.status is PutStatus.PUT_OK else _CODES[result.status],
+            _STORED if result.status is PutStatus.PUT_OK else CODES[result.status],
             fields,
             b"",
             result.detail or None,

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from random import randrange
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import copy_record
+from firetrail.broker.stored import CODES, copy_record
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -72,15 +72,20 @@ class SendBackProcessor:
         self._traffic.count_sent_back(record.topic, header.group, record.size)
         result = self._store.begin_put(message)
         if isinstance(result, PutResult):
-            result.require_ok()
-            return request.answer()
+            return self._answer(request, result)
         return self._answer_later(request, result)
 
     async def _answer_later(
         self, request: RemotingCommand, result: Coroutine[None, None, PutResult]
     ) -> RemotingCommand:
-        (await result).require_ok()
-        return request.answer()
+        return self._answer(request, await result)
+
+    def _answer(self, request: RemotingCommand, result: PutResult) -> RemotingCommand:
+        """Answer with the outcome of the put.
+
+        A consumer keeps a message, or sends it itself, unless it is confirmed to be stored.
+        """
+        return request.answer(CODES[result.status], result.detail or None)
 
     def _retry(self, record: Record, group: str, queues: int, level: int) -> Message:
         topic = self._topics.ensure(f"{RETRY_PREFIX}{group}", queues)

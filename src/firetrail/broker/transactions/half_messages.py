@@ -51,7 +51,7 @@ class Half:
     """Whether its producer knows it by its current offset, or may do so."""
     earlier: list[int] = field(default_factory=list)
     """Offsets of earlier copies of it that its producer may refer to."""
-    ending: asyncio.Task[None] | None = None
+    ending: asyncio.Task[PutResult] | None = None
     """The task that is storing its end, None if there is none."""
 
 

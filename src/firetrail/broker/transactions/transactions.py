@@ -19,7 +19,7 @@ from collections.abc import Coroutine, Iterator
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
-from firetrail.broker.stored import internal_records
+from firetrail.broker.stored import CODES, internal_records, require_stored
 from firetrail.broker.transactions.half_messages import (
     QUEUE,
     Half,
@@ -129,8 +129,9 @@ class Transactions:
             commits = decision == layout.TRANSACTION_COMMIT
             work = self._store_end(half, committed_from(record) if commits else None)
             half.ending = asyncio.get_running_loop().create_task(work)
-        await asyncio.shield(half.ending)  # a repeated request waits for the same task
-        return request.answer()
+        # A repeated request waits for the same task.
+        end = await asyncio.shield(half.ending)
+        return request.answer(CODES[end.status], end.detail or None)
 
     def _later_copy(self, record: Record) -> Half | None:
         """Return the open copy of a half message that was checked before the broker's start.
@@ -142,12 +143,16 @@ class Transactions:
             return None
         return half
 
-    async def _store_end(self, half: Half, committed: Message | None) -> None:
+    async def _store_end(self, half: Half, committed: Message | None) -> PutResult:
+        """Store the end of a transaction; return the result of the first put that is unconfirmed.
+
+        If all are confirmed, it is that of the last put.
+        """
         try:
-            if committed is not None:
-                await self._put(committed)
-            await self._put(self._end_mark(half.offset))
+            place = await self._put(committed) if committed is not None else None
+            mark = await self._put(self._end_mark(half.offset))
             self._forget(half)
+            return mark if place is None or place.ok else place
         finally:
             half.ending = None
 
@@ -188,7 +193,7 @@ class Transactions:
         result = self._store.begin_put(message)
         if isinstance(result, Coroutine):
             result = await result
-        return result.require_ok()
+        return require_stored(result)
 
     def _remember(self, half: Half) -> None:
         for offset in (half.offset, *half.earlier):
