@@ -97,7 +97,7 @@ async def in_sync(broker: str) -> None:
         while True:
             request = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS, {})
             answer = HARuntimeInfo.decode((await client.ask(broker, request)).content)
-            members = sorted(each["inSync"] for each in answer.ha_connection_info)
+            members = sorted(each.in_sync for each in answer.ha_connection_info)
             if members == [False, True]:
                 return
             await asyncio.sleep(0.1)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, talking
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, records, talking
 from tests.broker.halves import COMMIT, ROLLBACK, begin
 from tests.broker.pops import ask_pop, popped
 from tests.client.clusters import until
@@ -159,7 +159,7 @@ async def test_consumers_see_what_replicas_have(talk: Talk, tmp_path: Path) -> N
     assert await visible(talk) == []
     held = asyncio.ensure_future(talk.pull("T1", 0, sysFlag=SUSPEND | SUBSCRIPTION))
     popping = asyncio.ensure_future(ask_pop(talk, pollTime=int(PATIENCE_S * 1000)))
-    asked = {"topic": "T1", "key": "k1", "maxNum": 10, "beginTimestamp": 0}
+    asked: Fields = {"topic": "T1", "key": "k1", "maxNum": 10, "beginTimestamp": 0}
     asked["endTimestamp"] = 1 << 60
     query = RequestCode.QUERY_MESSAGE
     assert (await talk.ask(query, asked)).code == ResponseCode.QUERY_NOT_FOUND
@@ -290,7 +290,7 @@ async def test_a_consumer_is_told_if_a_message_to_retry_is_not_confirmed(
     async with replicated(talk, tmp_path):
         sent = await talk.send("T1", b"one")
         offset = decode_message_id(sent.fields["msgId"]).physical_offset
-        back = {"group": "CG", "offset": offset, "delayLevel": 0, "originTopic": "T1"}
+        back: Fields = {"group": "CG", "offset": offset, "delayLevel": 0, "originTopic": "T1"}
         code = RequestCode.CONSUMER_SEND_MSG_BACK
         assert (await talk.ask(code, back)).code == ResponseCode.SUCCESS
     answer = await talk.ask(code, back)

@@ -31,6 +31,7 @@ from firetrail.broker.transactions.transactions import Transactions
 from firetrail.cli.main import main
 from firetrail.remoting.bodies import ConsumerOffsets
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import PutResult, PutStatus
 from firetrail.system import Files
 
 LATE_S = 0.3
@@ -54,7 +55,8 @@ def ends_not_noted() -> None:
     put = Transactions._put
 
     async def without_marks(self: Any, message: Any) -> Any:
-        return None if message.topic.endswith("_OP_HALF_TOPIC") else await put(self, message)
+        is_mark = message.topic.endswith("_OP_HALF_TOPIC")
+        return PutResult(PutStatus.PUT_OK) if is_mark else await put(self, message)
 
     Transactions._put = without_marks  # type: ignore[method-assign]
 
@@ -63,12 +65,13 @@ def ends_answered_early() -> None:
     """Acknowledge the end of a transaction before it is stored."""
     store_end = Transactions._store_end
 
-    async def later(self: Any, half: Any, committed: Any) -> None:
+    async def later(self: Any, half: Any, committed: Any) -> PutResult:
         async def store() -> None:
             await asyncio.sleep(LATE_S)
             await store_end(self, half, committed)
 
         self.late = asyncio.ensure_future(store())
+        return PutResult(PutStatus.PUT_OK)
 
     Transactions._store_end = later  # type: ignore[method-assign]
 

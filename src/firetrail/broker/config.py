@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import ip_network
 from typing import Any, Self
 
 from firetrail.broker.unsupported import Unsupported, refused_settings
@@ -42,6 +43,19 @@ class Addresses(Text):
             try:
                 split_address(address)
             except ConfigError:
+                raise self.refusal() from None
+        return value
+
+
+class Networks(Text):
+    """IP addresses and networks, separated by ``;``."""
+
+    def check(self, value: str) -> str:
+        Text.check(self, value)
+        for network in filter(None, value.split(";")):
+            try:
+                ip_network(network, strict=False)
+            except ValueError:
                 raise self.refusal() from None
         return value
 
@@ -278,6 +292,13 @@ class BrokerConfig:
         "maxHaTransferByteInSecond",
         Whole(1 << 10, unit="bytes"),
         "Most bytes per second to one replica, if `ha_flow_control` is on.",
+    )
+    ha_allowed_peers: str = REPLICATION.live(
+        "",
+        "",
+        Networks(r"[^\s]*", "IP addresses or networks, separated by ';', or nothing"),
+        "Who may connect to the HA port, such as `10.1.2.3;10.2.0.0/16`. By default this machine"
+        " and the brokers that name servers list under the name of this one.",
     )
 
     def __post_init__(self) -> None:

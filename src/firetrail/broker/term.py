@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firetrail.broker import unsupported
-from firetrail.broker.parts import Environment, Parts, build, handlers_of
+from firetrail.broker.admin.replication import ReplicationProcessor
+from firetrail.broker.parts import Environment, Parts, build, combined, handlers_of
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.ha_peers import HAPeers
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
@@ -72,6 +74,7 @@ class Term:
         handlers: The handlers of their requests, by request code.
         replica: What follows the master, in the term of a slave.
         fencing: What keeps a former master from accepting messages, in the term of a master.
+        ha: What sends the log to replicas, in the term of a master.
     """
 
     store: BrokerStore
@@ -90,6 +93,7 @@ class Term:
         self._drain = drain
         self.replica: ReplicaService | None = None
         self.fencing: Fencing | None = None
+        self.ha: HAService | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
 
@@ -122,12 +126,13 @@ class Term:
             state_lags = self.plan.promoted or not self.store.recovery.clean
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
             self._log_unsupported()
-            self.handlers = handlers_of(parts, self.plan.conf)
             if self.is_slave:
                 self.replica = ReplicaService(env, parts)
             else:
+                self.ha = self._ha_service()
                 self.fencing = Fencing(env, parts)
                 self.fencing.begin()
+            self.handlers = self._all_handlers()
         except BaseException:
             self.store.close(STOP_S)
             raise
@@ -152,8 +157,10 @@ class Term:
         If this fails, :meth:`end` closes what was opened.
         """
         parts, stack = self.parts, self._resources
-        if not self.is_slave:
-            self._serve_replicas()
+        if self.ha is not None:
+            self.ha.start()
+            # Replicas stay connected while requests wait for them.
+            stack.push_async_callback(asyncio.to_thread, self.ha.stop)
         stack.push_async_callback(self._drain)
         await parts.registration.start()
         stack.push_async_callback(parts.registration.stop)
@@ -171,8 +178,8 @@ class Term:
         stack.push_async_callback(self._stop_tasks)
         self._start_tasks()
 
-    def _serve_replicas(self) -> None:
-        """Send the log to replicas. They stay connected while requests wait for them."""
+    def _ha_service(self) -> HAService:
+        """Return the service that sends the log to replicas."""
         env, live = self.plan.env, self.plan.env.live
         config = live.current
 
@@ -183,11 +190,16 @@ class Term:
         limits = HALimits(
             config.ha_batch_size, config.ha_heartbeat_ms / 1000, config.ha_silence_ms / 1000, rate
         )
-        store = self.store
-        source = HASource(store.commit_log, store.replica_acks, limits, env.system.clock)
-        self.ha = HAService(source, env.ha_port)
-        self.ha.start()
-        self._resources.push_async_callback(asyncio.to_thread, self.ha.stop)
+        clock = env.system.clock
+        source = HASource(self.store.commit_log, self.store.replica_acks, limits, clock)
+        peers = HAPeers(live, env.address, self.parts.registration.members, clock)
+        return HAService(source, env.ha_port, peers.refusal)
+
+    def _all_handlers(self) -> dict[int, Handler]:
+        parts, replica = self.parts, self.replica
+        status = None if replica is None else lambda: replica.follower.status
+        replication = ReplicationProcessor(parts.state, parts.timers, self.ha, status)
+        return combined([handlers_of(parts, self.plan.conf), replication.handlers])
 
     async def end(self) -> None:
         """Stop the services, wait for the requests in progress, save everything, close the store.

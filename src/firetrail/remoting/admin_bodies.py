@@ -8,6 +8,7 @@ from typing import Any
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumeType,
+    DataVersion,
     MessageModel,
     MessageQueue,
     SubscriptionData,
@@ -251,13 +252,47 @@ class BrokerStatsData(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class HAConnectionRuntimeInfo(Body):
+    """A replica that is connected to a master."""
+
+    addr: str = ""
+    slave_ack_offset: int = 0
+    diff: int = 0
+    in_sync: bool = False
+    transferred_byte_in_second: int = 0
+    transfer_from_where: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HAClientRuntimeInfo(Body):
+    """The connection of a slave to its master."""
+
+    master_addr: str = ""
+    transferred_byte_in_second: int = 0
+    max_offset: int = 0
+    last_read_timestamp: int = 0
+    last_write_timestamp: int = 0
+    master_flush_offset: int = 0
+    activated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HARuntimeInfo(Body):
     """The answer to GET_BROKER_HA_STATUS."""
 
     master_commit_log_max_offset: int = 0
     master: bool = True
     in_sync_slave_nums: int = 0
-    ha_connection_info: list[Any] = field(default_factory=list)
+    ha_connection_info: list[HAConnectionRuntimeInfo] = field(default_factory=list)
+    ha_client_runtime_info: HAClientRuntimeInfo = field(default_factory=HAClientRuntimeInfo)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerMetrics(Body):
+    """The answer to GET_TIMER_METRICS: waiting messages by topic."""
+
+    timing_count: dict[str, Any] = field(default_factory=dict)
+    data_version: DataVersion = field(default_factory=DataVersion)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,3 +141,12 @@ class VersionResponse(Header):
     """The answer to GET_BROKER_CONFIG: the version of the settings, as JSON."""
 
     version: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeHAInfoHeader(Header):
+    """EXCHANGE_BROKER_HA_INFO, and the answer to it: where the HA port of a master is."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from collections.abc import Callable
 
+from firetrail.remoting.client import split_address
 from firetrail.replication.ha_connection import HAConnection, HASource
 from firetrail.replication.ha_port import HAPort
 
@@ -22,8 +24,22 @@ _log = logging.getLogger(__name__)
 class HAService:
     """Serves the replicas that connect to the HA port of a master."""
 
-    def __init__(self, source: HASource, port: HAPort) -> None:
+    def __init__(
+        self,
+        source: HASource,
+        port: HAPort,
+        refusal: Callable[[str], str] = lambda ip: "",
+    ) -> None:
+        """Prepare to serve replicas.
+
+        Args:
+            source: What they are served from.
+            port: The port that they connect to.
+            refusal: Returns why a peer with an IP address may not connect; empty if it may.
+                Default: everybody may.
+        """
         self._source = source
+        self._refusal = refusal
         self._port = port
         self._guard = threading.Lock()
         self._connections: tuple[HAConnection, ...] = ()
@@ -64,12 +80,9 @@ class HAService:
             clock.sleep_ms(FINISH_POLL_MS)
 
     def _serve(self, connection: socket.socket, address: str) -> None:
-        if not self._has_room():
-            _log.warning(
-                "the connection of replica %s was closed: there are %d already",
-                address,
-                CONNECTIONS_MAX,
-            )
+        refusal = self._refusal(split_address(address)[0]) or self._no_room()
+        if refusal:
+            _log.warning("the connection of replica %s was refused: %s", address, refusal)
             connection.close()
             return
         with self._guard:
@@ -81,15 +94,17 @@ class HAService:
             replica.start()
         _log.info("replica %s has connected", address)
 
-    def _has_room(self) -> bool:
-        """Return whether there may be another connection; close the oldest silent one for it."""
+    def _no_room(self) -> str:
+        """Return why there is no room for a connection; close the oldest silent one for it."""
         connections = self._connections
         if len(connections) < CONNECTIONS_MAX:
-            return True
+            return ""
+        full = f"there are {CONNECTIONS_MAX} connections"
         silent = next((one for one in connections if not one.has_reported), None)
-        if silent is not None:
-            silent.close(f"there are {CONNECTIONS_MAX} connections, and it has reported nothing")
-        return silent is not None
+        if silent is None:
+            return full
+        silent.close(f"{full}, and it has reported nothing")
+        return ""
 
     def _closed(self, connection: HAConnection) -> None:
         with self._guard:

@@ -18,7 +18,6 @@ from firetrail.remoting.admin_bodies import (
     ConsumeStatsList,
     CorrectionOffsets,
     GroupForbidden,
-    HARuntimeInfo,
     ProducerTable,
     TopicStats,
 )
@@ -254,15 +253,6 @@ async def test_the_figures_of_delay_levels_are_offset_and_end(talk: Talk) -> Non
     assert table["scheduleMessageOffset_18"] == "0,2"
     assert table["scheduleMessageOffset_1"] in ("0,1", "1,1")
     assert "scheduleMessageOffset_2" not in table
-
-
-async def test_the_status_of_replication_is_that_of_a_master_without_slaves(talk: Talk) -> None:
-    await talk.send("T1")
-    answer = await talk.ask(RequestCode.GET_BROKER_HA_STATUS)
-    status = HARuntimeInfo.decode(answer.content)
-    assert status == HARuntimeInfo(talk.broker.store.log_range[1])
-    assert b'"master":true' in answer.content
-    assert b'"haConnectionInfo":[]' in answer.content
 
 
 async def test_no_group_is_limited_in_reading_cold_data(talk: Talk) -> None:

@@ -15,7 +15,6 @@ from firetrail.remoting.admin_bodies import (
     ConsumeQueueBody,
     ConsumeQueueEntry,
     CorrectionOffsets,
-    HARuntimeInfo,
     ProducerInfo,
     ProducerTable,
 )
@@ -47,7 +46,6 @@ class InspectionProcessor:
             RequestCode.QUERY_CONSUME_QUEUE: self._consume_queue,
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.QUERY_CORRECTION_OFFSET: self._correction,
-            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self._cold_data,
         }
 
@@ -161,10 +159,6 @@ class InspectionProcessor:
         return request.answer(body=CorrectionOffsets(lowest).encode())
 
     # -- features that this broker does not have ----------------------------------------------
-
-    def _ha_status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Answer as a master without slaves."""
-        return request.answer(body=HARuntimeInfo(self._store.log_range[1]).encode())
 
     def _cold_data(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer that no group is limited in reading old messages."""

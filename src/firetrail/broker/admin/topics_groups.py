@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
@@ -55,6 +56,7 @@ class TopicGroupProcessor:
         self._schedule = schedule
         self._pending_registration = pending_registration
         self._address = state.address
+        self._now_ms = state.system.clock.now_ms
         self.handlers: dict[int, Handler] = {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
             RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self._create_topics,
@@ -236,10 +238,12 @@ class TopicGroupProcessor:
     # -- offsets and files -----------------------------------------------------------------
 
     def _all_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=self._offsets.content().encode())
+        version = self._offsets.saver.version(self._now_ms())
+        return request.answer(body=replace(self._offsets.content(), data_version=version).encode())
 
     def _all_delays(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=self._schedule.content().encode())
+        version = self._schedule.saver.version(self._now_ms())
+        return request.answer(body=replace(self._schedule.content(), data_version=version).encode())
 
     async def _delete_expired(
         self, connection: Connection, request: RemotingCommand

@@ -13,6 +13,7 @@ from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import (
     MASTER_ID,
+    ClusterInfo,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
@@ -210,6 +211,21 @@ class RegistrationService:
                     "name server %s did not return the route of topic %s: %s", address, topic, error
                 )
         return None
+
+    async def members(self) -> set[str]:
+        """Return the addresses of all brokers with the name of this one that name servers know."""
+        config = self._live.current
+        here = self._name_server.routes.broker(config.name) if self._name_server else None
+        found = set(here.broker_addrs.values()) if here is not None else set()
+        for address in config.name_servers:
+            command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            try:
+                answer = await self._client.ask(address, command)
+                data = ClusterInfo.decode(answer.content).broker_addr_table.get(config.name)
+                found |= set(data.broker_addrs.values()) if data is not None else set()
+            except (OSError, TimeoutError, FiretrailError) as error:
+                _log.info("name server %s did not list the brokers: %s", address, error)
+        return found
 
     async def stop(self) -> None:
         """Unregister from all name servers."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from firetrail.errors import RequestError
+from firetrail.remoting.bodies import DataVersion
 from firetrail.remoting.body import Body
 from firetrail.remoting.codes import ResponseCode
 
@@ -48,6 +49,8 @@ class Saver:
         self._task: asyncio.Task[None] | None = None
         self.is_dirty = False
         self._is_due = False
+        self._changes = 1
+        self._version = DataVersion()
         self._stopping = False
         self._writing = False
         self._waiting: list[asyncio.Future[None]] = []
@@ -56,14 +59,29 @@ class Saver:
     def note_change(self) -> None:
         """Save at the next :meth:`save_changes`."""
         self._is_due = True
+        self._changes += 1
 
     def save_changes(self) -> None:
         """Start saving if anything has changed."""
         if self._is_due:
-            self.changed()
+            self._begin()
 
     def changed(self) -> None:
         """Save soon."""
+        self._changes += 1
+        self._begin()
+
+    def version(self, now_ms: int) -> DataVersion:
+        """Return the version of the table, which differs after every change.
+
+        Its time is that of the first call after the change, because changes are too frequent to
+        look at the clock each time.
+        """
+        if self._version.counter != self._changes:
+            self._version = DataVersion(self._changes, now_ms)
+        return self._version
+
+    def _begin(self) -> None:
         self._is_due = False
         self.is_dirty = True
         if self._task is None or self._task.done():

@@ -1,0 +1,127 @@
+"""Replication as administrators and Java slaves see it: its status, and what slaves ask for."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.state.topics import TIMER_TOPIC
+from firetrail.broker.takeover.waiting_timers import WaitingTimers
+from firetrail.errors import RequestError
+from firetrail.remoting.admin_bodies import (
+    HAClientRuntimeInfo,
+    HAConnectionRuntimeInfo,
+    HARuntimeInfo,
+    TimerMetrics,
+)
+from firetrail.remoting.admin_headers import ExchangeHAInfoHeader
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.replication.follower import FollowerStatus
+from firetrail.replication.ha_connection import HAConnection
+from firetrail.replication.ha_service import HAService
+
+TIMER_CHECKPOINT = struct.Struct(">7q")
+"""Java's ``TimerCheckpoint``: last read time, flushed position of the timer log, offset in the
+timer's queue, the master's offset in it, and a version (state, time, counter)."""
+
+
+class ReplicationProcessor:
+    """Handles GET_BROKER_HA_STATUS, EXCHANGE_BROKER_HA_INFO and the timer's state."""
+
+    def __init__(
+        self,
+        state: BrokerState,
+        timers: WaitingTimers,
+        ha: HAService | None,
+        follower: Callable[[], FollowerStatus] | None,
+    ) -> None:
+        """Create the processor.
+
+        Args:
+            state: The state of the broker.
+            timers: Messages in the timer of a Java broker, which are not delivered here.
+            ha: Serves the replicas of a master; None on a slave.
+            follower: Returns the status of a slave; None on a master.
+        """
+        self._store = state.store
+        self._live = state.live
+        self._now_ms = state.system.clock.now_ms
+        self._address = state.address
+        self._timers = timers
+        self._ha = ha
+        self._follower = follower
+        self._begin = state.store.log_range[1]
+        self.handlers: dict[int, Handler] = {
+            RequestCode.GET_BROKER_HA_STATUS: self._status,
+            RequestCode.EXCHANGE_BROKER_HA_INFO: self._exchange,
+            RequestCode.GET_TIMER_CHECK_POINT: self._timer_checkpoint,
+            RequestCode.GET_TIMER_METRICS: self._timer_metrics,
+        }
+
+    def _status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        end = self._store.log_range[1]
+        replicas = self._ha.connections if self._ha is not None else ()
+        info = HARuntimeInfo(
+            end,
+            self._ha is not None,
+            self._store.replica_acks.in_sync(end),
+            [self._replica(replica, end) for replica in replicas],
+            self._client(end),
+        )
+        return request.answer(body=info.encode())
+
+    def _replica(self, replica: HAConnection, end: int) -> HAConnectionRuntimeInfo:
+        acked = replica.session.acked
+        return HAConnectionRuntimeInfo(
+            replica.address,
+            acked,
+            end - acked,
+            acked >= 0 and self._store.replica_acks.is_in_sync(acked, end),
+            replica.sent_per_second,
+            replica.session.position,
+        )
+
+    def _client(self, end: int) -> HAClientRuntimeInfo:
+        """Return the status of a slave; a master has an empty one, as in RocketMQ."""
+        if self._follower is None:
+            return HAClientRuntimeInfo()
+        status = self._follower()
+        master = status.master
+        return HAClientRuntimeInfo(
+            "" if master is None else master.ha or master.broker,
+            0,
+            end,
+            status.read_at_ms,
+            status.wrote_at_ms,
+            max(status.master_max, 0),
+            status.error == "",
+        )
+
+    def _exchange(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Tell a Java broker where replicas connect; do not let anybody name another master."""
+        if ExchangeHAInfoHeader.decode(request.fields).master_ha_address is not None:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION,
+                "this broker follows the master that its settings or its name servers name, not "
+                "one that a request names (enableSlaveActingMaster is not supported)",
+            )
+        if self._ha is None:
+            return request.answer()
+        told = ExchangeHAInfoHeader(self._live.current.ha_address, self._begin, self._address)
+        return request.answer(fields=told.encode())
+
+    def _timer_checkpoint(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        """Answer that everything is delivered up to now, unless a Java broker left messages."""
+        timers = self._timers
+        read_ms = timers.delivered_ms if timers.count else self._now_ms()
+        known = max(self._store.max_offset(TIMER_TOPIC) - timers.not_in_wheel, 0)
+        return request.answer(body=TIMER_CHECKPOINT.pack(read_ms, 0, known, known, 0, 0, 0))
+
+    def _timer_metrics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        return request.answer(body=TimerMetrics().encode(standard=True))
