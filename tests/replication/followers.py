@@ -1,4 +1,4 @@
-"""Stores that follow a master, without a broker."""
+"""Stores with an HA port, and stores that follow them, without brokers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,56 @@ from pathlib import Path
 from tests.helpers import PATIENCE_S
 from tests.replication.logs import SMALL
 
+from firetrail import Message
 from firetrail.errors import FiretrailError
 from firetrail.replication.ha_client import HAClient
+from firetrail.replication.ha_connection import HALimits, HASource
+from firetrail.replication.ha_port import HAPort
+from firetrail.replication.ha_service import HAService
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.system import SYSTEM
 
+MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)
+LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
 REPLICA = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SLAVE)
+
+
+class Master:
+    """A store with its HA port."""
+
+    def __init__(
+        self, folder: Path, config: StoreConfig = MASTER, limits: HALimits = LIMITS
+    ) -> None:
+        self.store = BrokerStore.open(folder, config)
+        self.acks = self.store.replica_acks
+        self.port = HAPort()
+        self.port.open("127.0.0.1", 0)
+        source = HASource(self.store.commit_log, self.acks, limits, SYSTEM.clock)
+        self.service = HAService(source, self.port)
+        self.service.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port.port}"
+
+    def fill(self, count: int, size: int = 100) -> None:
+        for number in range(count):
+            message = Message("T", b"%05d" % number * (size // 5), wait_for_flush=False)
+            assert self.store.try_put(message).ok
+
+    def wait_acked(self) -> None:
+        """Wait until a replica has everything."""
+        waiter = ThreadWaiter(self.store.log_range[1])
+        self.acks.add(waiter)
+        assert waiter.wait(PATIENCE_S)
+        assert waiter.durable
+
+    def close(self) -> None:
+        self.service.stop()
+        self.port.close()
+        self.store.close()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from contextlib import suppress
 from firetrail.errors import AddressInUseError
 from firetrail.remoting.connection import address_text
 
-BACKLOG = 16
+BACKLOG = 128
 """Connections that may wait to be accepted."""
 ERROR_PAUSE_S = 1.0
 """Pause after a failed accept: the process may have no descriptor left."""

@@ -89,6 +89,37 @@ class TestByAge:
         assert bodies(full)[-1].startswith(b"23.")
 
 
+class TestReplicas:
+    """A replica that is connected keeps expired files that it still needs, within limits."""
+
+    def test_expired_files_stay_until_all_replicas_have_them(self, full: Store, root: Path) -> None:
+        acks = full._engine.acks
+        age(full, *[80 * HOUR_MS] * 8)
+        acks.note("a", 3 * 4096)
+        acks.note("b", 4096 + 1)
+        assert full.delete_expired() == 1
+        acks.note("b", 5 * 4096)
+        assert full.delete_expired() == 2
+        acks.drop("a")
+        assert full.delete_expired() == 2
+        assert segments(root)[0] == 5
+
+    def test_a_replica_too_far_behind_is_left_behind(self, full: Store, root: Path) -> None:
+        age(full, *[80 * HOUR_MS] * 8)
+        full._engine.acks.note("a", 0)
+        assert full.delete_expired() == 0
+        end = full.log_range[1]
+        full._engine.configure(full.config.replace(replica_retention_bytes=end - 3 * 4096))
+        assert full.delete_expired() == 3
+
+    def test_a_nearly_full_disk_is_cleaned_nevertheless(
+        self, full: Store, machine: Machine
+    ) -> None:
+        full._engine.acks.note("a", 0)
+        machine.files.used = 0.86
+        assert round_of(full) == 7
+
+
 class TestByDisk:
     def test_deletes_expired_files_at_any_hour(self, full: Store, machine: Machine) -> None:
         age(full, 80 * HOUR_MS, 0)

@@ -1,0 +1,214 @@
+"""The service of a master under bad and slow peers, and how fast and how much it sends."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from tests.helpers import PATIENCE_S, eventually
+from tests.replication.followers import LIMITS, MASTER, REPLICA, Master, following
+
+from firetrail import FlushMode, Message, PutStatus
+from firetrail.replication.flow_control import BURST_S
+from firetrail.replication.frames import HEADER, encode_report
+from firetrail.replication.ha_connection import HALimits
+from firetrail.replication.ha_service import CONNECTIONS_MAX
+from firetrail.store.config import BrokerRole
+
+ASYNC = MASTER.replace(role=BrokerRole.ASYNC_MASTER)
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[Master]:
+    master = Master(tmp_path / "master")
+    yield master
+    master.close()
+
+
+def peer_of(master: Master) -> socket.socket:
+    peer = socket.create_connection(("127.0.0.1", master.port.port), PATIENCE_S)
+    peer.settimeout(PATIENCE_S)
+    return peer
+
+
+def closed(peer: socket.socket) -> None:
+    """Wait until the master closes the connection; read what it sends until then."""
+    with suppress(ConnectionError):
+        while peer.recv(1 << 16):
+            pass
+
+
+def ha_threads() -> int:
+    return sum(thread.name.startswith("firetrail-ha-") for thread in threading.enumerate())
+
+
+class TestHostilePeers:
+    def test_random_bytes_confirm_nothing(self, master: Master) -> None:
+        chance = random.Random(7)
+        master.fill(3)
+        end = master.store.log_range[1]
+        for _ in range(100):
+            with peer_of(master) as peer:
+                content = b"\x7f" + chance.randbytes(chance.randrange(7, 200))
+                with suppress(ConnectionError):
+                    peer.sendall(content)
+                closed(peer)
+        assert master.store.commit_log.confirmed_offset == 0
+        result = master.store.try_put(Message("T", b"1"))
+        assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
+        assert master.store.log_range[1] > end
+        assert master.store.max_offset("T") == 0
+        eventually(lambda: not master.service.connections)
+        eventually(lambda: ha_threads() == 0)
+
+    def test_idle_connections_make_room_for_a_replica(
+        self, master: Master, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        master.fill(10)
+        with ExitStack() as idle:
+            for _ in range(3 * CONNECTIONS_MAX):
+                idle.enter_context(peer_of(master))
+            eventually(lambda: len(master.service.connections) == CONNECTIONS_MAX)
+            assert ha_threads() <= 2 * CONNECTIONS_MAX + 2
+            with following(tmp_path / "replica", master.address):
+                master.wait_acked()
+                assert len(master.service.connections) == CONNECTIONS_MAX
+        assert "it has reported nothing" in caplog.text
+        eventually(lambda: not master.service.connections)
+        eventually(lambda: ha_threads() == 0)
+
+    def test_replicas_are_not_pushed_out(
+        self, master: Master, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with ExitStack() as replicas:
+            for _ in range(CONNECTIONS_MAX):
+                peer = replicas.enter_context(peer_of(master))
+                peer.sendall(encode_report(0))
+                assert peer.recv(HEADER.size)
+            with peer_of(master) as late:
+                closed(late)
+            assert len(master.service.connections) == CONNECTIONS_MAX
+        assert f"refused: there are {CONNECTIONS_MAX} connections" in caplog.text
+
+    def test_a_peer_that_reports_nothing_whole_is_closed(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        master = Master(tmp_path, limits=HALimits(heartbeat_s=0.05, silence_s=0.2))
+        try:
+            with peer_of(master) as silent, peer_of(master) as dribbling:
+                closed(silent)
+                with suppress(ConnectionError):
+                    for _ in range(7):  # at most: seven bytes are no report
+                        dribbling.sendall(b"\0")
+                        dribbling.settimeout(0.1)
+                        with suppress(TimeoutError):
+                            if dribbling.recv(1) == b"":
+                                break
+                eventually(lambda: not master.service.connections)
+        finally:
+            master.close()
+        assert "nothing for 0.2 seconds" in caplog.text
+
+    def test_nobody_is_served_who_is_refused(
+        self, master: Master, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        master.service._refusal = lambda ip: f"{ip} is a stranger"
+        with peer_of(master) as peer:
+            closed(peer)
+        assert "refused: 127.0.0.1 is a stranger" in caplog.text
+        assert not master.service.connections
+
+
+class TestSending:
+    def test_a_slow_replica_is_not_closed(self, tmp_path: Path) -> None:
+        """It takes longer for one transfer than a silent one would be waited for."""
+        config = ASYNC.replace(commit_log_file_size=4 << 20, max_message_size=1 << 20)
+        master = Master(tmp_path, config, HALimits(batch_size=2 << 20, silence_s=0.4))
+        try:
+            master.fill(8, 250_000)
+            end = master.store.log_range[1]
+            with socket.socket() as peer:
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                peer.settimeout(PATIENCE_S)
+                peer.connect(("127.0.0.1", master.port.port))
+                peer.sendall(encode_report(1))
+                got, began = 0, monotonic()
+                while got < end - 1 + HEADER.size:
+                    piece = len(peer.recv(20_000))
+                    assert piece
+                    got += piece
+                    if monotonic() - began < 1:
+                        peer.sendall(encode_report(1))
+                        threading.Event().wait(0.05)
+        finally:
+            master.close()
+
+    @pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+    @pytest.mark.parametrize("flush", list(FlushMode))
+    def test_new_messages_are_sent_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: BrokerRole, flush: FlushMode
+    ) -> None:
+        """A sender is woken, and does not only look for messages now and then."""
+        monkeypatch.setattr("firetrail.replication.ha_connection.IDLE_S", 2 * PATIENCE_S)
+        config = MASTER.replace(role=role, flush=flush, slave_timeout_ms=int(PATIENCE_S * 1000))
+        master = Master(tmp_path / "master", config, HALimits(heartbeat_s=3 * PATIENCE_S))
+        try:
+            master.fill(1)
+            with following(tmp_path / "replica", master.address) as replica:
+                eventually(lambda: master.acks.in_sync(0) == 1)
+                for number in range(20):
+                    assert master.store.try_put(Message("T", b"%d" % number)).ok
+                    eventually(lambda: replica.log_range == master.store.log_range)
+                master.fill(20)  # these do not wait
+                master.store.push()
+                eventually(lambda: replica.log_range == master.store.log_range)
+        finally:
+            master.close()
+
+    def test_only_synced_bytes_are_sent_with_sync_flush(self, tmp_path: Path) -> None:
+        master = Master(tmp_path / "master", ASYNC.replace(flush=FlushMode.SYNC))
+        try:
+            log = master.store.commit_log
+            log.flush = lambda least_pages=0: False  # type: ignore[method-assign]
+            master.fill(3)
+            assert log.sendable_offset == log.flushed_offset == 0 < log.readable_offset
+        finally:
+            del log.flush
+            master.close()
+
+    def test_flow_control_limits_the_rate(self, tmp_path: Path) -> None:
+        rates: list[int | None] = [100_000]
+        limits = HALimits(batch_size=1 << 20, heartbeat_s=0.05, rate=lambda: rates[-1])
+        master = Master(tmp_path / "master", ASYNC, limits)
+        try:
+            master.fill(200, 200)
+            began = monotonic()
+            with following(tmp_path / "replica", master.address, REPLICA) as replica:
+                eventually(lambda: replica.log_range == master.store.log_range)
+                took = monotonic() - began
+                assert took > master.store.log_range[1] / rates[0] - BURST_S  # type: ignore[operator]
+                rates.append(None)
+                master.fill(500, 200)
+                eventually(lambda: replica.log_range == master.store.log_range)
+        finally:
+            master.close()
+
+    def test_a_stop_lets_replicas_catch_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("firetrail.replication.ha_service.FINISH_S", PATIENCE_S)
+        master = Master(tmp_path / "master", ASYNC, LIMITS)
+        errors: list[Exception] = []
+        with following(tmp_path / "replica", master.address, errors=errors) as replica:
+            eventually(lambda: bool(master.service.connections))
+            eventually(lambda: master.service.connections[0].has_reported)
+            master.fill(500)
+            end = master.store.log_range
+            master.close()
+            assert replica.log_range == end
