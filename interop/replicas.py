@@ -7,6 +7,7 @@ be that of its master byte for byte, and its queues must point to the same recor
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -16,7 +17,7 @@ from random import Random
 from struct import Struct
 
 from interop.peer import Java, Json, Sizes
-from interop.servers import BROKER_CONF
+from interop.servers import BROKER_CONF, jars
 from interop.views import java_queues
 from tests.helpers import PATIENCE_S
 
@@ -47,6 +48,7 @@ NAME, TOPIC = "broker-a", "Live"
 QUEUES = 4
 BIG = (4 << 20) - 1000
 UNIT = Struct(">qiq")
+READER = Path(__file__).parent / "java" / "clients" / "ReadingGroup.java"
 
 
 def replica_config(**settings: object) -> StoreConfig:
@@ -196,6 +198,20 @@ async def caught_up(namesrv: str, broker: str, store: BrokerStore, quiet_s: floa
             end, since = now, loop.time()
         await asyncio.sleep(0.1)
     return end
+
+
+def read_by_java(line: str, namesrv: str, group: str, count: int) -> set[tuple[int, int]]:
+    """Let a stock consumer receive messages; return their queues and offsets."""
+    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", jars(line), str(READER)]
+    done = subprocess.run(
+        [*command, namesrv, TOPIC, group, str(count)],
+        capture_output=True,
+        text=True,
+        timeout=2 * PATIENCE_S,
+    )
+    assert not done.returncode, (done.stdout[-500:], done.stderr[-2000:])
+    lines = [text.split("\t") for text in done.stdout.splitlines() if text.count("\t") == 2]
+    return {(int(queue), int(offset)) for queue, offset, _ in lines}
 
 
 # -- the oracle -------------------------------------------------------------------------------
