@@ -46,7 +46,7 @@ def test_an_example_prints_its_results(program: str, tmp_path: Path) -> None:
 
 
 def test_no_example_is_forgotten() -> None:
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo", "shop"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*SAID, "demo", "replica", "shop"}
 
 
 def test_the_client_example_gets_its_messages(tmp_path: Path) -> None:
@@ -65,6 +65,16 @@ def test_the_shop_writes_as_many_messages_as_asked(tmp_path: Path) -> None:
 
 def all_queues(store: Store) -> list[tuple[str, int]]:
     return [(topic, queue_id) for topic in store.topics() for queue_id in store.queues(topic)]
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("spark")
+def test_a_replica_is_analysed_while_it_follows(tmp_path: Path) -> None:
+    require("pyspark", "pyarrow")
+    printed = run("replica", tmp_path)
+    assert "the copy has all" in printed
+    assert "orders                     75 messages" in printed
+    assert "payments                   25 messages" in printed
 
 
 @pytest.mark.slow

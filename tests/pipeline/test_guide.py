@@ -21,7 +21,7 @@ GUIDE = [
     ROOT / "docs/guide" / f"{name}.md"
     for name in (
         *("spark", "spark-streams", "spark-writing", "spark-brokers", "spark-jobs"),
-        *("spark-clusters", "spark-connectors"),
+        *("spark-clusters", "spark-connectors", "replication"),
     )
 ]
 """The pages in the order in which they are read and run: later ones use the store of the first."""

@@ -3,5 +3,6 @@
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.master_settings import ReplicaSettings, replica_settings
 
-__all__ = ["BackgroundBroker", "Broker", "BrokerConfig"]
+__all__ = ["BackgroundBroker", "Broker", "BrokerConfig", "ReplicaSettings", "replica_settings"]

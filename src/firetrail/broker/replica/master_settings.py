@@ -24,7 +24,12 @@ FIRST_SLAVE_ID = 1
 
 
 class ReplicaSettings(NamedTuple):
-    """The settings of a broker that follows a master and serves reads."""
+    """The settings of a broker that follows a master and serves reads.
+
+    Args:
+        broker: The settings of the broker.
+        store: The settings of its store.
+    """
 
     broker: BrokerConfig
     store: StoreConfig
