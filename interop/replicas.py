@@ -28,6 +28,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import CreateTopicHeader
+from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.master_check import MasterAddress
@@ -99,7 +100,8 @@ async def follower_of(
     client = RemotingClient()
     settings = FollowerSettings(HEARTBEAT_S, check_s=0.5, retry_s=0.2, retry_max_s=0.2)
     with BrokerStore.open(folder, config or replica_config()) as store:
-        follower = Follower(store.log_copy(), client, SYSTEM.clock, settings)
+        epochs = EpochFile(SYSTEM, folder)
+        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
         follower.start()
         follower.follow(MasterAddress(broker))
         try:

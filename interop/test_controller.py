@@ -19,13 +19,14 @@ from interop.replicas import (
     check_same,
     create_topic,
     follower_of,
+    log_end,
     reached,
     routed,
     send_some,
 )
-from interop.servers import BROKER, MASTER, SLAVE, Servers, our_name_server
+from interop.servers import BROKER, MASTER, SLAVE, Role, Servers, our_name_server
 
-from firetrail.client import Message, MessageQueue, Producer, SendStatus
+from firetrail.client import Admin, Message, MessageQueue, Producer, SendStatus
 from firetrail.remoting.admin_bodies import HARuntimeInfo
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
@@ -38,6 +39,7 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
 
 pytestmark = pytest.mark.time_limit(240)
+LEARNER = Role("SLAVE", 100)
 COUNT = 300
 TAIL = 5
 """Messages of the largest size: more than the buffers of a connection between brokers hold."""
@@ -49,7 +51,7 @@ async def test_a_learner_follows_the_next_master_after_a_rewind(tmp_path: Path) 
     Only the slave's acknowledgement confirms them, so consumers of the learner have not seen them.
     """
     java = Servers("v5", tmp_path, settings=HA_CONF)
-    replica = tmp_path / "replica"
+    replica = tmp_path / LEARNER.folder(NAME)
     with our_name_server() as namesrv, java.controller() as controller:
         settings = (
             f"enableControllerMode=true\ncontrollerAddr={controller}\nallAckInSyncStateSet=true\n"
@@ -80,10 +82,12 @@ async def test_a_learner_follows_the_next_master_after_a_rewind(tmp_path: Path) 
                     assert f"firetrail replica rewind STORE --of {new}" in error
                     assert (store.log_range[1], visible(store)) == (end, COUNT)
                 await rewind_to(replica, new)
-                async with follower_of(replica, new) as (store, _):
+                with java.our_broker(namesrv, NAME, role=LEARNER) as learner:
                     await routed(namesrv)
                     await send_some(namesrv, COUNT, "more")
-                    end = await caught_up(namesrv, new, store)
+                    end = await log_end(namesrv, new)
+                    for broker in (new, learner):
+                        await dispatched(namesrv, broker, end)
     check_same(tmp_path / f"{NAME}-1", replica, 0, end)
     epochs = EpochFile(SYSTEM, replica).epochs
     assert len(epochs) == 2
@@ -103,6 +107,17 @@ async def in_sync(broker: str) -> None:
             await asyncio.sleep(0.1)
     finally:
         await client.close()
+
+
+async def dispatched(namesrv: str, broker: str, end: int) -> None:
+    """Wait until consumers of a broker can see its log up to ``end``."""
+    async with Admin(namesrv) as admin:
+        while True:
+            figures = await admin.runtime_info(broker)
+            behind = int(figures["dispatchBehindBytes"])
+            if int(figures["commitLogMaxOffset"]) - behind >= end:
+                return
+            await asyncio.sleep(0.1)
 
 
 async def send_unconfirmed(namesrv: str) -> None:

@@ -17,6 +17,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
@@ -143,7 +144,8 @@ async def replica_in(
     """Run a replica that follows a master."""
     client = RemotingClient()
     with BrokerStore.open(folder, config) as store:
-        follower = Follower(store.log_copy(), client, SYSTEM.clock, QUICK)
+        epochs = EpochFile(SYSTEM, folder)
+        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, QUICK)
         follower.follow(master)
         follower.start()
         try:

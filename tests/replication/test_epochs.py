@@ -204,6 +204,15 @@ def test_a_backup_proves_nothing_until_it_is_replaced(tmp_path: Path) -> None:
     assert EpochFile(SYSTEM, tmp_path).is_complete
 
 
+def test_a_change_does_not_complete_a_backup(tmp_path: Path) -> None:
+    (tmp_path / BACKUP).write_bytes(encode_epochs(THREE))
+    file = EpochFile(SYSTEM, tmp_path)
+    file.truncate(5000)
+    file.append(Epoch(9, 6000))
+    assert file.epochs == (*THREE[:2], Epoch(9, 6000))
+    assert not file.is_complete
+
+
 def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
     for name in (EPOCHS, BACKUP):
         (tmp_path / name).write_bytes(b"")

@@ -11,6 +11,7 @@ mode can take over the folder, and the reverse.
 from __future__ import annotations
 
 import logging
+import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -143,6 +144,8 @@ class EpochFile:
     truncate the log before the list. After a crash the list may then have epochs that begin at or
     after the end of the log, but never lacks one: :meth:`truncate` removes them.
 
+    A store has one such object. Its methods may be called from any thread.
+
     Attributes:
         epochs: The list, oldest first. The tuple is replaced, never changed.
         is_complete: False if only the backup of another program could be read, which may lack the
@@ -162,6 +165,7 @@ class EpochFile:
         self._files = system.files
         self._path = root / EPOCHS
         self._backup = self._path.with_name(f"{EPOCHS}.bak")
+        self._guard = threading.Lock()
         self.is_complete = True
         self.epochs = self._load()
 
@@ -190,20 +194,22 @@ class EpochFile:
         Raises:
             StoreError: The number is not larger than that of the last epoch.
         """
-        last = self.last
-        if last is not None and last.number >= epoch.number:
-            raise StoreError(
-                f"{self._path}: epoch {epoch.number} cannot begin, because epoch {last.number} has "
-                "begun before; let a new election give the master a larger number"
-            )
-        kept = [each for each in self.epochs if each.start_offset < epoch.start_offset]
-        self.save([*kept, epoch][-EPOCHS_MAX:])
+        with self._guard:
+            last = self.last
+            if last is not None and last.number >= epoch.number:
+                raise StoreError(
+                    f"{self._path}: epoch {epoch.number} cannot begin, because epoch {last.number} "
+                    "has begun before; let a new election give the master a larger number"
+                )
+            kept = [each for each in self.epochs if each.start_offset < epoch.start_offset]
+            self._write((*kept, epoch)[-EPOCHS_MAX:])
 
     def truncate(self, end: int) -> None:
         """Forget the epochs that begin at or after ``end``, which is the end of the log."""
-        kept = [epoch for epoch in self.epochs if epoch.start_offset < end]
-        if len(kept) < len(self.epochs):
-            self.save(kept)
+        with self._guard:
+            kept = tuple(epoch for epoch in self.epochs if epoch.start_offset < end)
+            if kept != self.epochs:
+                self._write(kept)
 
     def save(self, epochs: Iterable[Epoch]) -> None:
         """Write another list; nothing is written if it is the current one.
@@ -212,8 +218,12 @@ class EpochFile:
             StoreError: The list is not valid.
         """
         epochs = tuple(epochs)
-        if epochs == self.epochs and self.is_complete:
-            return
+        with self._guard:
+            if epochs != self.epochs or not self.is_complete:
+                self._write(epochs)
+            self.is_complete = True
+
+    def _write(self, epochs: tuple[Epoch, ...]) -> None:
         if problem := check_epochs(epochs):
             raise StoreError(f"{self._path}: {problem}")
         if epochs:
@@ -225,7 +235,6 @@ class EpochFile:
                 if path.exists():
                     self._files.remove(path)
         self.epochs = epochs
-        self.is_complete = True
 
     def _load(self) -> tuple[Epoch, ...]:
         problems = []

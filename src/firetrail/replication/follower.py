@@ -22,12 +22,14 @@ from firetrail.errors import (
     StuckError,
 )
 from firetrail.remoting.client import RemotingClient
+from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_client import HAClient
-from firetrail.replication.learner_client import LearnerClient
+from firetrail.replication.learner_client import EpochLog, LearnerClient
 from firetrail.replication.master_check import (
     LogRange,
     Master,
     MasterAddress,
+    MasterConfig,
     check_file_size,
     check_history,
     check_names,
@@ -120,6 +122,7 @@ class Follower:
     def __init__(
         self,
         log: LogCopy,
+        epochs: EpochFile,
         client: RemotingClient,
         clock: Clock,
         settings: FollowerSettings | None = None,
@@ -128,11 +131,13 @@ class Follower:
 
         Args:
             log: The log of the replica.
+            epochs: The epochs of the log, which a master in controller mode tells.
             client: Sends requests to the master's broker port.
             clock: The time.
             settings: Intervals. Default: ``FollowerSettings()``.
         """
         self._log = log
+        self._epochs = epochs
         self._client = client
         self._clock = clock
         self._settings = settings or FollowerSettings()
@@ -277,16 +282,7 @@ class Follower:
             self._enter(FollowerState.WAITING, "the master has no messages yet")
             await self._pause()
             return
-        open_client = LearnerClient if config.has_controller else HAClient
-        connection = open_client(
-            self._log,
-            config.ha,
-            begin,
-            self._clock,
-            heartbeat_s=self._settings.heartbeat_s,
-            silence_s=self._settings.silence_s,
-        )
-        connection.member = self._settings.member
+        connection = self._client_for(config, begin)
         try:
             await self._connect(connection, master)
             if (await check_history(self._log, master)).begin != begin:
@@ -297,6 +293,17 @@ class Follower:
         finally:
             self._connection = None
             connection.close()
+
+    def _client_for(self, config: MasterConfig, begin: int) -> HAClient:
+        """Return a client that speaks the master's protocol."""
+        settings = self._settings
+        times = {"heartbeat_s": settings.heartbeat_s, "silence_s": settings.silence_s}
+        if config.has_controller:
+            log = EpochLog(self._log, self._epochs)
+            return LearnerClient(log, config.ha, begin, self._clock, **times)
+        client = HAClient(self._log, config.ha, begin, self._clock, **times)
+        client.member = settings.member
+        return client
 
     async def _connect(self, connection: HAClient, master: Master) -> None:
         try:

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.learner_session import LearnerSession
+from firetrail.store.log_copy import LogCopy
+from firetrail.system import Clock
+
+
+class EpochLog(NamedTuple):
+    """The log of a replica with its epochs."""
+
+    log: LogCopy
+    epochs: EpochFile
 
 
 class LearnerClient(HAClient):
-    """Follows a master over one connection, in the auto-switch protocol.
+    """Follows a master over one connection, in the auto-switch protocol."""
 
-    :meth:`connect` also raises StoreError if the epochs of the replica cannot be read.
-    """
+    def __init__(
+        self,
+        log: EpochLog,
+        address: str,
+        begin: int,
+        clock: Clock,
+        *,
+        heartbeat_s: float = 5.0,
+        silence_s: float = 20.0,
+    ) -> None:
+        """Prepare a connection; the arguments are those of :class:`HAClient`."""
+        super().__init__(
+            log.log, address, begin, clock, heartbeat_s=heartbeat_s, silence_s=silence_s
+        )
+        self._epochs = log.epochs
 
     def _open_session(self, now: float) -> LearnerSession:
         log = self._log
-        epochs = EpochFile(log.system, log.root)
-        return LearnerSession(log, epochs, log.durable_offset, self._begin, now, self._heartbeat_s)
+        return LearnerSession(
+            log, self._epochs, log.durable_offset, self._begin, now, self._heartbeat_s
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreReadOnlyError
@@ -12,7 +11,6 @@ from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_at
 from firetrail.store.log.scan import record_offsets
-from firetrail.system import System
 
 
 class LastRecord(NamedTuple):
@@ -34,16 +32,6 @@ class LogCopy:
         self._engine = engine
         self._log = engine.log
         self._appended_at = 0  # where the last append began
-
-    @property
-    def root(self) -> Path:
-        """The folder of the store."""
-        return self._engine.root
-
-    @property
-    def system(self) -> System:
-        """The operating system of the store."""
-        return self._engine.system
 
     @property
     def file_size(self) -> int:

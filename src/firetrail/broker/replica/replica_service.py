@@ -38,6 +38,7 @@ class ReplicaService:
         config = live.current
         self.follower = Follower(
             parts.state.store.log_copy(),
+            env.epochs,
             self._client,
             env.system.clock,
             FollowerSettings(
