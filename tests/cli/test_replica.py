@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL
-from tests.cli.conftest import Firetrail
-from tests.helpers import crash_image, put_all
+from tests.cli.conftest import CommandResult, Firetrail
+from tests.helpers import crash_image, eventually, put_all
 
 from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.config import BrokerConfig
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
 
+SLAVE = SMALL.replace(role=BrokerRole.SLAVE)
 COMMON = [b"%d" % number for number in range(10)]
 
 
@@ -76,6 +79,113 @@ def test_rewind_says_what_is_wrong(old: Path, firetrail: Firetrail) -> None:
     assert result.code == 2
     assert "the broker of the master does not answer: 127.0.0.1:1" in result.err
     result = firetrail("replica", "rewind", old.with_name("none"), "--of", "127.0.0.1:1")
+    assert (result.code, "no such folder" in result.err) == (2, True)
+
+
+# -- roles ------------------------------------------------------------------------------------
+
+
+def wait_for(firetrail: Firetrail, address: str, code: int) -> CommandResult:
+    """Wait until the status of a broker has an exit code."""
+    found: list[CommandResult] = []
+
+    def holds() -> bool:
+        found.append(firetrail("replica", "status", address, "--json"))
+        return found[-1].code == code
+
+    eventually(holds)
+    return found[-1]
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[BackgroundBroker, BackgroundBroker]]:
+    """A master with ten messages, and its slave."""
+    with BackgroundBroker(tmp_path / "m", store=SMALL) as master:
+        put_all(master.store, COMMON)
+        with BackgroundBroker(tmp_path / "s", slave_of(master.address), SLAVE) as slave:
+            yield master, slave
+
+
+def slave_of(address: str) -> BrokerConfig:
+    return BrokerConfig(
+        broker_id=1, master_address=address, ha_heartbeat_ms=50, sync_interval_ms=20
+    )
+
+
+def test_the_status_of_master_and_slave(
+    pair: tuple[BackgroundBroker, BackgroundBroker], firetrail: Firetrail
+) -> None:
+    master, slave = pair
+    end = master.store.log_range[1]
+    found = wait_for(firetrail, slave.address, 0).json
+    assert (found["role"], found["brokerId"], found["maxOffset"]) == ("SLAVE", 1, end)
+    assert found["follower"]["state"] == "following"
+    assert found["follower"]["masterAddress"] == master.address
+    result = firetrail("replica", "status", slave.address)
+    first, log, follows, *_ = result.out.splitlines()
+    assert first.startswith(f"{slave.address}: SLAVE with id 1 of broker-a in DefaultCluster")
+    assert log == f"log: 0 to {end}"
+    assert follows.startswith(f"following: {master.address}, 0 B behind, since ")
+    result = firetrail("replica", "status", master.address)
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0].startswith(f"{master.address}: ASYNC_MASTER with id 0 of broker-a")
+    assert lines[2].split() == ["replica", "has", "the", "log", "up", "to", "behind"]
+    assert lines[3].startswith("127.0.0.1") and str(end) in lines[3]
+    found = firetrail("replica", "status", master.address, "--json").json
+    assert [replica["diff"] for replica in found["replicas"]] == [0]
+
+
+def test_a_promotion_by_command(
+    pair: tuple[BackgroundBroker, BackgroundBroker], firetrail: Firetrail, tmp_path: Path
+) -> None:
+    master, slave = pair
+    eventually(lambda: firetrail("replica", "status", master.address, "--json").json["epoch"] == 1)
+    wait_for(firetrail, slave.address, 0)
+    result = firetrail("replica", "promote", slave.address)
+    assert result.code == 0, result.err
+    end = wait_for(firetrail, slave.address, 0).json["maxOffset"]
+    assert result.out == (
+        f"{slave.address} is the master of broker-a since offset {end} of its log, with epoch 2\n"
+    )
+    assert wait_for(firetrail, master.address, 0).json["role"] == "SLAVE"
+    result = firetrail("replica", "promote", slave.address)
+    assert (result.code, "is the master already" in result.err) == (2, True)
+    result = firetrail("replica", "status", tmp_path / "s")
+    assert "its role was changed to ASYNC_MASTER with id 0" in result.out
+    assert f"2 epochs, the last one 2 from offset {end} on" in result.out
+    found = firetrail("replica", "status", tmp_path / "s", "--json").json
+    assert (found["role"], found["epochs"][-1]) == ("ASYNC_MASTER", {"epoch": 2, "start": end})
+    # The former master may not have copied the new epoch yet, but its number is not used twice.
+    result = firetrail("replica", "promote", master.address, "--force", "--json")
+    assert (result.code, result.json["role"], result.json["epoch"]) == (0, "ASYNC_MASTER", 3)
+
+
+def test_a_diverged_slave_has_an_exit_code_of_its_own(
+    old: Path, master: str, firetrail: Firetrail
+) -> None:
+    with BackgroundBroker(old, slave_of(master), SLAVE) as slave:
+        found = wait_for(firetrail, slave.address, 5).json
+        assert "firetrail replica rewind" in found["follower"]["error"]
+        result = firetrail("replica", "status", slave.address)
+        assert result.out.splitlines()[2].startswith(f"diverged: {master}")
+        result = firetrail("replica", "promote", slave.address)
+        assert result.code == 2
+        assert "does not follow its master (diverged: " in result.err
+
+
+def test_a_slave_without_a_master_tries_again(tmp_path: Path, firetrail: Firetrail) -> None:
+    with BackgroundBroker(tmp_path, slave_of("127.0.0.1:1"), SLAVE) as slave:
+        found = wait_for(firetrail, slave.address, 3).json
+        assert found["follower"]["state"] in ("checking", "failed")
+
+
+def test_a_broker_that_does_not_answer(firetrail: Firetrail) -> None:
+    for action in ("status", "promote"):
+        result = firetrail("replica", action, "127.0.0.1:1")
+        assert result.code == 2
+        assert "127.0.0.1:1: cannot be reached" in result.err
+    result = firetrail("replica", "status", "nowhere")
     assert (result.code, "no such folder" in result.err) == (2, True)
 
 

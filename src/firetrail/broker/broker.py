@@ -380,6 +380,13 @@ class Broker:
         return self._parts.state.clients
 
     @property
+    def newest_epoch(self) -> int:
+        """The largest number of an epoch that the broker has heard of, after the start."""
+        heard = self.fencing.newest if self.fencing is not None else 0
+        told = self._parts.registration.newest_epoch
+        return max(heard, told, self.epochs.number, self.roles.known_epoch)
+
+    @property
     def fencing(self) -> Fencing | None:
         """What keeps a former master from accepting messages; None if this broker is a slave."""
         return self._term.fencing

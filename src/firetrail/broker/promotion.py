@@ -153,8 +153,23 @@ class Promotion:
             )
 
     async def _take_over(self, role: BrokerRole | None) -> None:
-        """Become the master without asking anybody."""
-        await self._become_master(role or BrokerRole.ASYNC_MASTER)
+        """Become the master, whatever the present one says."""
+        known = await self._epoch_of_master()
+        epoch = max(self._broker.newest_epoch, known) + 1
+        await self._become_master(role or BrokerRole.ASYNC_MASTER, epoch)
+
+    async def _epoch_of_master(self) -> int:
+        """Return the epoch of the present master; 0 if it does not answer."""
+        replica = self._broker.replica
+        if replica is None or replica.master is None:
+            return 0
+        client = RemotingClient()
+        try:
+            master = replica.master.broker
+            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS, None)
+            return status.epoch if status is not None else 0
+        finally:
+            await client.close()
 
     async def _replace_master(self, role: BrokerRole | None) -> None:
         """Become the master after the present one has handed over."""
@@ -163,25 +178,24 @@ class Promotion:
         master = replica.master.broker
         client = RemotingClient()
         try:
-            before = await self._stop_master(client, master, replica)
+            before = await self._hand_over_of(client, master)
+            epoch = max(self._broker.newest_epoch, before.epoch) + 1
+            await self._stop_master(client, master, before, epoch)
             try:
                 await self._copy_tables(replica, master, client, before.max_offset)
-                await self._become_master(role or BrokerRole(before.role))
+                await self._become_master(role or BrokerRole(before.role), epoch)
             except BaseException:
                 await self._restore(client, master, before)
                 raise
         finally:
             await client.close()
 
-    async def _stop_master(
-        self, client: RemotingClient, master: str, replica: ReplicaService
-    ) -> ReplicaStatus:
-        """Make the master a slave once this replica has its whole log; return its last status."""
-        own = self._broker.address
+    async def _hand_over_of(self, client: RemotingClient, master: str) -> ReplicaStatus:
+        """Make the master refuse messages; return its last status."""
         self._enter("handing over")
-        hand_over = HandOverHeader(own)
+        header = HandOverHeader(self._broker.address)
         try:
-            before = await _ask(client, master, RequestCode.HAND_OVER, hand_over)
+            return await _ask(client, master, RequestCode.HAND_OVER, header)
         except RequestError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -189,6 +203,12 @@ class Promotion:
                 f"the master at {master} cannot hand over, because it is not a Firetrail broker; "
                 "stop it, and promote the replica with --force when it has received everything"
             ) from None
+
+    async def _stop_master(
+        self, client: RemotingClient, master: str, before: ReplicaStatus, epoch: int
+    ) -> None:
+        """Make the master a slave once this replica has its whole log."""
+        own = self._broker.address
         try:
             self._enter("catching up")
             await _until(
@@ -197,13 +217,12 @@ class Promotion:
                 f"the replica did not reach the end of the master's log at {before.max_offset}",
             )
             self._enter("stepping down")
-            header = StepDownHeader(own, self._broker.config.broker_id)
+            header = StepDownHeader(own, self._broker.config.broker_id, epoch)
             await _ask(client, master, RequestCode.STEP_DOWN, header)
         except BaseException:
             await _try_ask(client, master, RequestCode.HAND_OVER, HandOverHeader(own, cancel=True))
             raise
         await self._wait_for_slave(client, master)
-        return before
 
     async def _wait_for_slave(self, client: RemotingClient, master: str) -> None:
         deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
@@ -252,11 +271,10 @@ class Promotion:
                 master,
             )
 
-    async def _become_master(self, role: BrokerRole) -> None:
+    async def _become_master(self, role: BrokerRole, epoch: int) -> None:
+        """Begin an epoch, whose number is larger than all that are known."""
         self._enter("changing role")
-        broker = self._broker
-        heard = broker.fencing.newest if broker.fencing is not None else 0
-        await self._become(role, MASTER_ID, epoch=max(broker.epochs.number, heard) + 1)
+        await self._become(role, MASTER_ID, epoch)
 
     # -- on the master ------------------------------------------------------------------------
 
@@ -311,7 +329,7 @@ class Promotion:
         named = self._broker.config.name_servers
         address = "" if named else header.successor  # otherwise name servers tell it
         try:
-            await self._become(BrokerRole.SLAVE, header.broker_id, master_address=address)
+            await self._become(BrokerRole.SLAVE, header.broker_id, header.epoch, address)
         except BaseException:
             self._reopen()
             raise
@@ -320,14 +338,15 @@ class Promotion:
     # -- both ---------------------------------------------------------------------------------
 
     async def _become(
-        self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
+        self, role: BrokerRole, broker_id: int, epoch: int, master_address: str = ""
     ) -> None:
         """Save the role, so that a restart keeps it, and change it."""
         roles = self._broker.roles
         before: SavedRole | None = roles.load()
-        roles.save(roles.changed(role, broker_id, master_address))
+        roles.save(roles.changed(role, broker_id, master_address, epoch))
+        begins = 0 if role is BrokerRole.SLAVE else epoch
         try:
-            await self._broker.become(role, broker_id, epoch=epoch, master_address=master_address)
+            await self._broker.become(role, broker_id, epoch=begins, master_address=master_address)
         except BaseException:
             roles.save(before)
             raise

@@ -23,6 +23,14 @@ class ExitCode(IntEnum):
     """The command read the store and found problems in it."""
     USAGE = 2
     """The command failed: wrong arguments, not a store, or a store that cannot be opened."""
+    NOT_FOLLOWING = 3
+    """``replica status``: the slave does not follow its master at the moment, and tries again."""
+    STUCK = 4
+    """``replica status``: the master does not have, or does not send, what the slave needs."""
+    DIVERGED = 5
+    """``replica status``: the logs of master and slave are not the same."""
+    REFUSES = 6
+    """``replica status``: the master refuses messages."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 

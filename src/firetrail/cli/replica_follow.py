@@ -109,8 +109,9 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-        state = broker.replica.follower.status.state
-        return ExitCode.PROBLEMS if state in _BROKEN else ExitCode.OK
+        replica = broker.replica  # None if it was promoted
+        is_broken = replica is not None and replica.follower.status.state in _BROKEN
+        return ExitCode.PROBLEMS if is_broken else ExitCode.OK
     finally:
         await broker.stop()
 

@@ -32,7 +32,11 @@ class HandOverHeader(Header):
 
 @dataclass(frozen=True, slots=True)
 class StepDownHeader(Header):
-    """STEP_DOWN: the master, which hands over, becomes a slave of its successor."""
+    """STEP_DOWN: the master, which hands over, becomes a slave of its successor.
+
+    ``epoch`` is the number of the epoch that its successor begins.
+    """
 
     successor: str
     broker_id: int
+    epoch: int = 0

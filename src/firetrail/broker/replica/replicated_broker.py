@@ -47,6 +47,10 @@ class ReplicatedBroker(Protocol):
         """The epochs of the log."""
 
     @property
+    def newest_epoch(self) -> int:
+        """The largest number of an epoch that was heard of; 0 if of none."""
+
+    @property
     def roles(self) -> RoleFile:
         """The file that keeps the role over a restart."""
 

@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 class SavedRole(Body):
     """A role and id, and those in ``broker.conf`` that they replace.
 
-    ``master_address`` is the master of a slave that cannot learn it from a name server.
+    ``master_address`` is the master of a slave that cannot learn it from a name server, and
+    ``known_epoch`` the number of its master's epoch, which it may not have copied yet.
     """
 
     role: str = ""
@@ -33,10 +34,21 @@ class SavedRole(Body):
     master_address: str = ""
     configured_role: str = ""
     configured_id: int = 0
+    known_epoch: int = 0
+
+
+def saved_role(system: System, folder: Path) -> SavedRole | None:
+    """Return the role in the file of a store, whether it counts or not; None if there is none."""
+    saved = ConfigFile(system, folder, ROLE_JSON).load(SavedRole)
+    return saved if saved.role else None
 
 
 class RoleFile:
-    """The file of the saved role."""
+    """The file of the saved role.
+
+    Attributes:
+        known_epoch: The number of the epoch that was last loaded or saved; 0 if none was.
+    """
 
     def __init__(
         self, system: System, folder: Path, configured_role: BrokerRole, configured_id: int
@@ -52,6 +64,7 @@ class RoleFile:
         self._files = system.files
         self._file = ConfigFile(system, folder, ROLE_JSON)
         self._configured = (configured_role.value, configured_id)
+        self.known_epoch = 0
 
     def load(self) -> SavedRole | None:
         """Return the role that was saved; None if none was, or the settings have changed since."""
@@ -68,11 +81,13 @@ class RoleFile:
             )
             self.save(None)
             return None
+        self.known_epoch = saved.known_epoch
         return saved
 
     def save(self, saved: SavedRole | None) -> None:
         """Save a role durably, or remove the file."""
         if saved is not None:
+            self.known_epoch = saved.known_epoch
             self._file.save(saved.to_json())
             self._file.save(saved.to_json())  # the backup must not have the role before
             return
@@ -80,6 +95,8 @@ class RoleFile:
             if path.exists():
                 self._files.remove(path)
 
-    def changed(self, role: BrokerRole, broker_id: int, master_address: str = "") -> SavedRole:
+    def changed(
+        self, role: BrokerRole, broker_id: int, master_address: str, epoch: int
+    ) -> SavedRole:
         """Return a role to save, with what ``broker.conf`` says now."""
-        return SavedRole(role.value, broker_id, master_address, *self._configured)
+        return SavedRole(role.value, broker_id, master_address, *self._configured, epoch)

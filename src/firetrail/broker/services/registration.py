@@ -64,6 +64,7 @@ class RegistrationService:
         on_master: Called with another master than before.
         on_answer: Called for every answer of a name server with the highest state version that it
             has seen from a master of the name; 0 if it does not tell.
+        newest_epoch: The highest of these state versions.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class RegistrationService:
         self.master: RegisteredMaster | None = None
         self.on_master: Callable[[RegisteredMaster], None] = lambda master: None
         self.on_answer: Callable[[int], None] = lambda version: None
+        self.newest_epoch = 0
 
     async def start(self) -> None:
         """Register with all name servers; retry later with those that cannot be reached."""
@@ -258,7 +260,11 @@ class RegistrationService:
                 complete=self._changes is None,
             )
             self._look_here()
-            self.on_answer(self._name_server.routes.state_version(self._live.current.name))
+            self._answered(self._name_server.routes.state_version(self._live.current.name))
+
+    def _answered(self, state_version: int) -> None:
+        self.newest_epoch = max(self.newest_epoch, state_version)
+        self.on_answer(state_version)
 
     def _offered(self, topics: Iterable[TopicConfig] | None) -> TopicConfigTable:
         """Return topics with the number of the epoch in their version."""
@@ -369,7 +375,7 @@ class RegistrationService:
                     if found.master_addr
                     else None,
                 )
-                self.on_answer(found.state_version or 0)
+                self._answered(found.state_version or 0)
         except (OSError, TimeoutError, FiretrailError) as error:
             self._absent.add(address)
             self._note_master(address, None)

@@ -1,0 +1,113 @@
+"""``firetrail replica promote``: make a replica the master."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+
+from firetrail.cli import common
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import human_size, say
+from firetrail.cli.role_requests import NOT_FIRETRAIL, ask_status, broker_client
+from firetrail.errors import FiretrailError, NotReachedError, RequestError
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.remoting.replica_headers import PromoteHeader
+from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
+
+DESCRIPTION = """\
+Make the replica at ADDRESS the master, without a restart.
+
+The present master hands over: it refuses messages until the replica has its whole log, tables
+included, and becomes a slave of the replica. Producers retry meanwhile, usually for less than a
+second. Nothing is lost, and if a step fails, the present master continues.
+
+With --force the master is not asked. Use this if it is lost: messages that the replica has not
+received are then lost. If the former master comes back, it refuses messages, and must be rewound
+('firetrail replica rewind') before it can follow. --force also makes a master of a former one.
+
+The role lasts over restarts until brokerRole or brokerId in broker.conf is changed.
+Exit code 0: the replica is the master; 2: nothing has changed."""
+EXAMPLES = """\
+  firetrail replica promote 10.0.0.3:10911
+  firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
+PATIENCE_S = 180.0
+"""How long the command waits for the end of the change; the broker gives up earlier."""
+POLL_S = 0.1
+_ROLES = [BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value]
+
+
+def add(actions: Subparsers) -> None:
+    """Add the parser."""
+    parser = common.add_plain_parser(
+        actions, "promote", "make a replica the master", DESCRIPTION, EXAMPLES
+    )
+    parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the replica's broker")
+    parser.add_argument("--force", action="store_true", help="do not ask the present master")
+    parser.add_argument(
+        "--role",
+        choices=_ROLES,
+        help="brokerRole of the new master (default: that of the present one; with --force "
+        f"{_ROLES[0]})",
+    )
+    common.add_json(parser, "print the status of the new master as a JSON object")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> ExitCode:
+    """Promote the replica, and print its new status."""
+    before, after = asyncio.run(_promote(args))
+    if args.json:
+        print(json.dumps(after.to_json()))
+        return ExitCode.OK
+    print(
+        f"{after.address} is the master of {after.broker_name} since offset {after.max_offset} of "
+        f"its log, with epoch {after.epoch}"
+    )
+    follower = before.follower
+    if args.force and follower is not None and follower.lag > 0:
+        print(
+            f"its master had {human_size(follower.lag)} more, up to {follower.master_max_offset}, "
+            "when it last answered"
+        )
+    return ExitCode.OK
+
+
+async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStatus]:
+    """Return the status before and after."""
+    async with broker_client() as client:
+        before = await ask_status(client, args.address)
+        header = PromoteHeader(args.force, args.role)
+        try:
+            await ask_status(client, args.address, RequestCode.PROMOTE_REPLICA, header)
+        except RequestError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise FiretrailError(f"{args.address}: {NOT_FIRETRAIL}") from None
+            raise
+        return before, await _wait(client, args)
+
+
+async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStatus:
+    deadline = SYSTEM.clock.monotonic() + PATIENCE_S
+    shown = ""
+    while SYSTEM.clock.monotonic() < deadline:
+        try:
+            status = await ask_status(client, args.address)
+        except OSError as error:
+            raise NotReachedError(
+                f"{error}; 'firetrail replica status {args.address}' tells the outcome"
+            ) from None
+        if not status.step and status.step_error:
+            raise FiretrailError(f"{args.address} was not promoted: {status.step_error}")
+        if not status.step:
+            return status
+        if status.step != shown and not args.json:
+            shown = status.step
+            say(f"{args.address}: {shown}")
+        await asyncio.sleep(POLL_S)
+    raise FiretrailError(
+        f"{args.address} is still {shown}; 'firetrail replica status {args.address}' tells more"
+    )
