@@ -115,6 +115,18 @@ class TestHostilePeers:
             master.close()
         assert "nothing for 0.2 seconds" in caplog.text
 
+    def test_a_report_that_comes_with_the_end_of_its_connection_does_not_count(
+        self, master: Master
+    ) -> None:
+        """The sender may close a connection while the reader notes a report."""
+        with peer_of(master) as peer:
+            peer.sendall(encode_report(0))
+            assert peer.recv(HEADER.size)
+            (connection,) = master.service.connections
+            connection.close()
+            connection._note()
+            assert master.acks.in_sync(0) == 0
+
     def test_nobody_is_served_who_is_refused(
         self, master: Master, caplog: pytest.LogCaptureFixture
     ) -> None:

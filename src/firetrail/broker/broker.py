@@ -180,7 +180,7 @@ class Broker:
             host = asked._replace(port=port)
             self.address = str(host)
             self._open_ha_port(asked)
-            resources.callback(self._ha_port.close)
+            resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
             self._restore_role()
             self._term = Term(

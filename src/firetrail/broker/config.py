@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from ipaddress import ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Self
 
 from firetrail.broker.unsupported import Unsupported, refused_settings
@@ -52,12 +52,16 @@ class Networks(Text):
 
     def check(self, value: str) -> str:
         Text.check(self, value)
-        for network in filter(None, value.split(";")):
-            try:
-                ip_network(network, strict=False)
-            except ValueError:
-                raise self.refusal() from None
+        try:
+            networks_in(value)
+        except ValueError:
+            raise self.refusal() from None
         return value
+
+
+def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
+    """Return the networks in such a setting; raise ValueError if one of them is invalid."""
+    return [ip_network(each, strict=False) for each in text.split(";") if each]
 
 
 ADDRESSES = Addresses(r"[^\s]*", "host:port, several separated by ';', or nothing")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 
-from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config import BrokerConfig, networks_in
+from firetrail.errors import ConfigError
 from firetrail.remoting.client import split_address
 from firetrail.settings.table import Live
 from firetrail.system import Clock
@@ -88,16 +89,10 @@ class HAPeers:
     async def _find(self) -> frozenset[str]:
         found: set[str] = set()
         for address in await self._members():
-            host, port = split_address(address)
             try:
-                infos = await self._loop.getaddrinfo(host, port)
-            except OSError as error:
+                infos = await self._loop.getaddrinfo(*split_address(address))
+            except (OSError, ConfigError) as error:
                 _log.warning("the address of broker %s cannot be found: %s", address, error)
                 continue
             found |= {str(info[4][0]) for info in infos}
         return frozenset(found)
-
-
-def networks_in(text: str) -> list[IPv4Network | IPv6Network]:
-    """Return the networks in ``ha_allowed_peers``."""
-    return [ip_network(each, strict=False) for each in text.split(";") if each]
