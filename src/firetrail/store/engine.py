@@ -168,6 +168,7 @@ class Engine:
             tags=self.config.index_tags,
             light=self.config.light_queues or self.queues.may_lack_light_queues,
         )
+        deriver.copying = self.config.role is BrokerRole.SLAVE
         deriver.leaves_out = leaves_out
         chosen = RecoveredRuns(self._catalog, lost.queues, clean=clean)
         deriver.wants = chosen.wants if chosen.may_leave_out else None

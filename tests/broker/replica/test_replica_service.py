@@ -17,13 +17,16 @@ from tests.replication.logs import log_content
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.cli.main import main
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfigTable
 from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode
 from firetrail.replication.follower import FollowerState
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
+from firetrail.store.store import Store
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20, "slave_read": True}
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)
@@ -212,3 +215,24 @@ async def test_the_configured_ha_address_is_used(tmp_path: Path) -> None:
         async with slave_in(tmp_path, **wrong) as slave:
             follower = following(slave).follower
             await until(lambda: "127.0.0.1:1" in follower.status.error)
+
+
+async def test_a_topic_that_the_master_has_created_again_begins_again(tmp_path: Path) -> None:
+    """RocketMQ's slave skips the messages whose numbers its old queue has."""
+    async with talking() as talk:
+        for body in (b"old 0", b"old 1", b"old 2"):
+            await talk.send("T1", body)
+        async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+            await caught_up(slave, talk.broker)
+            reader = Talk(slave, talk.client)
+            assert len(await reader.pull_until("T1", 3)) == 3
+            await talk.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T1")
+            await talk.send("T1", b"new 0")
+            await talk.send("T1", b"new 1")
+            await caught_up(slave, talk.broker)
+            assert [r.body for r in slave.store.read("T1")] == [b"new 0", b"new 1"]
+            assert [r.body for r in await reader.pull_until("T1", 2)] == [b"new 0", b"new 1"]
+            await asyncio.to_thread(slave.store.settle)
+    with Store.open(tmp_path) as store:
+        assert [r.body for r in store.read("T1")] == [b"new 0", b"new 1"]
+    assert main(["fsck", str(tmp_path)]) == 0

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
-from firetrail.errors import DiskFullError, SegmentSizeError, StoreDamagedError
+from firetrail.errors import (
+    DiskFullError,
+    SegmentSizeError,
+    StoreClosedError,
+    StoreDamagedError,
+)
 from firetrail.format.names import segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -390,3 +395,33 @@ class TestTheEndOfAFile:
         ]
         assert queue.unit(1000) is None and queue.unit(-1) is None
         assert machine.files.count("read_at") == 5
+
+
+class TestNewLife:
+    """A replica begins a queue again while other threads read and flush it."""
+
+    def test_the_new_units_take_the_place_of_the_old(self, queue: ConsumeQueue) -> None:
+        queue.append(0, units(0, 15))
+        queue.begin_new_life()
+        assert (queue.max_offset, queue.unit(0)) == (0, None)
+        queue.append(0, units(50, 2))
+        assert [queue.unit(0), queue.unit(1), queue.unit(2)] == [unit(50), unit(51), None]
+
+    def test_cached_units_are_forgotten(self, queues: Queues) -> None:
+        queues.load().append(0, units(0, 3))
+        queue = queues.load()
+        queue.window = 0, bytes(units(0, 3))
+        queue.begin_new_life()
+        assert queue.unit(0) is None
+
+    def test_a_flush_that_meets_it_goes_on(self, queue: ConsumeQueue) -> None:
+        queue.append(0, units(0, 3))
+        (old,) = queue.files.segments
+        queue.begin_new_life()
+        queue._flush(old)
+
+    def test_a_flush_of_a_closed_queue_fails(self, queue: ConsumeQueue) -> None:
+        queue.append(0, units(0, 3))
+        queue.close()
+        with pytest.raises(StoreClosedError):
+            queue.flush()

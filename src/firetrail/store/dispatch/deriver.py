@@ -125,6 +125,7 @@ class Step:
         index: Index | None,
         *,
         rebuilding: bool = False,
+        copying: bool = False,
         leaves_out: LeavesOut | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
@@ -134,15 +135,17 @@ class Step:
         True before all is done.
 
         If queues are ``rebuilding``, the range may begin before what they have and may contain
-        several lives of a queue: see :func:`_enters`. A queue that lacks the messages before those
-        of a run stays as it is if ``leaves_out`` returns True.
+        several lives of a queue: see :func:`_enters`. A replica that is ``copying`` a log meets a
+        new life when its master has created a topic again. A queue that lacks the messages before
+        those of a run stays as it is if ``leaves_out`` returns True.
         """
         while self._run < len(self.runs):
             if is_over is not None and is_over():
                 raise OutOfTime
             run = self.runs[self._run]
             queue = queues.open(run.topic, run.queue_id)
-            if rebuilding and not _enters(queue, run):
+            may_be_known = rebuilding or (copying and run.offset == 0)
+            if may_be_known and not _enters(queue, run):
                 self._run += 1
                 continue
             light = is_light(run.topic)
@@ -320,6 +323,8 @@ class Deriver(Derivation):
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None
+        self.copying = False
+        """Whether the log is a copy of a master's, which may create topics again."""
         self.leaves_out: LeavesOut | None = None
         """Called for messages whose queue lacks those before them; see :meth:`Step.apply`."""
         self.lives = Lives()
@@ -342,7 +347,7 @@ class Deriver(Derivation):
         if step is None or step.first != segment.base + at:
             step = self.derive(segment, at, limit, check)
         self._unfinished = step
-        step.apply(self._queues, self._index, is_over=is_over)
+        step.apply(self._queues, self._index, copying=self.copying, is_over=is_over)
         self._unfinished = None
         return step
 

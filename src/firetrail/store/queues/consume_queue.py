@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from firetrail.errors import QueueGapError, SegmentSizeError
+from firetrail.errors import QueueGapError, SegmentSizeError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
@@ -257,10 +257,18 @@ class ConsumeQueue:
         for segment in self.files.segments:
             if segment.flushed < segment.committed:
                 if segment.is_due(least_pages):
-                    segment.flush()
+                    self._flush(segment)
                 else:
                     clean = False
         return clean
+
+    def _flush(self, segment: Segment) -> None:
+        try:
+            segment.flush()
+        except StoreClosedError:
+            if segment in self.files.segments:
+                raise
+            # Otherwise a new life of the queue has begun meanwhile, without this file.
 
     def load(self, *, torn: bool = True) -> None:
         """Find the files and the end of the last one, the first unit that was never written.
@@ -334,6 +342,7 @@ class ConsumeQueue:
         """Remove every unit, because the numbers begin with 0 again later in the log."""
         while self.files.segments:
             self.files.retire_first(0)
+        self.window = 0, b""
         self.forget_positions()
 
     def forget_positions(self) -> None:
