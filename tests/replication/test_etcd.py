@@ -251,7 +251,9 @@ def test_an_endpoint_must_be_an_address(endpoint: str) -> None:
 
 
 def test_certificates_must_be_readable(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"etcdCaFile.*it cannot be loaded"):
+    with pytest.raises(ConfigError, match=r"etcd_ca_file.*it cannot be loaded"):
         Group("https://h:1").member(ca_file=str(tmp_path / "none"))
-    with pytest.raises(ConfigError, match=r"etcdCertFile.*it must hold a certificate and its key"):
+    with pytest.raises(
+        ConfigError, match=r"etcd_cert_file.*it must hold a certificate and its key"
+    ):
         Group("https://h:1").member(cert_file=str(tmp_path / "none"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
+from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
@@ -32,6 +33,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -39,6 +41,9 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
+from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
+from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.replication.rewind import rewind
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -114,6 +119,8 @@ class Broker:
         self.roles = RoleFile(
             self._system, self._folder, self._store_config.role, self.config.broker_id
         )
+        self._keeper: LeaseKeeper | None = None
+        self._failover: Failover | None = None
         self._resources = AsyncExitStack()
         self._changing = asyncio.Lock()  # held during a change of role
         self._is_stopping = False
@@ -182,16 +189,14 @@ class Broker:
             self._open_ha_port(asked)
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
-            self._restore_role()
-            self._term = Term(
-                TermPlan(
-                    self._environment(),
-                    self._store_config.replace(store_host=host),
-                    self._conf,
-                    self._ignored,
-                ),
-                self._drain,
-            )
+            if self.config.etcd_servers:
+                keeper = self._join_group()
+                resources.push_async_callback(asyncio.to_thread, keeper.stop)
+            else:
+                self._restore_role()
+            store = self._store_config.replace(store_host=host)
+            plan = TermPlan(self._environment(), store, self._conf, self._ignored)
+            self._term = Term(plan, self._drain)
             if self._name_server is not None:
                 resources.push_async_callback(self._name_server.stop)
             self._term.open()
@@ -207,6 +212,21 @@ class Broker:
             self.listens = self._server.listens
             await self._term.start()
             self._resources = resources.pop_all()
+            if self._failover is not None:
+                self._failover.start()
+
+    def _join_group(self) -> LeaseKeeper:
+        """Begin to watch the group, as a slave."""
+        self._live.current = self.config.replace(broker_id=self.config.ha_member)
+        role = self._store_config.role
+        is_founder = role is not BrokerRole.SLAVE
+        keeper = lease_keeper(self.config, self.address, self._system, may_found=is_founder)
+        self._store_config = self._store_config.replace(role=BrokerRole.SLAVE)
+        master_role = role if is_founder else BrokerRole.SYNC_MASTER
+        self._failover = Failover(keeper, self, master_role, self.config)
+        self._keeper = keeper
+        keeper.start()
+        return keeper
 
     def _restore_role(self) -> None:
         """Continue in the role that the broker was given before it was stopped."""
@@ -238,6 +258,7 @@ class Broker:
             self._name_server,
             self._ha_port,
             self.epochs,
+            self._keeper,
         )
 
     def _open_ha_port(self, asked: Host) -> None:
@@ -272,6 +293,8 @@ class Broker:
             OSError: A file cannot be saved.
             StoreError: The store cannot be closed cleanly.
         """
+        if self._failover is not None:
+            await self._failover.stop()
         async with self._changing:
             self._is_stopping = True
             await self._resources.aclose()
@@ -319,6 +342,37 @@ class Broker:
                 await self._begin_term(before)
                 raise
 
+    async def rewind(self, master: MasterAddress) -> None:
+        """Remove messages that a master does not have, so that this slave can follow it.
+
+        The store is closed meanwhile. A copy of the removed messages is kept in its folder.
+
+        Args:
+            master: The master.
+
+        Raises:
+            FiretrailError: The master cannot be asked, the logs have nothing in common, or the
+                store cannot be cut. The slave continues with its log as it was.
+            OSError: A file cannot be written.
+        """
+        async with self._changing:
+            plan = replace(self._term.plan, store=self.store.config, promoted=False, epoch=0)
+            await self._end_term()
+            client = RemotingClient()
+            try:
+                done = await rewind(self._system, self._folder, Master(client, master))
+                _log.warning(
+                    "the log was cut from %d to %d, the last record in common with master %s; the"
+                    " removed messages are kept in %s",
+                    done.plan.own_end,
+                    done.plan.cut.end,
+                    master.broker,
+                    done.kept,
+                )
+            finally:
+                await client.close()
+                await self._begin_term(plan)
+
     async def _begin_term(self, plan: TermPlan) -> None:
         term = Term(plan, self._drain)
         term.open(self.clients)
@@ -358,6 +412,16 @@ class Broker:
     def store(self) -> BrokerStore:
         """The open store, after the start. A change of role replaces it."""
         return self._term.store
+
+    @property
+    def role(self) -> BrokerRole:
+        """The current role, after the start."""
+        return self._term.plan.store.role
+
+    @property
+    def group(self) -> GroupStatus | None:
+        """The state of the group of brokers, after the start; None if the role is fixed."""
+        return self._keeper.status if self._keeper is not None else None
 
     @property
     def topics(self) -> TopicTable:

@@ -19,7 +19,7 @@ from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import split_address
-from firetrail.replication.frames import BODY_MAX
+from firetrail.replication.frames import BODY_MAX, MEMBER_MAX
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
@@ -68,6 +68,8 @@ ADDRESSES = Addresses(r"[^\s]*", "host:port, several separated by ';', or nothin
 ADDRESS = Addresses(r"[^\s;]*", "host:port, or nothing")
 HOST = Text(r"[^\s]+", "a host name or address")
 HOST_OR_NONE = Text(r"[^\s]*", "a host name or address, or nothing")
+ENDPOINTS = Text(r"[^\s]*", "host:port or https://host:port, several separated by ';', or nothing")
+WORD = Text(r"[^\s]*", "text without spaces, or nothing")
 
 IDENTITY = Group(
     "Broker: identity", "Clients and name servers identify the broker by these settings."
@@ -87,6 +89,12 @@ REPLICATION = Group(
     "Broker: replication",
     "A master sends its commit log to replicas, which connect to its HA port. A slave follows its"
     " master and may serve consumers.",
+)
+FAILOVER = Group(
+    "Broker: automatic failover",
+    "With `etcd_endpoints`, the members of a group elect their master. Every member starts as a"
+    " slave. `brokerRole` is the role that it has as master; one that is configured as `SLAVE`"
+    " becomes a `SYNC_MASTER`, and cannot be the first master of the group.",
 )
 
 
@@ -305,9 +313,54 @@ class BrokerConfig:
         " and the brokers that name servers list under the name of this one.",
     )
 
+    etcd_endpoints: str = FAILOVER(
+        "",
+        "",
+        ENDPOINTS,
+        "Servers of etcd, which decides which member of the group is the master. Members have the"
+        " same cluster and broker name. Empty for a broker whose role is fixed.",
+    )
+    ha_member: int = FAILOVER(
+        0,
+        "",
+        Whole(0, MEMBER_MAX),
+        "Number of this member of the group, from 1 on, different for every member. It is the"
+        " broker id while the member is a slave.",
+    )
+    ha_lease_s: int = FAILOVER(
+        10,
+        "",
+        Whole(2, 3600, unit="s"),
+        "How long the lease of a master lasts that cannot renew it. A fifth earlier it stops"
+        " acknowledging messages.",
+    )
+    ha_lag_ms: int = FAILOVER(
+        15_000,
+        "haMaxTimeSlaveNotCatchup",
+        MS,
+        "A member that has not caught up for this long leaves the in-sync set: it is not waited for"
+        " and cannot become the master.",
+    )
+    etcd_prefix: str = FAILOVER(
+        "/firetrail", "", Text(r"/[^\s]*[^\s/]", "a path such as /firetrail"), "Beginning of keys."
+    )
+    etcd_user: str = FAILOVER("", "", WORD, "User of etcd; empty if it requires none.")
+    etcd_password_file: str = FAILOVER("", "", WORD, "File with the password of that user.")
+    etcd_ca_file: str = FAILOVER(
+        "", "", WORD, "Certificates to trust for `https` endpoints; by default the system's."
+    )
+    etcd_cert_file: str = FAILOVER(
+        "", "", WORD, "Certificate of this broker with its key, if etcd requires one."
+    )
+
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
             object.__setattr__(self, setting.name, setting.checked(getattr(self, setting.name)))
+
+    @property
+    def etcd_servers(self) -> list[str]:
+        """The addresses in ``etcd_endpoints``; none if the role of the broker is fixed."""
+        return [address for address in self.etcd_endpoints.split(";") if address]
 
     @property
     def name_servers(self) -> list[str]:
@@ -392,6 +445,12 @@ def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
     Clients send messages to id 0 only.
     """
     is_slave = store.role is BrokerRole.SLAVE
+    if broker.etcd_servers and broker.ha_member == 0:
+        raise ConfigError(
+            "ha_member",
+            broker.ha_member,
+            "with etcd_endpoints, give each member of the group its own number, 1 or larger",
+        )
     if is_slave and broker.broker_id == MASTER_ID:
         raise ConfigError(
             "brokerId",

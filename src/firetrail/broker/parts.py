@@ -52,6 +52,7 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
+from firetrail.replication.lease_keeper import LeaseKeeper
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
@@ -73,6 +74,8 @@ class Environment:
     """The port for replicas, bound in every role."""
     epochs: EpochFile
     """Which master wrote which part of the log."""
+    keeper: LeaseKeeper | None = None
+    """Keeps the lease of the broker's group; None if the role of the broker is fixed."""
 
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""

@@ -352,6 +352,11 @@ class Promotion:
             raise
 
     def _check_idle(self) -> None:
+        if self._broker.config.etcd_servers:
+            raise _refused(
+                f"the role of {self._broker.address} follows the lease of its group; to change the "
+                "master, stop it, and start it again when another one has taken over"
+            )
         if self._task is not None and not self._task.done():
             raise _refused(f"the role of {self._broker.address} is being changed: {self.step}")
 

@@ -138,6 +138,9 @@ class Term:
             raise
         stack = self._resources
         stack.callback(self.store.close, STOP_S)
+        if env.keeper is not None:
+            env.keeper.attach(self.store)
+            stack.callback(env.keeper.detach)
         stack.callback(parts.state.traffic.stop)
         # They stop and save in reverse order: services first, then the tables they change.
         for part in (

@@ -140,7 +140,7 @@ class EtcdCoordinator:
         except (ValueError, KeyError, TypeError) as error:
             raise ElectionError(
                 f"etcd has an entry under {self._prefix} that no member of the group wrote: "
-                f"{error!r}; delete it, or choose another haGroup"
+                f"{error!r}; delete it, or choose another etcd_prefix"
             ) from error
 
 

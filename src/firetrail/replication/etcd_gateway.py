@@ -217,13 +217,15 @@ def _tls(access: EtcdAccess) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=access.ca_file or None)
     except OSError as error:
-        raise ConfigError("etcdCaFile", access.ca_file, f"it cannot be loaded: {error}") from error
+        raise ConfigError(
+            "etcd_ca_file", access.ca_file, f"it cannot be loaded: {error}"
+        ) from error
     if access.cert_file:
         try:
             context.load_cert_chain(access.cert_file)
         except OSError as error:
             detail = f"it cannot be loaded: {error}; it must hold a certificate and its key"
-            raise ConfigError("etcdCertFile", access.cert_file, detail) from error
+            raise ConfigError("etcd_cert_file", access.cert_file, detail) from error
     return context
 
 
@@ -235,6 +237,6 @@ def _server(endpoint: str, tls: ssl.SSLContext) -> _Server:
         port = None
     if parts.scheme not in ("http", "https") or not parts.hostname or port is None:
         raise ConfigError(
-            "etcdEndpoints", endpoint, "expected HOST:PORT, http://HOST:PORT or https://HOST:PORT"
+            "etcd_endpoints", endpoint, "expected HOST:PORT, http://HOST:PORT or https://HOST:PORT"
         )
     return _Server(endpoint, parts.hostname, port, tls if parts.scheme == "https" else None)

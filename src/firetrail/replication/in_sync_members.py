@@ -32,6 +32,7 @@ class InSyncMembers:
 
     Attributes:
         committed: The set in the engine.
+        epoch: The epoch of the holder.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class InSyncMembers:
             now: The time.
         """
         self._member = member
-        self._epoch = epoch
+        self.epoch = epoch
         self._lag_s = lag_s
         self._change: SetChange | None = None
         self._joining: dict[int, int | None] = {}  # the offset to reach, None if not yet determined
@@ -92,7 +93,7 @@ class InSyncMembers:
             members = self._joined(now, end, acks) or self._remaining(now, acks, least)
             if members is not None:
                 offset = self._common_offset(members, end, acks)
-                self._change = SetChange(self._epoch, self.committed.revision, members, offset)
+                self._change = SetChange(self.epoch, self.committed.revision, members, offset)
         return self._change
 
     def _note_progress(self, now: float, end: int, acks: Mapping[int, int]) -> None:

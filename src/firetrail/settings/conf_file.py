@@ -20,7 +20,7 @@ UNUSED: Mapping[str, str] = {
         storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
-        haMaxTimeSlaveNotCatchup haTransferCheck*
+        haTransferCheck*
         allAckInSyncStateSet totalReplicas replicasPerDiskPartition
         syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
         maxChecksumRange maxSlaveResendLength duplicationEnable

@@ -45,16 +45,20 @@ class ReplicaService:
                 config.ha_heartbeat_ms / 1000,
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
+                member=config.ha_member if config.etcd_servers else 0,
             ),
         )
         self.tables = SlaveSynchronize(self._client, parts, env.system.clock, env.epochs)
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found
+        self._elected: MasterAddress | None = None
 
     @property
     def master(self) -> MasterAddress | None:
         """The master to follow; None if it is not known yet."""
         config, found = self._live.current, self._registration.master
+        if config.etcd_servers:
+            return self._elected
         if config.master_address:
             return MasterAddress(config.master_address, config.ha_master_address)
         if found is None:
@@ -89,7 +93,13 @@ class ReplicaService:
         await self.follower.stop()
         await self._client.close()
 
-    def _found(self, _: RegisteredMaster) -> None:
+    def follow_elected(self, master: MasterAddress | None) -> None:
+        """Follow the master that the group has elected; None if it has none now."""
+        if master != self._elected:
+            self._elected = master
+            self._found()
+
+    def _found(self, _: RegisteredMaster | None = None) -> None:
         """Leave the master before at once, and copy the tables of the new one soon."""
         self.follower.follow(self.master)
         self._is_due.set()

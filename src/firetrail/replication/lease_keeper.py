@@ -1,0 +1,296 @@
+"""The threads that keep a member of a group in touch with the consensus engine.
+
+One thread campaigns, renews the lease and changes the in-sync set; another one watches the group.
+They are threads because opening a store blocks the event loop, and a lease must be renewed all the
+same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from firetrail.errors import ElectionError, NotReachedError
+from firetrail.replication.election import (
+    UNKNOWN,
+    Candidate,
+    Coordinator,
+    Election,
+    GroupView,
+    Holder,
+    LeaseTiming,
+    SetChange,
+)
+from firetrail.replication.in_sync_members import InSyncMembers
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
+from firetrail.store.lifecycle.fence import LeaseFence
+from firetrail.system import Clock
+
+STEP_S = 0.1
+"""Pause between two looks at what there is to do."""
+RETRY_S = 0.5
+"""Pause after a request that failed, and between two watches."""
+WATCHES_PER_TTL = 2
+"""How often the group is read within the time of a lease if nothing changes."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group.
+
+    Attributes:
+        number: Its number.
+        address: ``ip:port`` of its broker.
+        ha_address: ``ip:port`` of its HA port.
+        may_found: Whether it may create the group.
+        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
+    """
+
+    number: int
+    address: str
+    ha_address: str
+    may_found: bool
+    lag_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The group as a member sees it at one moment.
+
+    Attributes:
+        holder: The holder of the lease; None if there is none.
+        in_sync: The members of the in-sync set.
+        epoch: The epoch of the own lease; 0 if the member does not hold it.
+        fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
+        obstacle: Why the member does not campaign; empty if it may.
+        error: Why the engine does not answer; empty if it does.
+    """
+
+    holder: Holder | None
+    in_sync: frozenset[int]
+    epoch: int
+    fenced_s: float
+    obstacle: str
+    error: str
+
+
+class LeaseKeeper:
+    """Campaigns for a member, and keeps its lease.
+
+    Attributes:
+        fence: Allows the member's store to acknowledge messages while the lease lasts.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, member: GroupMember, timing: LeaseTiming, clock: Clock
+    ) -> None:
+        """Prepare; :meth:`start` begins.
+
+        Args:
+            coordinator: The consensus engine.
+            member: This member.
+            timing: The times of the lease.
+            clock: The time.
+        """
+        self._coordinator = coordinator
+        self._member = member
+        self._timing = timing
+        self._clock = clock
+        self._election = Election(member.number, timing, may_found=member.may_found)
+        self._members: InSyncMembers | None = None
+        self._store: BrokerStore | None = None
+        self._retry_at = -math.inf  # no campaign before
+        self._error = ""
+        self._told: tuple[object, ...] = ()
+        self._guard = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, name="firetrail-lease", daemon=True),
+            threading.Thread(target=self._watch, name="firetrail-watch", daemon=True),
+        ]
+        self.fence = LeaseFence(clock)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called in a thread when another member holds the lease, or this one does or ceases to."""
+
+    # -- for the owner ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to watch the group; a member with a store also campaigns."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the lease, if the member holds it, and all threads. Call it without a store."""
+        self._stopping.set()
+        self._coordinator.close()
+        for thread in self._threads:
+            thread.join()
+        if self._election.epoch:
+            self.resign()
+
+    def attach(self, store: BrokerStore) -> None:
+        """Campaign for this store from now on; if it is a master's, fence it.
+
+        The store must not have acknowledged anything yet.
+        """
+        with self._guard:
+            self._store = store
+            if store.config.role is not BrokerRole.SLAVE:
+                store.set_fence(self.fence)
+            self._apply()
+
+    def detach(self) -> None:
+        """Use the store no more: it is being closed. The lease is kept."""
+        with self._guard:
+            self._store = None
+            self._apply()
+
+    def resign(self, pause_s: float = 0.0) -> None:
+        """Give the lease back, so that another member can win, and do not campaign for a while."""
+        with self._guard:
+            self._retry_at = self._clock.since_boot() + pause_s
+            self._election.expired()
+            self._apply()
+        with suppress(NotReachedError, ElectionError):  # it expires by itself
+            self._coordinator.resign()
+
+    @property
+    def status(self) -> GroupStatus:
+        """The status now."""
+        with self._guard:
+            election = self._election
+            view, now = election.view, self._clock.since_boot()
+            store = self._store
+            return GroupStatus(
+                view.holder,
+                view.in_sync.members if view.in_sync is not None else frozenset(),
+                election.epoch,
+                max(now - election.until, 0.0) if election.epoch else 0.0,
+                election.obstacle(store.commit_log.max_offset) if store is not None else "",
+                self._error,
+            )
+
+    # -- threads ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._stopping.wait(STEP_S if self._guarded(self._step) else RETRY_S)
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            if self._guarded(self._watch_once):
+                self._note_error("")
+            self._stopping.wait(RETRY_S if self._error else STEP_S)
+
+    def _watch_once(self) -> None:
+        view = self._election.view
+        timeout_s = 0.0 if view is UNKNOWN else self._timing.ttl_s / WATCHES_PER_TTL
+        self._saw(self._coordinator.watch(view.revision, timeout_s))
+
+    def _guarded(self, work: Callable[[], None]) -> bool:
+        """Run something; return whether the engine did what it was asked for."""
+        try:
+            work()
+        except (NotReachedError, ElectionError) as error:
+            self._note_error(str(error))
+            return False
+        except Exception as error:
+            _log.exception("the lease of the group cannot be kept; will retry")
+            self._note_error(str(error) or type(error).__name__)
+            return False
+        return True
+
+    def _note_error(self, error: str) -> None:
+        if error and not self._error and not self._stopping.is_set():
+            _log.warning("the consensus engine cannot be used: %s; will retry", error)
+        elif self._error and not error:
+            _log.info("the consensus engine answers again")
+        self._error = error
+
+    def _step(self) -> None:
+        """Send the request that is due, if there is one."""
+        work: Callable[[], None] | None = None
+        with self._guard:
+            now, election = self._clock.since_boot(), self._election
+            if election.is_renewal_due(now):
+                work = self._renew
+            elif (change := self._next_change(now)) is not None:
+                wanted = change
+                work = lambda: self._saw(self._coordinator.change_in_sync(wanted))  # noqa: E731
+            elif self._may_campaign(now):
+                work = self._campaign
+        if work is not None:
+            work()
+
+    def _renew(self) -> None:
+        sent_at = self._clock.since_boot()
+        is_alive = self._coordinator.renew()
+        with self._guard:
+            if is_alive:
+                self._election.renewed(sent_at)
+            else:
+                _log.warning("the lease of the group has expired")
+                self._election.expired()
+            self._apply()
+
+    def _next_change(self, now: float) -> SetChange | None:
+        members, store = self._members, self._store
+        if members is None or store is None:
+            return None
+        acks = store.replica_acks
+        change = members.step(now, store.commit_log.max_offset, acks.by_member(), acks.needed)
+        acks.require(members.required)
+        return change
+
+    def _may_campaign(self, now: float) -> bool:
+        store, election = self._store, self._election
+        if store is None or election.epoch or now < self._retry_at:
+            return False
+        return not election.obstacle(store.commit_log.max_offset)
+
+    def _campaign(self) -> None:
+        member, token = self._member, secrets.token_hex(8)
+        with self._guard:
+            expected = self._election.campaign(token, self._clock.since_boot())
+        candidate = Candidate(member.number, member.address, member.ha_address, token)
+        self._saw(self._coordinator.campaign(candidate, expected))
+
+    def _saw(self, view: GroupView) -> None:
+        with self._guard:
+            self._election.saw(view)
+            self._apply()
+
+    def _apply(self) -> None:
+        """Act on what is known: whom the store waits for, and how long it may acknowledge."""
+        election, store = self._election, self._store
+        in_sync = election.view.in_sync
+        leads = election.epoch and store is not None and store.config.role is not BrokerRole.SLAVE
+        if not leads or in_sync is None:
+            self.fence.until = -math.inf
+            self._members = None
+        else:
+            assert store is not None
+            if self._members is None or self._members.epoch != election.epoch:
+                self.fence.until = -math.inf
+                self._members = InSyncMembers(
+                    self._member.number,
+                    election.epoch,
+                    in_sync,
+                    self._member.lag_s,
+                    self._clock.since_boot(),
+                )
+            self._members.saw(in_sync)
+            store.replica_acks.require(self._members.required)
+            self.fence.until = election.until
+        told = election.epoch, election.view.holder
+        if told != self._told:
+            self._told = told
+            self.on_change()
