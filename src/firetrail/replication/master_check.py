@@ -26,7 +26,7 @@ from firetrail.errors import (
     StuckError,
 )
 from firetrail.format.java_properties import parse_properties
-from firetrail.format.layout import BLANK, MAGIC_BLANK
+from firetrail.format.layout import MAGIC_BLANK
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
@@ -272,7 +272,7 @@ async def _is_blank(master: Master, offset: int) -> bool:
     Java returns the BLANK record; Firetrail says that there is no message.
     """
     content = await master.record(offset)
-    return content is None or BLANK.struct.unpack(content[: BLANK.size])[1] == MAGIC_BLANK
+    return content is None or content[4:8] == MAGIC_BLANK.to_bytes(4, "big")
 
 
 def _diverged(detail: str, master: Master) -> DivergedError:
