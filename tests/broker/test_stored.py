@@ -1,4 +1,4 @@
-"""Damaged internal records are logged and skipped, and do not block others."""
+"""Outcomes of puts. Damaged internal records are skipped, and do not block others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,19 @@ from tests.broker.brokers import SMALL, talking
 from tests.crash.files_check import readable
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.stored import INT_DIGITS, LONG_DIGITS, parsed_number
+from firetrail.broker.stored import (
+    CODES,
+    INT_DIGITS,
+    LONG_DIGITS,
+    UNCONFIRMED,
+    parsed_number,
+    require_stored,
+)
 from firetrail.client import Message, Producer, SimpleConsumer
+from firetrail.errors import StoreError
 from firetrail.format.delay import DelayLevels
 from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.store.results import PutResult, PutStatus
 
 
 def spoil_body(root: Path, topic: str) -> None:
@@ -75,3 +84,21 @@ def test_a_property_without_a_number_has_none(text: str | None) -> None:
 def test_numbers_in_properties_have_as_many_digits_as_fit() -> None:
     assert parsed_number("0" * 8 + "7", INT_DIGITS) == 7
     assert parsed_number("9" * 18, LONG_DIGITS) == 10**18 - 1
+
+
+@pytest.mark.parametrize("status", PutStatus)
+def test_a_message_in_the_log_counts_as_stored_although_it_is_not_confirmed(
+    status: PutStatus,
+) -> None:
+    result = PutResult(status, detail="the reason")
+    in_the_log = {"PUT_OK", "FLUSH_DISK_TIMEOUT", "FLUSH_SLAVE_TIMEOUT", "SLAVE_NOT_AVAILABLE"}
+    if status.value in in_the_log:
+        assert require_stored(result) is result
+    else:
+        with pytest.raises(StoreError, match="the reason"):
+            require_stored(result)
+
+
+def test_every_outcome_of_a_put_has_a_code() -> None:
+    assert CODES.keys() == set(PutStatus)
+    assert {CODES[status] for status in UNCONFIRMED} == {10, 11, 12}
