@@ -13,12 +13,14 @@ from tests.broker.brokers import Talk, talking
 from tests.cli.test_up import started
 from tests.helpers import PATIENCE_S
 
-from firetrail.broker.background import BackgroundBroker
+from firetrail.broker import BackgroundBroker, Broker, replica_settings
+from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.cli.main import main
 from firetrail.cli.replica import spelled_out
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.store.config import BrokerRole
 from firetrail.store.store import Store
 
 
@@ -90,3 +92,19 @@ async def test_a_replica_catches_up_serves_reads_and_stops(tmp_path: Path) -> No
 async def cluster_of(talk: Talk) -> str:
     command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
     return (await talk.client.ask(talk.broker.namesrv, command)).content.decode()
+
+
+async def test_a_promoted_store_does_not_follow_by_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A service manager restarts the command that was used before the promotion."""
+    async with talking() as talk:
+        config, store = await replica_settings(talk.broker.address)
+        async with Broker.running(tmp_path, config, store) as replica:
+            await replica.become(BrokerRole.ASYNC_MASTER, 0)
+            replica.roles.save(SavedRole("ASYNC_MASTER", 0, "", "SLAVE", 1))
+        of = "--of", talk.broker.address
+        assert main(["replica", str(tmp_path), *of]) == 2
+    said = capsys.readouterr().err
+    assert f"{tmp_path} was promoted to ASYNC_MASTER and may be the master of others" in said
+    assert f"remove {tmp_path / 'config' / 'firetrailRole.json'} and its .bak" in said

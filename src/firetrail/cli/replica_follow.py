@@ -16,11 +16,15 @@ from firetrail.broker.replica.master_settings import (
     replica_settings,
 )
 from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.replica.saved_role import ROLE_JSON, saved_role
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size
+from firetrail.errors import ReplicationError
+from firetrail.format.names import CONFIG
 from firetrail.replication.follower import FollowerState, FollowerStatus
+from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -83,6 +87,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Run the replica until it is stopped."""
     if args.of is None and (args.namesrv is None or args.broker is None):
         args.parser.error("give the master: --of HOST:PORT, or --namesrv ADDRESSES --broker NAME")
+    _check_role(args.store)
     logs.set_up(args)
     return serving.run(_follow(args))
 
@@ -103,8 +108,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
     try:
         found = {"broker": broker.address, "store": str(args.store), "master": master}
         serving.print_addresses(found, args.json, {"broker": "serves reads"})
-        assert broker.replica is not None
-        watching = asyncio.create_task(_Watch(broker.replica, args.json).run())
+        watching = asyncio.create_task(_Watch(broker, args.json).run())
         await stop.wait()
         watching.cancel()
         with suppress(asyncio.CancelledError):
@@ -116,11 +120,23 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         await broker.stop()
 
 
+def _check_role(folder: Path) -> None:
+    """Refuse to follow with a store that was promoted: it may be the master of others by now."""
+    saved = saved_role(SYSTEM, folder)
+    if saved is not None and saved.role != BrokerRole.SLAVE.value:
+        raise ReplicationError(
+            f"{folder} was promoted to {saved.role} and may be the master of others. Start it as "
+            f"one with 'firetrail broker {folder} -c broker.conf', with the brokerName and "
+            "brokerClusterName that it had; to make it follow again, remove "
+            f"{folder / CONFIG / ROLE_JSON} and its .bak"
+        )
+
+
 class _Watch:
     """Prints how far a replica is until it has caught up, and later why it does not follow."""
 
-    def __init__(self, replica: ReplicaService, as_json: bool) -> None:
-        self._replica = replica
+    def __init__(self, broker: Broker, as_json: bool) -> None:
+        self._broker = broker
         self._as_json = as_json
         self._shown_at = SYSTEM.clock.monotonic()
         self._caught_up = False
@@ -130,14 +146,15 @@ class _Watch:
         """Watch for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            self._look(self._replica.follower.status)
+            if self._broker.replica is not None:  # it is None after a promotion
+                self._look(self._broker.replica)
 
-    def _look(self, status: FollowerStatus) -> None:
-        now = SYSTEM.clock.monotonic()
+    def _look(self, replica: ReplicaService) -> None:
+        status, now = replica.follower.status, SYSTEM.clock.monotonic()
         if status.error != self._error:
             self._error = status.error
             self._show(status)
-        elif not self._caught_up and self._replica.is_caught_up:
+        elif not self._caught_up and replica.is_caught_up:
             self._caught_up = True
             self._show(status)
         elif not self._caught_up and now - self._shown_at >= SHOW_S:

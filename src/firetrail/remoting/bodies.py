@@ -336,8 +336,8 @@ class SubscriptionGroupConfig(Body):
         retry_queue_nums: the number of queues of its retry topic. Default: 1.
         retry_max_times: how often a failed message is retried, unless its consumer says. Default:
             16.
-        broker_id: kept for Java brokers. Default: 0, the master.
-        which_broker_when_consume_slowly: kept for Java brokers. Default: 1.
+        broker_id: the broker to read from, if slaves serve reads. Default: 0, the master.
+        which_broker_when_consume_slowly: the broker to read old messages from. Default: 1.
         notify_consumer_ids_changed_enable: whether members are notified when others join or leave.
             Default: True.
         consume_message_orderly: kept for Java brokers.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.config_file import ConfigFile
@@ -117,7 +118,7 @@ class GroupTable:
 
     def adopt(self, table: SubscriptionGroupTable) -> bool:
         """Replace all groups by those of a master; return whether anything has changed."""
-        if table == self.content():
+        if replace(table, forbidden_table=table.forbidden_table or None) == self.content():
             return False
         self._groups = dict(table.subscription_group_table)
         self._version = table.data_version
