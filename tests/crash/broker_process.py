@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, cast
+from unittest.mock import patch
 
 from tests.broker.brokers import Field, Talk, text
 from tests.crash.ledger import Ledger
@@ -51,6 +52,20 @@ class _NoServer:
 
     async def drain(self) -> None:
         """No request is in progress: each one is awaited."""
+
+
+class _NoHAPort:
+    """An HA port that is not bound: a simulated process has no sockets."""
+
+    listens: Sequence[str] = ()
+    port = 10912
+    on_connected: object = None
+
+    def open(self, host: str, port: int) -> None:
+        """Nothing is bound."""
+
+    def close(self) -> None:
+        """Nothing was opened."""
 
 
 class _Peer:
@@ -105,7 +120,8 @@ class BrokerProcess(Process):
         try:
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
             self.broker._server = cast(RemotingServer, _NoServer())
-            self.run(self.broker.start())
+            with patch("firetrail.broker.broker.HAPort", _NoHAPort):
+                self.run(self.broker.start())
         except BaseException:
             self._end()
             raise
