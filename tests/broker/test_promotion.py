@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.broker import halves
@@ -18,6 +19,7 @@ from tests.replication.masters import master_in
 from firetrail.broker import promotion
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.term import Term
@@ -30,6 +32,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.replica_bodies import EpochEntryCache, ReplicaStatus
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.follower import FollowerState
+from firetrail.replication.lease_keeper import LeaseKeeper
 from firetrail.store.config import BrokerRole, StoreConfig
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20}
@@ -216,6 +219,9 @@ async def test_a_master_of_a_group_waits_for_a_name_server(tmp_path: Path) -> No
         await group.name_server.stop()
         old = await group.start("old")
         assert "no name server has answered" in refusal(await old.send("T1"), REFUSED)
+        term = old.broker._term
+        elected = replace(term.plan.env, keeper=cast(LeaseKeeper, object()))
+        assert not Fencing(elected, term.parts).is_fenced  # the lease decides
 
 
 async def test_a_restart_keeps_the_role(tmp_path: Path) -> None:
@@ -396,6 +402,41 @@ async def test_the_former_master_is_restored_if_the_last_step_fails(
         await until(lambda: group.master == old.broker.address)
         # The number 2 was given to the failed promotion, and is not used again.
         assert old.broker.epochs.epochs == (Epoch(1, 0), Epoch(3, found.max_offset))
+
+
+async def test_a_step_down_whose_answer_is_lost_is_not_taken_for_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (group, _, new):
+        asked = promotion._ask
+
+        async def ask(*args: Any) -> ReplicaStatus:
+            status = await asked(*args)
+            if args[2] == RequestCode.STEP_DOWN:
+                raise TimeoutError
+            return status
+
+        monkeypatch.setattr(promotion, "_ask", ask)
+        assert (await promote(new)).role == "ASYNC_MASTER"
+        assert group.master == new.broker.address
+
+
+async def test_a_master_that_does_not_get_the_request_to_step_down_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        asked = promotion._ask
+
+        async def ask(*args: Any) -> ReplicaStatus:
+            if args[2] == RequestCode.STEP_DOWN:
+                raise TimeoutError
+            return await asked(*args)
+
+        monkeypatch.setattr(promotion, "_ask", ask)
+        found = await promote(new)
+        assert (found.role, "did not step down" in found.step_error) == ("SLAVE", True)
+        assert await send(old, b"second") == 1
+        assert old.broker.role is BrokerRole.ASYNC_MASTER
 
 
 async def test_the_epochs_are_told_as_rocketmq_tells_them(tmp_path: Path) -> None:

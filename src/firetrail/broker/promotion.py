@@ -180,9 +180,10 @@ class Promotion:
         try:
             before = await self._hand_over_of(client, master)
             epoch = max(self._broker.newest_epoch, before.epoch) + 1
-            await self._stop_master(client, master, before, epoch)
+            await self._catch_up(client, master, before.max_offset)
             try:
-                await self._copy_tables(replica, master, client, before.max_offset)
+                await self._stop_master(client, master, epoch)
+                await self._copy_tables(replica, master, client)
                 await self._become_master(role or BrokerRole(before.role), epoch)
             except BaseException:
                 await self._restore(client, master, before)
@@ -204,24 +205,29 @@ class Promotion:
                 "stop it, and promote the replica with --force when it has received everything"
             ) from None
 
-    async def _stop_master(
-        self, client: RemotingClient, master: str, before: ReplicaStatus, epoch: int
-    ) -> None:
-        """Make the master a slave once this replica has its whole log."""
-        own = self._broker.address
+    async def _catch_up(self, client: RemotingClient, master: str, end: int) -> None:
+        """Wait until this replica has the log of the master, which ends at ``end``."""
+        self._enter("catching up")
         try:
-            self._enter("catching up")
             await _until(
-                lambda: self._broker.store.log_range[1] == before.max_offset,
+                lambda: self._broker.store.log_range[1] >= end,
                 CATCH_UP_S,
-                f"the replica did not reach the end of the master's log at {before.max_offset}",
+                f"the replica did not reach the end of the master's log at {end}",
             )
-            self._enter("stepping down")
-            header = StepDownHeader(own, self._broker.config.broker_id, epoch)
-            await _ask(client, master, RequestCode.STEP_DOWN, header)
         except BaseException:
-            await _try_ask(client, master, RequestCode.HAND_OVER, HandOverHeader(own, cancel=True))
+            header = HandOverHeader(self._broker.address, cancel=True)
+            await _try_ask(client, master, RequestCode.HAND_OVER, header)
             raise
+
+    async def _stop_master(self, client: RemotingClient, master: str, epoch: int) -> None:
+        """Make the master a slave."""
+        self._enter("stepping down")
+        own = self._broker
+        header = StepDownHeader(own.address, own.config.broker_id, epoch)
+        try:
+            await _ask(client, master, RequestCode.STEP_DOWN, header)
+        except OSError as error:  # it may step down all the same
+            _log.warning("the master %s has not answered: %s", master, error)
         await self._wait_for_slave(client, master)
 
     async def _wait_for_slave(self, client: RemotingClient, master: str) -> None:
@@ -243,7 +249,7 @@ class Promotion:
             await asyncio.sleep(POLL_S)
 
     async def _copy_tables(
-        self, replica: ReplicaService, master: str, client: RemotingClient, end: int
+        self, replica: ReplicaService, master: str, client: RemotingClient
     ) -> None:
         """Copy the tables of the former master, which nobody changes any more."""
         self._enter("copying tables")
@@ -255,14 +261,20 @@ class Promotion:
                 f"the tables of {master} could not be copied: {replica.tables.status.failures}"
             )
         status = await _ask(client, master, RequestCode.GET_REPLICA_STATUS, None)
-        if not status.max_offset == end == self._broker.store.log_range[1]:
+        own_end = self._broker.store.log_range[1]
+        if status.max_offset != own_end:
             raise ReplicationError(
-                f"the log of {master} has grown during the change, to {status.max_offset}"
+                f"the log of {master} has grown during the change, from {own_end} to "
+                f"{status.max_offset}"
             )
 
     async def _restore(self, client: RemotingClient, master: str, before: ReplicaStatus) -> None:
-        """Ask the former master to be the master again."""
-        _log.warning("the promotion failed; the former master %s is promoted again", master)
+        """Make the former master the master again, or let it continue if it is one still."""
+        _log.warning("the promotion failed; %s is made the master again", master)
+        cancel = HandOverHeader(self._broker.address, cancel=True)
+        status = await _try_ask(client, master, RequestCode.HAND_OVER, cancel)
+        if status is not None and status.role != BrokerRole.SLAVE.value and not status.step:
+            return
         header = PromoteHeader(force=True, role=before.role)
         if await _try_ask(client, master, RequestCode.PROMOTE_REPLICA, header) is None:
             _log.error(
@@ -283,7 +295,7 @@ class Promotion:
         _check_address(header.successor)
         store = self._broker.store
         if header.cancel:
-            if header.successor == self._successor:
+            if header.successor == self._successor and not self.step:
                 self._reopen()
             return request.answer(body=self.status.encode(standard=True))
         self._check_idle()

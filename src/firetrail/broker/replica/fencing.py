@@ -95,6 +95,8 @@ class Fencing:
 
     def _must_refuse(self) -> str:
         """Return why messages must be refused; empty if they may be accepted."""
+        if self._env.keeper is not None:  # the lease of the group decides
+            return ""
         own = self._env.epochs.number
         if self._newest > own:
             return (
