@@ -338,6 +338,13 @@ class TestMasters:
         service._note_master("n1", self.A)
         assert service.master is None
 
+    async def test_a_slave_does_not_take_itself_for_its_master(self) -> None:
+        """A name server that was not reached at a change of role lists it as master."""
+        service = self.service()
+        service._note_master("n1", RegisteredMaster("s:1", "s:2"))
+        assert service.master is None
+        assert not service.knows_master()
+
     async def test_a_slave_learns_its_master_from_a_name_server(self, tmp_path: Path) -> None:
         async with Broker.running(store=SMALL) as master:
             config = BrokerConfig(broker_id=1, namesrv=master.namesrv)

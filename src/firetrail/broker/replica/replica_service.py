@@ -124,8 +124,8 @@ class ReplicaService:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._live.current.sync_interval_ms / 1000):
                     await self._is_due.wait()
-            is_following = self.follower.status.state is FollowerState.FOLLOWING
-            self._registration.look_for_master(ask=not is_following)
+            is_settled = self._live.current.master_address or self._is_checked
+            self._registration.look_for_master(ask=not is_settled)
 
     async def _copy_tables(self, master: str) -> None:
         try:

@@ -175,7 +175,8 @@ class RegistrationService:
         """
         if self._live.current.broker_id == MASTER_ID:
             return
-        if master is None:
+        # A name server may still list this broker as the master that it was before.
+        if master is None or master.address == self._address:
             self._masters.pop(name_server, None)
         else:
             self._masters[name_server] = master
