@@ -130,8 +130,6 @@ async def test_java_slaves_copy_everything_and_serve_alone(tmp_path: Path) -> No
         broker = firetrail.our_broker(
             namesrv,
             NAME,
-            "--ignore-unsupported",
-            "brokerRole",
             stop=signal.SIGKILL,
             role=SYNC_MASTER,
             settings=settings,
@@ -151,6 +149,8 @@ async def test_java_slaves_copy_everything_and_serve_alone(tmp_path: Path) -> No
                     await until_offsets_are_copied(slave)
                 physical = await until_copied(namesrv, master, running.values())
                 ends = {queue.queue_id: await admin.offsets.end(queue) for queue in queues}
+            seen = firetrail.mqadmin("haStatus", "-n", namesrv, "-b", master)
+            print(seen)
             masters_life.close()
             for line, slave in running.items():  # clients read from the smallest id
                 check_serves_alone(line, namesrv, ends)

@@ -28,7 +28,6 @@ _CONTROLLER = "no controller and no replica takes over when this broker fails"
 _ROCKSDB = "queues, topics and offsets in RocksDB are not read: the broker would not know them"
 
 REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
-    "brokerRole": (("SYNC_MASTER",), _REPLICATES),
     "duplicationEnable": (_ON, _REPLICATES),
     "aclEnable": (_ON, _LETS_IN),
     "authenticationEnabled": (_ON, _LETS_IN),
