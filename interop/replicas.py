@@ -27,7 +27,7 @@ from firetrail.format.delay import DEFAULT_DELAY_LEVELS
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import CreateTopicHeader
+from firetrail.remoting.headers import ConsumerOffsetHeader, CreateTopicHeader
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
 from firetrail.replication.ha_client import HAClient
@@ -200,6 +200,20 @@ async def caught_up(namesrv: str, broker: str, store: BrokerStore, quiet_s: floa
             end, since = now, loop.time()
         await asyncio.sleep(0.1)
     return end
+
+
+async def offsets_copied(slave: str, group: str, offset: int) -> None:
+    """Wait until a slave knows that a group has read the last queue up to ``offset``."""
+    client = RemotingClient()
+    header = ConsumerOffsetHeader(group, TOPIC, QUEUES - 1)
+    found = None
+    try:
+        while found != str(offset):
+            await asyncio.sleep(0.2)
+            command = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, header.encode())
+            found = (await client.request(slave, command, PATIENCE_S)).fields.get("offset")
+    finally:
+        await client.close()
 
 
 def read_by_java(line: str, namesrv: str, group: str, count: int) -> set[tuple[int, int]]:

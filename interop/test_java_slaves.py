@@ -25,6 +25,7 @@ from interop.replicas import (
     check_java_sees_the_same,
     check_same,
     log_end,
+    offsets_copied,
     read_by_java,
     send_all_kinds,
     send_some,
@@ -36,7 +37,7 @@ from firetrail.remoting.bodies import RegisterBrokerBody
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import ConsumerOffsetHeader, RegisterBrokerHeader
+from firetrail.remoting.headers import RegisterBrokerHeader
 
 LIMIT_S = 400.0
 """Java's 5.x copies topics and offsets for the first time 61 seconds after its start."""
@@ -99,20 +100,6 @@ async def until_copied(namesrv: str, master: str, running: Iterable[JavaSlave]) 
         await asyncio.sleep(0.1)
 
 
-async def until_offsets_are_copied(slave: JavaSlave) -> None:
-    """Wait until a slave knows how far the group has read."""
-    client = RemotingClient()
-    header = ConsumerOffsetHeader(GROUP, TOPIC, QUEUES - 1)
-    try:
-        offset = None
-        while offset != str(READ):
-            await asyncio.sleep(0.2)
-            command = RemotingCommand(RequestCode.QUERY_CONSUMER_OFFSET, header.encode())
-            offset = (await client.request(slave.address, command)).fields.get("offset")
-    finally:
-        await client.close()
-
-
 def check_serves_alone(line: str, namesrv: str, ends: dict[int, int]) -> None:
     """Check that a stock consumer continues at the group's offsets, and gets all the rest."""
     rest = {(queue, n) for queue, end in ends.items() for n in range(READ, end)}
@@ -146,12 +133,14 @@ async def test_java_slaves_copy_everything_and_serve_alone(tmp_path: Path) -> No
                 for queue in queues:
                     await admin.offsets.commit(GROUP, queue, READ)
                 for slave in running.values():
-                    await until_offsets_are_copied(slave)
+                    await offsets_copied(slave.address, GROUP, READ)
                 physical = await until_copied(namesrv, master, running.values())
                 ends = {queue.queue_id: await admin.offsets.end(queue) for queue in queues}
             seen = firetrail.mqadmin("haStatus", "-n", namesrv, "-b", master)
-            print(seen)
             masters_life.close()
+            slave_lines = [text.split() for text in seen.splitlines() if text.startswith("127.")]
+            assert {tuple(words[1:3]) for words in slave_lines} == {(str(physical), "0")}
+            assert [words[4] for words in slave_lines] == ["OK", "OK"]
             for line, slave in running.items():  # clients read from the smallest id
                 check_serves_alone(line, namesrv, ends)
                 slave.life.close()

@@ -41,7 +41,7 @@ async def test_addresses_stay_known_while_a_route_is_requested_again(namesrv: st
     address = session.address_of("broker-a")
     session.forget_route("T")
     assert session.address_of("broker-a") == address
-    assert session.masters() == {address}
+    assert session.coordinators() == {address}
     session.forget_route("unknown")
     assert (await session.route("T")).queue_datas
     await session.close()

@@ -316,21 +316,24 @@ class Session:
         self._check_connected()
         for _, route in self._routes.values():
             for data in route.broker_datas:
-                if data.broker_name == broker_name and data.broker_addrs:
-                    first = min(data.broker_addrs)
-                    return data.broker_addrs.get(broker_id, data.broker_addrs[first])
+                if data.broker_name == broker_name and data.first is not None:
+                    return data.broker_addrs.get(broker_id, data.first)
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"no known route contains the broker {broker_name}; request the route of a topic first",
         )
 
-    def masters(self) -> set[str]:
-        """Return the addresses of all masters in the routes that were requested."""
+    def coordinators(self) -> set[str]:
+        """Return the address of one broker per name in the routes that were requested.
+
+        The members of a group register there, so that the queues can be distributed over them. It
+        is the master, or a replica while the master is down.
+        """
         return {
-            data.master
+            data.first
             for _, route in self._routes.values()
             for data in route.broker_datas
-            if data.master
+            if data.first is not None
         }
 
     # -- background tasks ---------------------------------------------------------------------
@@ -351,18 +354,18 @@ class Session:
         """Send a heartbeat to all brokers; one that does not answer gets the next one."""
         if self._heartbeat is None:
             return
-        masters = self.masters()
+        greeted = self.coordinators()
         if self._beats_everywhere:
             try:
-                masters |= set((await self.brokers()).values())
+                greeted |= set((await self.brokers()).values())
             except (OSError, RequestError) as error:
                 _log.warning("%s; heartbeats go only to the brokers that are known", error)
         body = self._heartbeat().encode()
-        beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in masters)
+        beats = (self.ask(address, RequestCode.HEART_BEAT, body=body) for address in greeted)
         for outcome in await asyncio.gather(*beats, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning("a heartbeat failed; the next one follows soon: %s", outcome)
-        self._greeted = masters  # only now: if this is cancelled, no broker may have got it
+        self._greeted = greeted  # only now: if this is cancelled, no broker may have got it
 
     def losses(self, address: str) -> int:
         """Return how often the connection to a peer was lost.
@@ -377,8 +380,8 @@ class Session:
 
     def _connected(self, address: str, connection: Connection) -> None:
         """Register with a broker before anything else is requested over the new connection."""
-        beat = self._heartbeat
-        if beat is not None and self._state is _SessionState.OPEN and address in self.masters():
+        beat, is_open = self._heartbeat, self._state is _SessionState.OPEN
+        if beat is not None and is_open and address in self.coordinators():
             self.spawn(self._register(connection, beat().encode()))
 
     async def _register(self, connection: Connection, body: Payload) -> None:
@@ -391,7 +394,7 @@ class Session:
         """Unregister this client from a consumer group on all brokers."""
         header = UnregisterClientHeader(self.client_id, consumer_group=group)
         code = RequestCode.UNREGISTER_CLIENT
-        requests = (self.ask(address, code, header) for address in self.masters())
+        requests = (self.ask(address, code, header) for address in self.coordinators())
         for outcome in await asyncio.gather(*requests, return_exceptions=True):
             if isinstance(outcome, Exception):
                 _log.warning(
@@ -402,7 +405,7 @@ class Session:
                 )
 
     async def _greet_new_brokers(self) -> None:
-        if self._heartbeat is not None and not self.masters() <= self._greeted:
+        if self._heartbeat is not None and not self.coordinators() <= self._greeted:
             await self.beat_now()
 
     def every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:

@@ -230,6 +230,11 @@ class BrokerData(Body):
         """The address of the master, which accepts messages; None if it is down."""
         return self.broker_addrs.get(MASTER_ID)
 
+    @property
+    def first(self) -> str | None:
+        """The address of the master or, if it is down, of the replica with the smallest id."""
+        return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRouteData(Body):

@@ -18,9 +18,10 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.cli.main import main
+from firetrail.client import PushConsumer
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import TopicConfigTable
+from firetrail.remoting.bodies import ConsumeFromWhere, TopicConfigTable
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.replication.follower import FollowerState
@@ -87,6 +88,29 @@ async def test_a_slave_follows_a_configured_master_and_continues_after_a_restart
                 await caught_up(slave, talk.broker)
                 bodies = [record.body for record in slave.store.read("T1")]
                 assert bodies == [b"%d" % sent for sent in range(number + 1)]
+
+
+async def test_a_group_goes_on_at_the_slave_when_the_master_is_down(tmp_path: Path) -> None:
+    """The consumer that joins afterwards registers with the slave, and continues there."""
+    name_server = NameServer(NameServerConfig(listen_port=0))
+    namesrv = f"127.0.0.1:{await name_server.start()}"
+    got: list[bytes] = []
+    first = ConsumeFromWhere.FIRST_OFFSET
+    try:
+        async with slave_in(tmp_path, namesrv=namesrv) as slave:
+            async with talking(config=BrokerConfig(namesrv=namesrv)) as talk:
+                for body in (b"one", b"two", b"three"):
+                    await talk.send("T1", body)
+                await talk.beat("CG")
+                await talk.commit(1)
+                await caught_up(slave, talk.broker)
+            async with PushConsumer(
+                namesrv, "CG", lambda message: got.append(message.body), {"T1": "*"}, start=first
+            ):
+                await until(lambda: len(got) == 2)
+    finally:
+        await name_server.stop()
+    assert got == [b"two", b"three"]
 
 
 async def test_a_slave_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) -> None:
