@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
 from tests.crash.threads import World
@@ -26,6 +27,14 @@ from firetrail.replication.ha_port import OnConnected
 WINDOW = 64 << 10
 """Bytes on their way in one direction at most; a sender waits while there are more."""
 NEVER = 1 << 60
+
+
+class Tap(Enum):
+    """What is done with the bytes that one end of a connection sends."""
+
+    LOG = "they are damaged if the test wants it"
+    REPORTS = "they are noted"
+    NONE = "they are passed on"
 
 
 @dataclass(slots=True)
@@ -98,12 +107,12 @@ class _Pipe:
 class Endpoint:
     """Looks like a connected socket."""
 
-    def __init__(self, network: Network, out: _Pipe, incoming: _Pipe, is_replica: bool) -> None:
+    def __init__(self, network: Network, out: _Pipe, incoming: _Pipe, tap: Tap) -> None:
         self._network = network
         self._world = network.world
         self._out = out
         self._in = incoming
-        self._is_replica = is_replica
+        self._tap = tap
         self._timeout: float | None = None
         self._is_closed = False
 
@@ -123,9 +132,9 @@ class Endpoint:
         if self._out.has_ended:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
         data = bytes(data)
-        if self._is_replica:
+        if self._tap is Tap.REPORTS:
             self._network.on_report(data)
-        else:
+        elif self._tap is Tap.LOG:
             data = self._network.damaged(data)
         if self._out.send(data):
             self._network.cut(self._out, self._in)
@@ -136,7 +145,7 @@ class Endpoint:
     def sendmsg(self, buffers: Sequence[bytes | memoryview]) -> int:
         """Send a random part of the buffers, as a socket with a full buffer does."""
         data = b"".join(buffers)
-        size = self._network.source.randint(1, len(data))
+        size = self._network.part(len(data))
         self.sendall(data[:size])
         return size
 
@@ -144,7 +153,7 @@ class Endpoint:
         self._world.yield_point()
         self._wait_readable()
         self._check()
-        data = self._in.take(self._network.source.randint(1, size))
+        data = self._in.take(self._network.part(size))
         if not data and self._in.was_reset:
             raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         return data
@@ -204,6 +213,8 @@ class Network:
         self.world = world
         self.source = source
         self.to_replica, self.to_master = Link(), Link()
+        self.splits = True
+        """Whether reads and writes return or take a random part of what they could."""
         self.next_cuts: deque[tuple[int, int]] = deque()
         """For each of the next connections: the bytes that arrive at the replica, and at the
         master; it is cut when one of them has arrived."""
@@ -215,22 +226,29 @@ class Network:
         self.port = Port()
         self._pipes: list[tuple[_Pipe, _Pipe]] = []
 
-    def create_connection(self, address: tuple[str, int], timeout: float) -> Endpoint:
+    def create_connection(
+        self, address: tuple[str, int], timeout: float, *, is_tapped: bool = True
+    ) -> Endpoint:
+        """Connect to the port; ``on_report`` is called with what the connection sends if tapped."""
         self.world.yield_point()
         cuts = self.next_cuts.popleft() if self.next_cuts else (NEVER, NEVER)
         to_replica = _Pipe(self.world, self.to_replica, cuts[0])
         to_master = _Pipe(self.world, self.to_master, cuts[1])
         self._pipes.append((to_replica, to_master))
         self.connections += 1
-        accepted = Endpoint(self, to_replica, to_master, is_replica=False)
+        accepted = Endpoint(self, to_replica, to_master, Tap.LOG)
         self.world.spawn(lambda: self._accept(accepted), "accept")
-        return Endpoint(self, to_master, to_replica, is_replica=True)
+        return Endpoint(self, to_master, to_replica, Tap.REPORTS if is_tapped else Tap.NONE)
 
     def _accept(self, connection: Endpoint) -> None:
         if self.port.on_connected is None:
             connection.close()
         else:
             self.port.on_connected(cast(socket.socket, connection), "10.0.0.2:50000")
+
+    def part(self, size: int) -> int:
+        """Return how many of ``size`` bytes a read or write takes."""
+        return self.source.randint(1, size) if self.splits else size
 
     def damaged(self, data: bytes) -> bytes:
         """Return what becomes of bytes that the master sends."""

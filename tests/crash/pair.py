@@ -10,7 +10,7 @@ import copy
 import errno
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -23,7 +23,7 @@ from tests.crash.threads import World, WorldClock
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, StoreConfig
 from firetrail.errors import NotReachedError
-from firetrail.replication.frames import REPORT, ReportReader
+from firetrail.replication.frames import FROM_THE_START, REPORT, ReportReader, encode_report
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
@@ -32,8 +32,8 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 
 ADDRESS = "10.0.0.1:10912"
-RECONNECT_S = 0.05
-PATIENCE_S = 300.0
+RECONNECT_S = 0.2
+PATIENCE_S = 45.0
 """Simulated seconds after which a replica that should follow counts as stuck."""
 
 
@@ -52,9 +52,9 @@ class PairConfig:
 
 
 def pair_config(mode: str, replica_mode: str, **changes: Any) -> PairConfig:
-    """Return the settings of a master that waits for one replica."""
+    """Return the settings of a master that waits for one replica, unless they are changed."""
     return PairConfig(
-        tiny_config(mode, role=BrokerRole.SYNC_MASTER, in_sync_replicas=2, **changes),
+        tiny_config(mode, **{"role": BrokerRole.SYNC_MASTER, "in_sync_replicas": 2} | changes),
         tiny_config(replica_mode, role=BrokerRole.SLAVE, **changes),
     )
 
@@ -253,6 +253,18 @@ class Pair:
         self.network.flip_after = self.network.source.randrange(1500)
 
     @contextmanager
+    def stranger(self) -> Iterator[None]:
+        """Let somebody be connected who confirms what was never sent."""
+        with self.network.create_connection(("10.0.0.1", 10912), 3.0, is_tapped=False) as stranger:
+            stranger.settimeout(1.0)
+            stranger.sendall(encode_report(max(self.master.store.log_range[0], FROM_THE_START)))
+            with suppress(OSError):
+                stranger.recv(1)
+                stranger.sendall(encode_report(self.master.store.log_range[1] + 3000))
+            self.world.pause(0.01)
+            yield
+
+    @contextmanager
     def full_disk(self) -> Iterator[None]:
         """Let the replica's disk have no space."""
         self.faults += 1
@@ -315,7 +327,7 @@ class Pair:
         if not self.world.block(lambda: self.is_caught_up, PATIENCE_S):
             raise Violation(
                 f"R5: the replica has the log up to {self.replica.store.log_range[1]}, the master "
-                f"up to {self.master.store.log_range[1]}; {self.errors[-2:]}"
+                f"up to {self.master.store.log_range[1]}; {self.errors[-2:]} {self.world.failures}"
             )
 
 

@@ -24,7 +24,8 @@ from tests.crash.oracle import History, Violation, check_store
 from tests.crash.pair import Pair, PairConfig, PairMoment, check_same_log, write_images
 from tests.crash.simulation import SLOTS, Producer, lists_at_once, scratch
 
-from firetrail import FiretrailError, FlushMode
+from firetrail import FiretrailError, FlushMode, Message, PutStatus
+from firetrail.replication.frames import HEADER
 
 STEPS = 45
 
@@ -59,6 +60,10 @@ def use_pair(pair: Pair, source: random.Random, steps: int, *, faults: bool = Tr
                 for _ in range(source.randrange(12)):
                     master.put(producer.message())
         elif step < 0.92:
+            network.cut_all()
+            with pair.stranger():
+                master.put(producer.message())
+        elif step < 0.93:
             network.cut_all()
         elif step < 0.97:
             network.next_cuts.append((source.randrange(1, 2000), source.randrange(1, 60)))
@@ -187,6 +192,42 @@ def check_reports(pair: Pair) -> None:
     for offset in pair.reports:
         if offset not in ends and offset % size:
             raise Violation(f"R2: the replica has reported {offset}, where no record ends")
+
+
+def check_count_of_replicas(config: PairConfig) -> None:
+    """Check that a replica counts as one after it has connected again."""
+    with scratch() as below:
+        pair = Pair(below, config, 0)
+        with pair.running():
+            for number in range(3):
+                pair.catch_up()
+                result = pair.master.put(Message("t", b"%d" % number))
+                if result.status is not PutStatus.SLAVE_NOT_AVAILABLE:
+                    raise Violation(f"R8: two replicas are needed, one is connected: {result}")
+                pair.network.cut_all()
+
+
+def damage_survey(config: PairConfig, source: random.Random) -> None:
+    """Damage the last of several records that arrive together, and crash the replica then.
+
+    The replica appends those before it, connects again and confirms them.
+    """
+    with scratch() as below:
+        pair = Pair(below / "live", config, 0, preemption=0.0)
+        pair.network.splits = False
+        with pair.running():
+            pair.catch_up()
+            pair.record()
+            pair.network.cut_all()
+            for number in range(4):
+                pair.master.put_without_waiting(Message("t", b"%d" % number))
+            pair.network.flip_after = HEADER.size + pair.history.messages[-1].physical_offset + 50
+            pair.catch_up()
+        if not pair.errors:
+            raise Violation("R1: the replica has accepted damaged bytes")
+        checker = PairChecker(below, config, pair.history, pair.master.disk.root)
+        for moment in pair.moments:
+            checker.check(moment, source, rejoin_share=0.0)
 
 
 def pair_survey(

@@ -67,6 +67,7 @@ class World:
     def spawn(self, target: Callable[[], object], name: str) -> Task:
         """Start a new thread, which runs when it is chosen."""
         task = Task(name)
+        self.tasks = [other for other in self.tasks if not other.done]
         task.thread = threading.Thread(target=self._body, args=(task, target), daemon=True)
         self.tasks.append(task)
         task.thread.start()

@@ -6,7 +6,12 @@ import re
 
 import pytest
 from tests.clone import ROOT
-from tests.crash import test_broker_mutants, test_bulk_power_loss, test_mutants
+from tests.crash import (
+    test_broker_mutants,
+    test_bulk_power_loss,
+    test_mutants,
+    test_pair_mutants,
+)
 from tests.torture.mutants import BUGS
 from tests.torture.parts import PARTS
 
@@ -20,6 +25,8 @@ SIMULATED = [
     *(name for name, *_ in test_mutants.MUTANTS),
     *(name for name, *_ in test_broker_mutants.MUTANTS),
     *(name for name, *_ in test_bulk_power_loss.MUTANTS),
+    *(name for name, *_ in test_pair_mutants.MUTANTS),
+    *test_pair_mutants.OTHERS,
 ]
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 from tests.crash.broker_process import broker_config
 from tests.crash.broker_survey import broker_survey
 from tests.crash.bulk_survey import bulk_survey
+from tests.crash.pair import pair_config
+from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
@@ -96,6 +98,14 @@ def _power_loss_of_an_append(folder: Path, seed: int) -> Counter[str]:
     return Counter({"crash images of bulk appends": checker.images})
 
 
+def _power_loss_of_a_pair(folder: Path, seed: int) -> Counter[str]:
+    drawn = _drawn(seed)
+    modes = drawn.choice((("sync", "sync"), ("sync", "sync"), ("async", "sync"), ("sync", "async")))
+    checker = pair_survey(pair_config(*modes, property_crc=True), seed, drawn)
+    figures = {"crash images of replicas": checker.images, "replicas rejoined": checker.rejoined}
+    return Counter(figures)
+
+
 def _pipeline(folder: Path, seed: int) -> Counter[str]:
     from tests.torture.pipeline import kill_a_job  # it needs Spark
 
@@ -150,6 +160,7 @@ PARTS: dict[str, Part] = {
     "soak": _soak,
     "seeded bugs": _seeded_bugs,
     "power loss of an append": _power_loss_of_an_append,
+    "power loss of a pair": _power_loss_of_a_pair,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,
 }

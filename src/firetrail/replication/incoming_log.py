@@ -31,6 +31,9 @@ class CopiedLog(Protocol):
     def max_offset(self) -> int:
         """The physical offset of the next record."""
 
+    def note_unsealed(self) -> None:
+        """Prepare for records without a checksum over the whole record."""
+
     def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:
         """Append whole records of one file, which begin at ``offset``."""
 
@@ -58,6 +61,7 @@ class IncomingLog:
         self._start = position  # physical offset of the first staged byte
         self._blank_at: int | None = None  # offset of a BLANK record whose filler is arriving
         self._columns = Columns(ROWS)
+        self._check = Check.SEALED  # until the first record without a checksum of the whole record
         self.position = position
 
     @property
@@ -115,11 +119,16 @@ class IncomingLog:
         if len(staged) < layout.BLANK.size:
             return 0, Stop.LIMIT
         columns = self._columns
-        rows, end, stop = scan(staged, 0, len(staged), self._start, columns.table, Check.RECORD)
+        rows, end, stop = scan(staged, 0, len(staged), self._start, columns.table, self._check)
         if rows:
+            if self._check is not Check.SEALED:
+                self._log.note_unsealed()
             store_time = columns.column(col.STORE_TIME)[rows - 1]
             with staged[:end] as records:
                 self._log.append_copied(self._start, records, store_time)
+        if stop == Stop.PROPERTY_CRC and self._check is Check.SEALED:
+            self._check = Check.RECORD
+            stop = Stop.FULL  # scan the next record again: it may have no checksum
         return end, Stop(stop)
 
     def _check_fits(self) -> None:

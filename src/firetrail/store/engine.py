@@ -225,15 +225,22 @@ class Engine:
             self.fail,
         )
         self.housekeeper.write_watermark(clean=False)
-        is_slave = (
-            self.config.role is BrokerRole.SLAVE
-        )  # its records are sealed if its master's are
-        self._abort.create(sealed=self.config.property_crc and not is_slave)
-        if is_slave:
+        self._is_sealed = self.config.property_crc
+        self._abort.create(sealed=self._is_sealed)
+        if self.config.role is BrokerRole.SLAVE:
             self.gate.shut(Closure.SLAVE)
         for part in (self.dispatcher, self.flusher, self.housekeeper):
             part.start()
             self._resources.callback(part.stop)
+
+    def note_unsealed(self) -> None:
+        """Note durably that records without a checksum over the whole record follow.
+
+        Recovery would otherwise take them for torn. A replica gets records as its master has them.
+        """
+        if self._is_sealed:
+            self._abort.create(sealed=False)
+            self._is_sealed = False
 
     def _sync_names(self) -> None:
         """Sync the folders whose entries a killed process may have just created.

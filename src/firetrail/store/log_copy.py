@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from firetrail.errors import StoreReadOnlyError
+from firetrail.errors import DiskFullError, StoreError, StoreReadOnlyError
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.records import record_at
 from firetrail.store.log.scan import record_offsets
+from firetrail.system import NO_SPACE, SyncError
 
 
 class LastRecord(NamedTuple):
@@ -79,17 +82,35 @@ class LogCopy:
         Raises:
             StoreReadOnlyError: The store has failed, or its disk is nearly full.
             DiskFullError: There is no space for the records.
+            StoreError: A file operation has failed.
         """
-        self._check_open()
-        self._log.append_copied(offset, records, store_time)
+        with self._writing():
+            self._log.append_copied(offset, records, store_time)
         self._appended_at = offset
         self._appended()
 
     def fill_up_copied(self, offset: int) -> None:
         """Append the BLANK record that fills up a file from ``offset``; raises the same errors."""
-        self._check_open()
-        self._log.fill_up_copied(offset)
+        with self._writing():
+            self._log.fill_up_copied(offset)
         self._appended()
+
+    def note_unsealed(self) -> None:
+        """Prepare for records that have no checksum over the whole record."""
+        with self._writing():
+            self._engine.note_unsealed()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Check that the store accepts records, and name it in errors of its files."""
+        self._check_open()
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error, SyncError):
+                self._engine.fail(error)
+            kind = DiskFullError if error.errno in NO_SPACE else StoreError
+            raise kind(f"{self._engine.root}: the replica cannot store records: {error}") from error
 
     def durable_offset(self) -> int:
         """Return the end of what is kept; with SYNC_FLUSH, sync what was appended before.

@@ -1,0 +1,207 @@
+"""Seeded bugs of replication: the surveys of a master and its replica must catch each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.crash.oracle import Violation
+from tests.crash.pair import pair_config
+from tests.crash.pair_survey import check_count_of_replicas, damage_survey, pair_survey
+
+from firetrail import FiretrailError
+from firetrail.format.columns import Check, Stop
+from firetrail.replication.frames import FROM_THE_START
+from firetrail.replication.incoming_log import IncomingLog
+from firetrail.replication.master_session import MasterSession, Transfer
+from firetrail.replication.replica_session import ReplicaSession
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.flusher import Waiter
+from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.store.log_copy import LogCopy
+
+ATTEMPTS = 4
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def confirmed_before_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogCopy, "durable_offset", lambda self: self.max_offset)
+
+
+def first_report_before_sync(patch: pytest.MonkeyPatch) -> None:
+    def report(self: ReplicaSession, now: float) -> bytes | None:
+        if self._reported < 0:
+            return self._note_report(self._first_report, now)
+        return original(self, now)
+
+    original = ReplicaSession.report
+    patch.setattr(ReplicaSession, "report", report)
+
+
+def part_of_a_record_confirmed(patch: pytest.MonkeyPatch) -> None:
+    def report(self: ReplicaSession, now: float) -> bytes | None:
+        if self._reported < 0 or self.master_offset < 0:
+            return original(self, now)
+        return self._note_report(self.position, now) if self.position > self._reported else None
+
+    original = ReplicaSession.report
+    patch.setattr(ReplicaSession, "report", report)
+
+
+def records_not_checked(patch: pytest.MonkeyPatch) -> None:
+    def unchecked(self: IncomingLog, staged: memoryview) -> tuple[int, Stop]:
+        self._check = Check.NONE
+        return original(self, staged)
+
+    original = IncomingLog._append_scanned
+    patch.setattr(IncomingLog, "_append_scanned", unchecked)
+
+
+def parts_appended(patch: pytest.MonkeyPatch) -> None:
+    def append(self: IncomingLog, staged: memoryview) -> tuple[int, Stop]:
+        end, stop = original(self, staged)
+        if stop is Stop.CUT:
+            with staged[end:] as rest:
+                self._log.append_copied(self._start + end, rest, 1)
+            return len(staged), Stop.LIMIT
+        return end, stop
+
+    original = IncomingLog._append_scanned
+    patch.setattr(IncomingLog, "_append_scanned", append)
+
+
+def last_file_only(patch: pytest.MonkeyPatch) -> None:
+    def start(self: MasterSession, requested: int) -> int:
+        if requested == FROM_THE_START:
+            end = self._log.sendable_offset
+            return max(end - end % self._log.file_size, requested)
+        return original(self, requested)
+
+    original = MasterSession._start
+    patch.setattr(MasterSession, "_start", start)
+
+
+def confirmations_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReplicaAcks, "drop", lambda self, replica: None)
+
+
+def any_confirmation_counts(patch: pytest.MonkeyPatch) -> None:
+    def receive(self: MasterSession, data: bytes, now: float) -> bool:
+        if self.position < 0:
+            return original(self, data, now)
+        acked = self.acked
+        for offset in self._reader.feed(data):
+            self.acked = offset
+        return self.acked > acked
+
+    original = MasterSession.receive
+    patch.setattr(MasterSession, "receive", receive)
+
+
+def end_of_file_not_copied(patch: pytest.MonkeyPatch) -> None:
+    def fill_up(self: CommitLog, offset: int) -> None:
+        segment = self._segment_to_copy(offset)
+        segment.wrote_to(segment.size)
+
+    patch.setattr(CommitLog, "fill_up_copied", fill_up)
+
+
+def dispatched_without_confirmation(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommitLog, "dispatchable", lambda self: self.sendable_offset)
+
+
+def dispatched_before_sync(patch: pytest.MonkeyPatch) -> None:
+    def dispatchable(self: CommitLog) -> int:
+        return min(self.readable_offset, self.confirmed_offset)
+
+    patch.setattr(CommitLog, "dispatchable", dispatchable)
+
+
+def staged_bytes_kept(patch: pytest.MonkeyPatch) -> None:
+    kept = bytearray()
+
+    def prepare(self: IncomingLog, *arguments: Any) -> None:
+        original(self, *arguments)
+        self._staged = kept
+
+    original = IncomingLog.__init__
+    patch.setattr(IncomingLog, "__init__", prepare)
+
+
+def sent_before_sync(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(CommitLog, "sendable_offset", CommitLog.readable_offset)
+
+
+def acknowledged_without_confirmation(patch: pytest.MonkeyPatch) -> None:
+    def add(self: ReplicaAcks, waiter: Waiter) -> None:
+        waiter.tell(True)
+
+    patch.setattr(ReplicaAcks, "add", add)
+
+
+def transfer_across_files(patch: pytest.MonkeyPatch) -> None:
+    def next_transfer(self: MasterSession, now: float, *allowance: int) -> Transfer | None:
+        size = min(self._log.sendable_offset - self.position, self._batch_size)
+        if self.position < 0 or size <= 0:
+            return original(self, now, *allowance)
+        self.position += size
+        return Transfer(self.position - size, size)
+
+    original = MasterSession.next_transfer
+    patch.setattr(MasterSession, "next_transfer", next_transfer)
+
+
+MUTANTS: list[tuple[str, Patch, int]] = [
+    # name, what is wrong, and the seed of a survey that catches it
+    ("a replica confirms records before the sync", confirmed_before_sync, 0),
+    ("a replica confirms a part of a record", part_of_a_record_confirmed, 0),
+    ("a replica does not check records", records_not_checked, 0),
+    ("a replica appends a part of a record", parts_appended, 0),
+    ("a replica keeps bytes of a lost connection for the next one", staged_bytes_kept, 0),
+    ("a replica does not copy the end of a file", end_of_file_not_copied, 0),
+    ("a replica shows messages before the sync", dispatched_before_sync, 4),
+    ("a master sends only its last file", last_file_only, 1),
+    ("a master sends records before the sync", sent_before_sync, 8),
+    ("a transfer crosses the end of a file", transfer_across_files, 0),
+    ("a confirmation of bytes that were not sent counts", any_confirmation_counts, 0),
+    ("a put is acknowledged without a confirmation", acknowledged_without_confirmation, 0),
+    ("consumers see messages that no replica has", dispatched_without_confirmation, 0),
+]
+OTHERS = (
+    "a replica connects before its log is synced",
+    "a replica counts twice after a lost connection",
+)
+"""The bugs that have a test of their own."""
+
+
+@pytest.mark.parametrize(
+    ("patch", "first"), [mutant[1:] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
+)
+def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, first: int) -> None:
+    patch(monkeypatch)
+    config = pair_config("sync", "sync", property_crc=True)
+    for seed in range(first, first + ATTEMPTS):
+        try:
+            pair_survey(config, seed, random.Random(seed), share=0.2)
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+
+
+def test_a_replica_that_connects_before_a_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pair_config("sync", "sync", property_crc=True)
+    damage_survey(config, random.Random(0))
+    first_report_before_sync(monkeypatch)
+    with pytest.raises(Violation, match="I1"):
+        damage_survey(config, random.Random(0))
+
+
+def test_a_replica_that_counts_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = pair_config("sync", "sync", property_crc=True, in_sync_replicas=3)
+    check_count_of_replicas(config)
+    confirmations_kept(monkeypatch)
+    with pytest.raises(Violation, match="R8"):
+        check_count_of_replicas(config)
