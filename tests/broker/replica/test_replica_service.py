@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
-from tests.client.clusters import until
+from tests.client.clusters import read_all, until
 from tests.helpers import crash_image
 from tests.replication.logs import log_content
 
@@ -122,6 +122,21 @@ async def test_a_slave_waits_for_a_master_that_is_not_there_yet(tmp_path: Path) 
             async with talking(config=BrokerConfig(namesrv=namesrv)) as talk:
                 await talk.send("T1")
                 await caught_up(slave, talk.broker)
+    finally:
+        await name_server.stop()
+
+
+async def test_consumers_read_from_the_slave_when_the_master_is_gone(tmp_path: Path) -> None:
+    name_server = NameServer(NameServerConfig(listen_port=0))
+    namesrv = f"127.0.0.1:{await name_server.start()}"
+    try:
+        async with slave_in(tmp_path, namesrv=namesrv) as slave:
+            async with talking(config=BrokerConfig(namesrv=namesrv)) as talk:
+                await talk.send("T1", b"one")
+                await talk.send("T1", b"two")
+                await caught_up(slave, talk.broker)
+            found = await read_all(namesrv, "T1", 2)
+            assert [message.body for message in found] == [b"one", b"two"]
     finally:
         await name_server.stop()
 
