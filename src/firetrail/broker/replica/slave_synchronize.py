@@ -116,6 +116,7 @@ class SlaveSynchronize:
             self._master = master
             self._answers.clear()
             self._groups_seen.clear()
+            self.status.copied_at_ms = 0
         complete = True
         for table in self._tables:
             complete &= await self._copy_table(table, master)
@@ -141,8 +142,6 @@ class SlaveSynchronize:
     async def _adopt(self, table: _CopiedTable, master: str) -> None:
         answer = await self._client.ask(master, RemotingCommand(table.code), REQUEST_S)
         content = answer.content
-        if master != self._master:  # the master has changed meanwhile
-            return
         if self._answers.get(table.name) == content:
             return
         table.adopt(await asyncio.to_thread(table.kind.decode, content))
