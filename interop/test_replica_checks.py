@@ -41,9 +41,13 @@ from interop.servers import (
 )
 
 from firetrail import Message
+from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import FollowerState
+from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.replication.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
 
 LIMIT_S = 180.0
 pytestmark = pytest.mark.time_limit(LIMIT_S)
@@ -259,6 +263,25 @@ async def test_a_replica_that_is_longer_does_not_follow(master: JavaMaster, tmp_
     write(tmp_path / "r", SIZES.log * FILES - 1000, "other")
     error = await refused(master, tmp_path / "r", FollowerState.DIVERGED)
     assert "the replica has the log up to" in error and "the master only up to" in error
+
+
+@pytest.mark.parametrize("files", [2, FILES - 1, FILES + 1])
+async def test_a_rewound_replica_follows(master: JavaMaster, tmp_path: Path, files: int) -> None:
+    """It may be shorter or longer than the master; both have one and a half files in common."""
+    root = tmp_path / "r"
+    shutil.copytree(master.earlier, root)
+    with BrokerStore.open(root, MASTERS_STORE) as store:
+        common = store.log_range[1]
+    write(root, SIZES.log * files - 1000, "other")
+    client = RemotingClient()
+    try:
+        done = await rewind(SYSTEM, root, Master(client, MasterAddress(master.broker)))
+    finally:
+        await client.close()
+    assert done.plan.cut.end == common
+    assert done.kept is not None
+    end = await followed_to_the_end(master, root)
+    check_same(master.root, root, 0, end)
 
 
 def test_java_joins_two_histories(line: str, master: JavaMaster) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import struct
 from dataclasses import dataclass, field
 
 import pytest
 
-from firetrail.errors import DivergedError, ReplicationError, RequestError, StuckError
+from firetrail.errors import (
+    DivergedError,
+    NotReachedError,
+    ReplicationError,
+    RequestError,
+    StuckError,
+)
 from firetrail.format.layout import BLANK, MAGIC_BLANK
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.replication import master_check
 from firetrail.replication.master_check import (
     LogRange,
     Master,
@@ -119,9 +128,55 @@ async def test_a_replica_whose_place_was_deleted_is_stuck() -> None:
     check_range(OwnLog(max_offset=1000), LogRange(1000, 2000))
 
 
+async def test_java_fails_if_the_offset_is_in_the_middle_of_a_record() -> None:
+    client = AnsweringClient(0, 2000, {})
+    remark = "127.0.0.1:1: java.lang.IllegalArgumentException: newLimit < 0: (-1558141110 < 0)"
+    client.refusal = RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    assert await Master(client, MasterAddress("127.0.0.1:1")).record(0) is None
+
+
+async def test_java_fails_to_tell_its_figures_right_after_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(master_check, "RANGE_PAUSE_S", 0.05)
+    client = AnsweringClient(0, 2000, {})
+    remark = "127.0.0.1:1: java.util.NoSuchElementException, java.base/java.util.LinkedList.getLast"
+    client.refusal = RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    asking = asyncio.ensure_future(Master(client, MasterAddress("127.0.0.1:1")).log_range())
+    await asyncio.sleep(0)
+    client.refusal = None
+    assert await asking == (0, 2000)
+    client.refusal = RequestError(ResponseCode.SYSTEM_ERROR, remark)
+    with pytest.raises(ReplicationError, match="NoSuchElementException"):
+        await Master(client, MasterAddress("127.0.0.1:1")).log_range()
+
+
+async def test_java_sends_too_much_if_the_offset_is_in_the_middle_of_a_record() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(struct.pack(">iI", 700 << 20, 10) + bytes(1000))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = RemotingClient()
+    try:
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await Master(client, MasterAddress(address)).record(7) is None
+    finally:
+        await client.close()
+        server.close()
+    with pytest.raises(NotReachedError, match="does not answer"):
+        await Master(RemotingClient(), MasterAddress(address)).record(7)
+
+
 async def test_a_refusal_other_than_not_found_is_not_taken_for_a_difference() -> None:
     client = AnsweringClient(0, 2000, {})
-    client.refusal = RequestError(ResponseCode.SYSTEM_ERROR, "AclException: no signature")
+    remark = (
+        "127.0.0.1:1: org.apache.rocketmq.acl.common.AclException: no key, org.apache.rocketmq"
+        ".acl.plain.PlainPermissionManager.validate(PlainPermissionManager.java:523)"
+    )
+    client.refusal = RequestError(ResponseCode.SYSTEM_ERROR, remark)
     with pytest.raises(ReplicationError, match=r"33 VIEW_MESSAGE_BY_ID .*AclException") as caught:
         await Master(client, MasterAddress("127.0.0.1:1")).record(0)
     assert not isinstance(caught.value, DivergedError)

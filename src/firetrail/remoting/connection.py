@@ -61,6 +61,7 @@ class Connection(asyncio.Protocol):
         self.unhandled_bytes = 0
         """Bytes that arrived since the owner set this to 0."""
         self.is_closed = False
+        self._violation: ProtocolError | None = None  # the bytes because of which it was closed
 
     # -- called by the event loop -------------------------------------------------------------
 
@@ -95,6 +96,7 @@ class Connection(asyncio.Protocol):
             self._owner.received(self, requests)
         if error is not None:
             _log.warning("the connection to %s is closed: %s", self.peer, error)
+            self._violation = error
             self.abort()
 
     def pause_writing(self) -> None:
@@ -109,7 +111,9 @@ class Connection(asyncio.Protocol):
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
-                future.set_exception(ConnectionResetError(f"{self.peer}: the connection was lost"))
+                lost = ConnectionResetError(f"{self.peer}: the connection was lost")
+                lost.__cause__ = self._violation
+                future.set_exception(lost)
         self._owner.closed(self, error)
 
     # -- called by the owner ------------------------------------------------------------------
@@ -130,7 +134,8 @@ class Connection(asyncio.Protocol):
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send a request and return the response.
 
-        Raises TimeoutError without a response in time, and ConnectionError if the connection ends.
+        Raises TimeoutError without a response in time, and ConnectionError if the connection ends;
+        its cause is a ProtocolError if the peer has sent what cannot be decoded.
         """
         if self.is_closed:
             raise ConnectionResetError(f"{self.peer}: the connection is closed")

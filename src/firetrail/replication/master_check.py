@@ -13,6 +13,8 @@ record, byte for byte, the master's log continues the replica's.
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -21,6 +23,7 @@ from firetrail.errors import (
     DivergedError,
     FormatError,
     NotReachedError,
+    ProtocolError,
     ReplicationError,
     RequestError,
     StuckError,
@@ -36,6 +39,9 @@ from firetrail.store.log_copy import LastRecord
 
 NOT_FOUND = "can not find message by the offset"
 """The beginning of every broker's remark if no message begins at an offset."""
+RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
+"""How often a broker is asked for its figures, which Java fails to tell right after its start."""
+_JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
 EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 
@@ -132,7 +138,7 @@ class Master:
 
     async def log_range(self) -> LogRange:
         """Return the range of the master's log."""
-        answer = await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        answer = await self._runtime_info()
         try:
             table = KVTable.decode(answer.content).table
         except FormatError as error:
@@ -144,16 +150,32 @@ class Master:
         begin = max(self._number(table, "commitLogMinOffset"), 0)
         return LogRange(begin, max(self._number(table, "commitLogMaxOffset"), begin))
 
+    async def _runtime_info(self) -> RemotingCommand:
+        for _ in range(RANGE_ATTEMPTS - 1):
+            try:
+                return await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+            except _RefusedError as error:
+                if not error.is_java_failure:
+                    raise
+                await asyncio.sleep(RANGE_PAUSE_S)
+        return await self._ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+
     async def record(self, offset: int) -> bytes | None:
         """Return what the master has at ``offset``; None if no record begins there.
 
-        A Java master may return any bytes if no record begins there.
+        A Java master takes the bytes there for the size of a record. If none begins there, it
+        returns any bytes, more bytes than an answer may have, or an error of the Java library.
         """
         fields = ViewMessageHeader(offset).encode()
         try:
             answer = await self._ask(RequestCode.VIEW_MESSAGE_BY_ID, fields)
         except _RefusedError as error:
-            if NOT_FOUND in error.remark:
+            if NOT_FOUND in error.remark or error.is_java_failure:
+                return None
+            raise
+        except NotReachedError as error:
+            lost = error.__cause__
+            if lost is not None and isinstance(lost.__cause__, ProtocolError):
                 return None
             raise
         return bytes(answer.content)
@@ -189,6 +211,11 @@ class _RefusedError(ReplicationError):
     def __init__(self, message: str, remark: str) -> None:
         super().__init__(message)
         self.remark = remark
+
+    @property
+    def is_java_failure(self) -> bool:
+        """Whether the Java library has raised an error in the master, rather than the broker."""
+        return _JAVA_FAILURE.search(self.remark) is not None
 
 
 def check_file_size(log: OwnLog, config: MasterConfig) -> None:
