@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.failover import LOOK_S
 from firetrail.errors import ConfigError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.store.config import BrokerRole
@@ -76,6 +78,21 @@ async def test_an_old_master_removes_what_was_never_acknowledged(tmp_path: Path)
         await until(lambda: group.members[1].role is BrokerRole.SLAVE)
         await group.has(1, b"one", b"two")
         assert (await group.send(2, b"three")).code == OK
+
+
+async def test_a_master_without_etcd_becomes_a_slave_and_the_master_again(tmp_path: Path) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        epoch = status_of(group.members[1]).epoch
+        group.cut_off(1)
+        group.clocks[1].pushed_s += LEASE_S
+        await until(lambda: group.members[1].role is BrokerRole.SLAVE)
+        await asyncio.sleep(2 * LOOK_S)  # long enough to change the role again
+        assert group.members[1].role is BrokerRole.SLAVE
+        group.endpoints[1].cut = False
+        assert await group.master() == 1
+        assert status_of(group.members[1]).epoch == epoch
+        await until(lambda: bool(group.members[1].store.replica_acks.by_member()))
+        assert (await group.send(1, b"one")).code == OK
 
 
 async def test_a_member_that_lags_is_not_waited_for_and_cannot_win(tmp_path: Path) -> None:

@@ -21,12 +21,16 @@ PROGRAM = "FIRETRAIL_ETCD"
 """The environment variable that names another one."""
 
 
+def find_etcd() -> str | None:
+    """Return the path of the program; None if there is none."""
+    found = os.environ.get(PROGRAM) or shutil.which("etcd")
+    return found or (str(FETCHED) if FETCHED.exists() else None)
+
+
 def etcd_program() -> str:
     """Return the path of the program; skip the test if there is none."""
-    found = os.environ.get(PROGRAM) or shutil.which("etcd")
-    if not found and FETCHED.exists():
-        found = str(FETCHED)
-    if not found:
+    found = find_etcd()
+    if found is None:
         pytest.skip(f"there is no etcd: install etcd-server, run make interop, or set {PROGRAM}")
     return found
 

@@ -17,6 +17,7 @@ from tests.crash.pair import pair_config
 from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
+from tests.replication.etcd_server import find_etcd
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.failing import (
     FULL_WALK,
@@ -26,6 +27,7 @@ from tests.torture.failing import (
     small_disk,
     start_fails,
 )
+from tests.torture.failing_over import fail_over
 from tests.torture.killing import kill_loop
 from tests.torture.mutants import BUGS, caught
 from tests.torture.soaking import soak
@@ -140,6 +142,12 @@ def _soak(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(soak(folder, seed, SOAK_S))
 
 
+def _failover(folder: Path, seed: int) -> Counter[str]:
+    if find_etcd() is None:
+        return Counter({"left out: there is no etcd": 1})
+    return asyncio.run(fail_over(folder, seed))
+
+
 def _seeded_bugs(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(caught(folder, seed, list(BUGS)[seed % len(BUGS)]))
 
@@ -161,6 +169,7 @@ PARTS: dict[str, Part] = {
     "seeded bugs": _seeded_bugs,
     "power loss of an append": _power_loss_of_an_append,
     "power loss of a pair": _power_loss_of_a_pair,
+    "failover": _failover,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,
 }

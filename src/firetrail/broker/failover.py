@@ -158,7 +158,7 @@ class Failover:
     async def _adapt(self, group: GroupStatus) -> None:
         """Do what follows from the state of the group."""
         broker = self._broker
-        if broker.role is BrokerRole.SLAVE and group.epoch:
+        if broker.role is BrokerRole.SLAVE and group.epoch and not group.fenced_s:
             await self._promote(group.epoch)
         elif broker.role is not BrokerRole.SLAVE and self._is_deposed(group):
             holder = group.holder.member if group.holder is not None else "nobody"
