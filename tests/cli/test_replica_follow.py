@@ -61,7 +61,9 @@ def test_errors_name_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert not (tmp_path / "r").exists()
 
 
-async def test_a_replica_catches_up_serves_reads_and_stops(tmp_path: Path) -> None:
+async def test_a_replica_catches_up_serves_reads_and_stops(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with talking() as talk:
         await talk.send("T1", b"one")
         to_master = "--namesrv", talk.broker.namesrv, "--broker", "broker-a"
@@ -78,11 +80,14 @@ async def test_a_replica_catches_up_serves_reads_and_stops(tmp_path: Path) -> No
             assert (line["state"], line["lag"], line["error"]) == ("following", 0, "")
             client = RemotingClient()
             fields = {"topic": "T1", "queueId": "0"}
-            command = RemotingCommand(RequestCode.GET_MAX_OFFSET, fields)
-            answer = await client.ask(found["broker"], command, PATIENCE_S)
+            asked = RemotingCommand(RequestCode.GET_MAX_OFFSET, fields)
+            answer = await client.ask(found["broker"], asked, PATIENCE_S)
             assert answer.fields["offset"] == "1"
             await client.close()
             assert found["broker"] in await cluster_of(talk)
+            for command in ("info", "dump", "fsck"):
+                assert main([command, str(tmp_path / "r")]) == 0
+            assert "one" in capsys.readouterr().out
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
     with Store.open(tmp_path / "r") as store:
