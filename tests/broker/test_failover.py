@@ -16,6 +16,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import LOOK_S
 from firetrail.errors import ConfigError
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.store.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
@@ -132,6 +133,19 @@ async def test_a_member_whose_promotion_fails_returns_the_lease_and_retries_late
         group.clocks[2].pushed_s += LEASE_S
         assert await group.master() == 2
         assert status_of(broker).epoch > failures[0]
+
+
+async def test_every_member_tells_who_holds_the_lease(tmp_path: Path) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        one = group.members[1]
+        for number in (1, 2):
+            talk = Talk(group.members[number], group.client)
+            answer = await talk.ask(RequestCode.GET_REPLICA_STATUS)
+            report = ReplicaStatus.decode(answer.content).group
+            assert report is not None
+            assert (report.holder, report.member) == (one.address, 1)
+            assert (report.epoch, report.in_sync) == (status_of(one).epoch, [1, 2])
+            assert (report.obstacle, report.error) == ("member 1 holds the lease", "")
 
 
 async def test_the_role_of_a_member_cannot_be_changed_by_command(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from tests.helpers import crash_image, eventually, put_all
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
+from firetrail.cli import replica_status
+from firetrail.remoting.replica_bodies import GroupReport, ReplicaStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 
@@ -193,3 +195,29 @@ def test_without_an_action_the_help_is_printed(firetrail: Firetrail) -> None:
     result = firetrail("replica")
     assert result.code == 2
     assert "rewind" in result.err
+
+
+@pytest.mark.parametrize(
+    ("group", "lines"),
+    [
+        (
+            GroupReport("10.0.0.1:10911", 1, 7, [1, 2], "member 1 holds the lease"),
+            [
+                "group: member 1 at 10.0.0.1:10911 holds the lease with epoch 7; in-sync members: "
+                "1, 2"
+            ],
+        ),
+        (
+            GroupReport("", 0, 0, [1], "its log is too short", "etcd does not answer"),
+            [
+                "group: nobody holds the lease; in-sync members: 1",
+                "this member cannot be elected: its log is too short",
+                "the consensus engine does not answer: etcd does not answer",
+            ],
+        ),
+    ],
+    ids=["held", "free"],
+)
+def test_the_status_shows_the_group(group: GroupReport, lines: list[str]) -> None:
+    status = ReplicaStatus("a:1", "C", "B", 2, "SLAVE", group=group)
+    assert replica_status._lines(replica_status._BrokerStatus(status, []))[2:] == lines

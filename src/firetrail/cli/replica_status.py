@@ -21,7 +21,7 @@ from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.replica_bodies import FollowerReport, ReplicaStatus
+from firetrail.remoting.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import FollowerState
 from firetrail.store.config import BrokerRole
@@ -146,11 +146,26 @@ def _lines(found: _BrokerStatus) -> list[str]:
         lines.append(f"its role is being changed: {status.step}")
     elif status.step_error:
         lines.append(f"the last change of its role failed: {status.step_error}")
+    if status.group is not None:
+        lines += _group_lines(status.group)
     if status.follower is not None:
         lines += _follower_lines(status.follower)
     elif replicas:
         rows = [[each.addr, each.slave_ack_offset, human_size(each.diff)] for each in replicas]
         lines += table(["replica", "has the log up to>", "behind>"], rows)
+    return lines
+
+
+def _group_lines(group: GroupReport) -> list[str]:
+    holder = "nobody holds the lease"
+    if group.member:
+        holder = f"member {group.member} at {group.holder} holds the lease with epoch {group.epoch}"
+    members = ", ".join(map(str, group.in_sync)) or "none"
+    lines = [f"group: {holder}; in-sync members: {members}"]
+    if group.obstacle and not group.member:
+        lines.append(f"this member cannot be elected: {group.obstacle}")
+    if group.error:
+        lines.append(f"the consensus engine does not answer: {group.error}")
     return lines
 
 

@@ -47,11 +47,29 @@ class FollowerReport(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class GroupReport(Body):
+    """What a member of a group with automatic failover knows of it.
+
+    ``holder`` is the address of the member that holds the lease, ``member`` its number and
+    ``epoch`` its epoch; empty and 0 if nobody holds it. ``obstacle`` says why the asked member
+    cannot be elected now, and ``error`` why the consensus engine does not answer.
+    """
+
+    holder: str = ""
+    member: int = 0
+    epoch: int = 0
+    in_sync: list[int] = field(default_factory=list)
+    obstacle: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus(Body):
     """The answer to GET_REPLICA_STATUS, HAND_OVER and STEP_DOWN.
 
-    ``follower`` is missing for a master. ``refusal`` says why messages are refused. ``step`` is
-    what a change of the role is doing, and ``stepError`` why the last one failed.
+    ``follower`` is missing for a master, and ``group`` for a broker whose role is fixed.
+    ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
+    ``stepError`` why the last one failed.
     """
 
     address: str
@@ -66,3 +84,4 @@ class ReplicaStatus(Body):
     step: str = ""
     step_error: str = ""
     follower: FollowerReport | None = None
+    group: GroupReport | None = None

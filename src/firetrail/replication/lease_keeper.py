@@ -220,7 +220,10 @@ class LeaseKeeper:
         work: Callable[[], None] | None = None
         with self._guard:
             now, election = self._clock.since_boot(), self._election
-            if election.is_renewal_due(now):
+            if election.epoch and self._has_failed:
+                _log.error("the store has failed; another member of the group may be the master")
+                work = self.resign
+            elif election.is_renewal_due(now):
                 work = self._renew
             elif (change := self._next_change(now)) is not None:
                 wanted = change
@@ -250,9 +253,14 @@ class LeaseKeeper:
         acks.require(members.required)
         return change
 
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the store cannot accept messages until it is opened again."""
+        return self._store is not None and self._store.has_failed
+
     def _may_campaign(self, now: float) -> bool:
         store, election = self._store, self._election
-        if store is None or election.epoch or now < self._retry_at:
+        if store is None or store.has_failed or election.epoch or now < self._retry_at:
             return False
         return not election.obstacle(store.commit_log.max_offset)
 

@@ -69,6 +69,11 @@ class BrokerStore(Store):
         """What replicas have confirmed."""
         return self._acks
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a write has failed, so that nothing is accepted until the store is reopened."""
+        return self._engine.failure is not None
+
     def set_fence(self, fence: Fence) -> None:
         """Acknowledge messages only as long as the fence allows it."""
         self._engine.fence = fence

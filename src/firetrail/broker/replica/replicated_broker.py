@@ -12,9 +12,11 @@ from firetrail.remoting.replica_bodies import (
     EpochEntry,
     EpochEntryCache,
     FollowerReport,
+    GroupReport,
     ReplicaStatus,
 )
 from firetrail.replication.epochs import EpochFile
+from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 
@@ -45,6 +47,10 @@ class ReplicatedBroker(Protocol):
     @property
     def epochs(self) -> EpochFile:
         """The epochs of the log."""
+
+    @property
+    def group(self) -> GroupStatus | None:
+        """The state of the group; None if the role of the broker is fixed."""
 
     @property
     def newest_epoch(self) -> int:
@@ -83,6 +89,17 @@ def replica_status(broker: ReplicatedBroker, step: str, error: str) -> ReplicaSt
         step,
         error,
         _follower_report(broker.replica) if broker.replica is not None else None,
+        _group_report(broker.group) if broker.group is not None else None,
+    )
+
+
+def _group_report(group: GroupStatus) -> GroupReport:
+    holder = group.holder
+    in_sync = sorted(group.in_sync)
+    if holder is None:
+        return GroupReport("", 0, 0, in_sync, group.obstacle, group.error)
+    return GroupReport(
+        holder.address, holder.member, holder.epoch, in_sync, group.obstacle, group.error
     )
 
 

@@ -1,0 +1,127 @@
+"""The threads that keep a lease: for a master, for a slave, and between two terms."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers import ManualClock, eventually
+from tests.replication.fake_etcd import Endpoint, FakeEtcd, fake_etcd
+
+from firetrail import Message, PutStatus
+from firetrail.replication.election import LeaseTiming
+from firetrail.replication.etcd import EtcdCoordinator
+from firetrail.replication.etcd_gateway import EtcdAccess
+from firetrail.replication.lease_keeper import GroupMember, LeaseKeeper
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.system import System
+
+TTL_S = 30
+CONFIG = StoreConfig(commit_log_file_size=1 << 20, max_message_size=1000)
+
+
+@pytest.fixture
+def etcd() -> Iterator[FakeEtcd]:
+    with fake_etcd() as etcd:
+        yield etcd
+
+
+@pytest.fixture
+def endpoint(etcd: FakeEtcd) -> Endpoint:
+    return etcd.endpoint()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
+    """The keeper of member 1, which may found the group."""
+    keeper = LeaseKeeper(
+        EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock),
+        GroupMember(1, "127.0.0.1:1", "127.0.0.1:2", True, 15.0),
+        LeaseTiming(TTL_S),
+        clock,
+    )
+    keeper.start()
+    yield keeper
+    keeper.detach()
+    keeper.stop()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[BrokerStore]:
+    """The store of a master that does not wait for replicas."""
+    config = CONFIG.replace(role=BrokerRole.ASYNC_MASTER)
+    with BrokerStore.open(tmp_path, config, system=System(clock=clock)) as store:
+        yield store
+
+
+def wins(keeper: LeaseKeeper) -> None:
+    eventually(lambda: keeper.status.epoch > 0)
+
+
+def test_a_member_without_a_store_does_not_campaign(keeper: LeaseKeeper, etcd: FakeEtcd) -> None:
+    eventually(lambda: keeper._election.view.revision > 0)
+    threading.Event().wait(0.3)
+    assert not etcd.leases and keeper.status.epoch == 0
+
+
+def test_a_master_accepts_messages_only_while_it_holds_the_lease(
+    keeper: LeaseKeeper, store: BrokerStore, endpoint: Endpoint
+) -> None:
+    endpoint.cut = True
+    keeper.attach(store)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    endpoint.cut = False
+    wins(keeper)
+    assert store.try_put(Message("T", b"2")).ok
+    keeper.detach()
+    assert store.try_put(Message("T", b"3")).status is PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def test_the_lease_is_renewed_between_two_terms(
+    keeper: LeaseKeeper, store: BrokerStore, clock: ManualClock
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    epoch = keeper.status.epoch
+    keeper.detach()
+    clock.advance(TTL_S * 900)  # nine tenths: too late without a renewal
+    eventually(lambda: keeper.status.fenced_s == 0)
+    assert keeper.status.epoch == epoch
+
+
+def test_an_unreachable_engine_is_reported_and_retried(
+    keeper: LeaseKeeper,
+    store: BrokerStore,
+    endpoint: Endpoint,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    endpoint.cut = True
+    clock.advance(TTL_S * 1000)
+    assert store.refusal and keeper.status.fenced_s > 0
+    eventually(lambda: keeper.status.error.startswith("etcd does not answer"))
+    endpoint.cut = False
+    eventually(lambda: not store.refusal)
+    assert "the consensus engine cannot be used: etcd does not answer" in caplog.text
+
+
+def test_a_master_whose_store_has_failed_returns_the_lease(
+    keeper: LeaseKeeper, store: BrokerStore
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    store._engine.fail(OSError("input/output error"))
+    eventually(lambda: keeper.status.epoch == 0 and keeper.status.holder is None)
+    threading.Event().wait(0.3)
+    assert keeper.status.epoch == 0
+    store._engine.failure = None  # otherwise closing the store raises it
