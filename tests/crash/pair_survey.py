@@ -6,6 +6,7 @@ silent. Before each operation on either disk both disks are recorded. Of each mo
 * every image of the replica has what it has reported, what the master has acknowledged and what
   consumers have seen on either side, and is a prefix of what the master was given (R1, R2, R7);
 * every image of the master has what it has acknowledged (I1 to I6);
+* recovered replicas are promoted, and crash during that;
 * recovered replicas continue, with the master as it is later, as it was, or after a crash of its
   own, until both logs are equal byte for byte (R3).
 """
@@ -22,10 +23,11 @@ from tests.crash.disk import PAGE, Image, random_image, write_image
 from tests.crash.files_check import check_files
 from tests.crash.oracle import History, Violation, check_store
 from tests.crash.pair import Pair, PairConfig, PairMoment, check_same_log, write_images
-from tests.crash.simulation import SLOTS, Producer, lists_at_once, scratch
+from tests.crash.simulation import SLOTS, Checker, Producer, lists_at_once, scratch
 
 from firetrail import FiretrailError, FlushMode, Message, PutStatus
 from firetrail.replication.frames import HEADER
+from firetrail.store.config import BrokerRole
 
 STEPS = 45
 
@@ -86,15 +88,25 @@ class PairChecker:
         self._below = below
         self._final = final
         self._master = master  # the folder of the master after the run, which was closed
-        self._final_end = final.messages[-1].end if final.messages else 0
+        self.promoted = Checker(
+            below / "promoted", config.replica.replace(role=BrokerRole.ASYNC_MASTER)
+        )
 
-    def check(self, moment: PairMoment, source: random.Random, rejoin_share: float) -> None:
-        """Check one image of each side, and some of them together."""
+    def check(
+        self,
+        moment: PairMoment,
+        source: random.Random,
+        rejoin_share: float = 0.0,
+        promotion_share: float = 0.0,
+    ) -> None:
+        """Check an image of the replica; some join a master or are promoted."""
         how, replica = self._replica_image(moment, source)
         try:
             self._check_replica(moment, replica, how)
             if source.random() < rejoin_share:
                 self._rejoin(moment, replica, source)
+            if source.random() < promotion_share:
+                self._promote(moment, replica, source)
         except AssertionError as error:
             error.add_note(f"before {moment.label}, replica: {how}")
             raise
@@ -125,6 +137,14 @@ class PairChecker:
         check_files(below / "replica", SLOTS)
         shutil.rmtree(below)
 
+    def _promote(self, moment: PairMoment, replica: Image, source: random.Random) -> None:
+        """Open the replica as a master, which continues the queues; crash during that, and later.
+
+        A broker that is promoted closes its store and opens it again in this way.
+        """
+        history, least = moment.replica_history(self._final), moment.least_on_replica(self._final)
+        self.promoted.check_again_and_again(replica, history, least, source)
+
     def _rejoin(self, moment: PairMoment, replica: Image, source: random.Random) -> None:
         """Let a recovered replica follow a master; both logs must become equal."""
         self.rejoined += 1
@@ -143,7 +163,8 @@ class PairChecker:
         with pair.running():
             count = check_store(pair.master.store, history, history.survive_power_loss)
             history.cut(count, durable=True)
-            if 0 < pair.replica.store.log_range[1] < pair.master.store.log_range[0]:
+            log = pair.replica.store.log_copy()
+            if not log.is_empty and log.max_offset < pair.master.store.log_range[0]:
                 return  # retention of the master has deleted what the replica needs
             pair.catch_up()
             use_pair(pair, source, 4, faults=False)
@@ -227,7 +248,7 @@ def damage_survey(config: PairConfig, source: random.Random) -> None:
             raise Violation("R1: the replica has accepted damaged bytes")
         checker = PairChecker(below, config, pair.history, pair.master.disk.root)
         for moment in pair.moments:
-            checker.check(moment, source, rejoin_share=0.0)
+            checker.check(moment, source)
 
 
 def pair_survey(
@@ -236,6 +257,7 @@ def pair_survey(
     source: random.Random,
     share: float = 1.0,
     rejoin_share: float = 0.3,
+    promotion_share: float = 0.1,
 ) -> PairChecker:
     """Let the power go at operations of a run; raises the first Violation that is found."""
     with scratch() as below, lists_at_once():
@@ -253,7 +275,7 @@ def pair_survey(
             checker = PairChecker(below, config, pair.history, pair.master.disk.root)
             for moment in pair.moments:
                 if source.random() < share:
-                    checker.check(moment, source, rejoin_share)
+                    checker.check(moment, source, rejoin_share, promotion_share)
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise

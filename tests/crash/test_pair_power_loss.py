@@ -26,7 +26,8 @@ SHARE = 1.0 if DEEP else 0.1
 def test_a_pair_survives_power_loss_at_any_moment(modes: tuple[str, str], seed: int) -> None:
     config = pair_config(*modes, property_crc=True)
     checker = pair_survey(config, seed, random.Random(f"{modes} {seed}"), SHARE)
-    print(f"{checker.images} images, {checker.rejoined} rejoined")
+    promoted = checker.promoted.images
+    print(f"{checker.images} images, {checker.rejoined} rejoined, {promoted} of promotions")
     assert checker.images
 
 

@@ -30,6 +30,7 @@ from tests.torture.failing import (
 from tests.torture.failing_over import fail_over
 from tests.torture.killing import kill_loop
 from tests.torture.mutants import BUGS, caught
+from tests.torture.replicating import kill_pair
 from tests.torture.soaking import soak
 from tests.torture.spoiling import spoil
 from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
@@ -47,6 +48,10 @@ def _drawn(seed: int) -> random.Random:
 
 def _kill(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(kill_loop(folder, seed, _drawn(seed).choice(MODES)))
+
+
+def _kill_a_pair(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(kill_pair(folder, seed, _drawn(seed).choice(MODES)))
 
 
 def _failed_sync(folder: Path, seed: int) -> Counter[str]:
@@ -104,8 +109,13 @@ def _power_loss_of_a_pair(folder: Path, seed: int) -> Counter[str]:
     drawn = _drawn(seed)
     modes = drawn.choice((("sync", "sync"), ("sync", "sync"), ("async", "sync"), ("sync", "async")))
     checker = pair_survey(pair_config(*modes, property_crc=True), seed, drawn)
-    figures = {"crash images of replicas": checker.images, "replicas rejoined": checker.rejoined}
-    return Counter(figures)
+    return Counter(
+        {
+            "crash images of replicas": checker.images,
+            "replicas rejoined": checker.rejoined,
+            "crash images of promotions": checker.promoted.images,
+        }
+    )
 
 
 def _pipeline(folder: Path, seed: int) -> Counter[str]:
@@ -154,6 +164,7 @@ def _seeded_bugs(folder: Path, seed: int) -> Counter[str]:
 
 PARTS: dict[str, Part] = {
     "kill": _kill,
+    "kill of a pair": _kill_a_pair,
     "failed sync": _failed_sync,
     "full disk": _full_disk,
     "failed start": _start,

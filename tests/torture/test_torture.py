@@ -12,6 +12,7 @@ import pytest
 from tests.torture import bending, failing, syncing
 from tests.torture.faults import compiler
 from tests.torture.killing import kill_loop
+from tests.torture.replicating import kill_pair
 from tests.torture.soaking import soak
 from tests.torture.spoiling import spoil
 
@@ -41,6 +42,10 @@ async def test_kills_async(tmp_path: Path) -> None:
 
 async def test_kills_sync(tmp_path: Path) -> None:
     await run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=4))
+
+
+async def test_kills_of_a_master_and_its_replica(tmp_path: Path) -> None:
+    await run(kill_pair(tmp_path, SEED, "SYNC_FLUSH", count=2))
 
 
 async def test_a_sync_fails(tmp_path: Path) -> None:
