@@ -40,7 +40,12 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, StepDownHeader
+from firetrail.remoting.replica_headers import (
+    EpochHeader,
+    HandOverHeader,
+    PromoteHeader,
+    StepDownHeader,
+)
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.follower import FollowerState
 from firetrail.store.config import BrokerRole
@@ -103,12 +108,10 @@ class Promotion:
         return request.answer(body=self.status.encode(standard=True))
 
     def _epochs(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Tell the epochs.
-
-        A master without any begins the first one: a replica has asked, and may replace it.
-        """
+        """Tell the epochs. A master without any begins the first one if a replica asks."""
         broker = self._broker
-        if broker.replica is None and not broker.epochs.epochs and not self.step:
+        is_asked = EpochHeader.decode(request.fields).replica and not self.step
+        if is_asked and broker.replica is None and not broker.epochs.epochs:
             broker.epochs.append(Epoch(1, broker.store.log_range[0]))
         return request.answer(body=epoch_entries(broker).encode(standard=True))
 

@@ -169,7 +169,7 @@ class Term:
         stack.push_async_callback(parts.registration.stop)
         if self.fencing is not None:
             stack.push_async_callback(self.fencing.stop)
-            await self.fencing.start()
+            self.fencing.start()
         stack.callback(parts.state.long_polling.stop)
         parts.state.topics.on_change = parts.registration.changed
         if self.replica is not None:

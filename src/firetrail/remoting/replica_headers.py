@@ -20,6 +20,13 @@ class PromoteHeader(Header):
 
 
 @dataclass(frozen=True, slots=True)
+class EpochHeader(Header):
+    """GET_BROKER_EPOCH_CACHE; ``replica`` is Firetrail's: a replica asks, which may be promoted."""
+
+    replica: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class HandOverHeader(Header):
     """HAND_OVER: the master refuses messages, because the broker at an address will replace it.
 

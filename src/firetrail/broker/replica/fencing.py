@@ -2,8 +2,9 @@
 
 Every promotion begins an epoch with a larger number than all before, and a master registers with
 the number of its epoch (RocketMQ's ``stateVersion``). A master that learns of a larger number
-refuses messages until it is promoted again or becomes a slave. It learns so from the answers of
-Firetrail's name servers. Others only tell the address of the master they know, which is then asked.
+refuses messages until it is promoted again or becomes a slave, and does not register any more. It
+learns so from the answers of Firetrail's name servers. Others only tell the address of the master
+they know, which is then asked.
 
 Without a consensus engine this cannot be complete: a former master that reaches neither name
 servers nor its successor does not know of it.
@@ -20,7 +21,7 @@ from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.replica_bodies import EpochEntryCache
+from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.store.lifecycle.gate import Closure
 
 NOT_ASKED = (
@@ -40,10 +41,9 @@ class Fencing:
         self._registration = parts.registration
         self._newest = 0  # the largest number of an epoch that was heard of
         self._is_answered = False  # whether a name server has answered
-        self._is_settled = False  # whether all name servers that answered were asked
+        self._is_settled = False  # whether the broker has registered
         self._logged = ""  # the last reason that was logged
         self._client = RemotingClient()
-        self._task: asyncio.Task[None] | None = None
 
     @property
     def is_fenced(self) -> bool:
@@ -56,22 +56,18 @@ class Fencing:
         return self._newest
 
     def begin(self) -> None:
-        """Refuse messages, if there are name servers, until :meth:`start` has asked them."""
+        """Refuse messages, if there are name servers, until they were asked."""
         self._registration.on_answer = self._answered
+        self._registration.permit = self._may_register
         self._settle()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Decide, after the broker has registered, whether it may accept messages."""
-        await self._look()
         self._is_settled = True
         self._settle()
-        self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop asking."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Ask nobody any more."""
         await self._client.close()
 
     def _answered(self, newest: int) -> None:
@@ -109,30 +105,29 @@ class Fencing:
             return NOT_ASKED
         return ""
 
-    async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(self._env.live.current.register_interval_ms / 1000)
-            try:
-                await self._look()
-                self._settle()
-            except Exception:
-                _log.exception("the search for a newer master failed; will retry")
+    async def _may_register(self, name_servers: list[str]) -> bool:
+        """Ask the masters of this name that name servers know; return whether none is newer.
 
-    async def _look(self) -> None:
-        """Ask masters of the same name that name servers know for their epoch."""
-        name = self._env.live.current.name
-        for address in self._registration.present:
-            try:
-                command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-                answer = await self._client.ask(address, command)
-                known = ClusterInfo.decode(answer.content).broker_addr_table.get(name)
-                if known is None or known.master in (None, self._env.address):
-                    continue
-                command = RemotingCommand(RequestCode.GET_BROKER_EPOCH_CACHE)
-                answer = await self._client.ask(known.master, command)
-                epochs = EpochEntryCache.decode(answer.content).epoch_list
-                self._newest = max([self._newest, *(entry.epoch for entry in epochs)])
-            except (OSError, FiretrailError) as error:
-                _log.info(
-                    "whether there is a newer master is not known from %s: %s", address, error
-                )
+        This comes right before a registration. Of two masters that both register regularly, each
+        then finds the other at every name server, even if that prefers the last one.
+        """
+        await asyncio.gather(*(self._ask_other_master(address) for address in name_servers))
+        self._settle()
+        return self._env.keeper is not None or self._newest <= self._env.epochs.number
+
+    async def _ask_other_master(self, name_server: str) -> None:
+        """Ask the master that a name server knows for its epoch, unless it is this broker."""
+        try:
+            command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await self._client.ask(name_server, command)
+            clusters = ClusterInfo.decode(answer.content)
+            known = clusters.broker_addr_table.get(self._env.live.current.name)
+            if known is None or known.master in (None, self._env.address):
+                return
+            command = RemotingCommand(RequestCode.GET_REPLICA_STATUS)
+            answer = await self._client.ask(known.master, command)
+            self._newest = max(self._newest, ReplicaStatus.decode(answer.content).epoch)
+        except (OSError, FiretrailError) as error:
+            _log.info(
+                "whether there is a newer master is not known from %s: %s", name_server, error
+            )

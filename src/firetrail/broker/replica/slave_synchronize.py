@@ -31,6 +31,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_bodies import RequestModes
 from firetrail.remoting.replica_bodies import EpochEntryCache
+from firetrail.remoting.replica_headers import EpochHeader
 from firetrail.replication.epochs import Epoch, EpochFile
 from firetrail.system import Clock
 
@@ -140,7 +141,8 @@ class SlaveSynchronize:
         return True
 
     async def _adopt(self, table: _CopiedTable, master: str) -> None:
-        answer = await self._client.ask(master, RemotingCommand(table.code), REQUEST_S)
+        fields = EpochHeader(replica=True).encode() if table.kind is EpochEntryCache else {}
+        answer = await self._client.ask(master, RemotingCommand(table.code, fields), REQUEST_S)
         content = answer.content
         if self._answers.get(table.name) == content:
             return

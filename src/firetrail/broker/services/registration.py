@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -65,6 +65,9 @@ class RegistrationService:
         on_answer: Called for every answer of a name server with the highest state version that it
             has seen from a master of the name; 0 if it does not tell.
         newest_epoch: The highest of these state versions.
+        permit: Called with name servers before the broker registers with them; returns whether it
+            may. A former master must not: name servers of RocketMQ 4.x route to the broker that
+            registered last.
     """
 
     def __init__(
@@ -107,6 +110,8 @@ class RegistrationService:
         self.on_master: Callable[[RegisteredMaster], None] = lambda master: None
         self.on_answer: Callable[[int], None] = lambda version: None
         self.newest_epoch = 0
+        self._is_permitted = True
+        self.permit: Callable[[list[str]], Awaitable[bool]] = _always
 
     async def start(self) -> None:
         """Register with all name servers; retry later with those that cannot be reached."""
@@ -274,11 +279,6 @@ class RegistrationService:
             return table
         return replace(table, data_version=replace(table.data_version, state_version=epoch))
 
-    @property
-    def present(self) -> list[str]:
-        """The name servers of other processes that have answered."""
-        return [a for a in self._live.current.name_servers if a not in self._absent]
-
     def _disconnected(self, address: str) -> None:
         """Note that a name server has left; it knows nothing when it starts again."""
         self._absent.add(address)
@@ -318,7 +318,9 @@ class RegistrationService:
                 if not topics:
                     continue
                 body = encode_registration(RegisterBrokerBody(self._offered(topics.values())))
-                present = self.present
+                present = [a for a in self._live.current.name_servers if a not in self._absent]
+                if not self._is_permitted:
+                    continue
                 await self._send_to_all(RequestCode.REGISTER_BROKER, body, present, REGISTER_S)
             finally:
                 _resolve(registered)
@@ -333,11 +335,15 @@ class RegistrationService:
 
         The time spent waiting for an absent name server is not included.
         """
+        asked = list(self._live.current.name_servers if addresses is None else addresses)
+        self._is_permitted = await self.permit(asked)
+        if not self._is_permitted:
+            return 0.0
         began = SYSTEM.clock.monotonic()
         content = RegisterBrokerBody(self._offered(None))
         body = await asyncio.to_thread(encode_registration, content)
         took = SYSTEM.clock.monotonic() - began
-        await self._send_to_all(RequestCode.REGISTER_BROKER, body, addresses)
+        await self._send_to_all(RequestCode.REGISTER_BROKER, body, asked)
         return took
 
     async def _send_to_all(
@@ -387,6 +393,10 @@ class RegistrationService:
                 _log.warning("name server %s: %s", address, remark)
             else:
                 _log.info("name server %s: the broker is registered again", address)
+
+
+async def _always(name_servers: list[str]) -> bool:
+    return True
 
 
 def _resolve(registered: asyncio.Future[None] | None) -> None:
