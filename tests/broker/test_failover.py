@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,21 @@ async def test_a_member_whose_promotion_fails_returns_the_lease_and_retries_late
         group.clocks[2].pushed_s += LEASE_S
         assert await group.master() == 2
         assert status_of(broker).epoch > failures[0]
+
+
+async def test_a_member_with_an_empty_store_cannot_take_the_place_of_the_lost_one(
+    tmp_path: Path,
+) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        assert (await group.send(1, b"one")).code == OK
+        await group.stop(2)
+        shutil.rmtree(tmp_path / "2")
+        stranger = await group.start(2)
+        await until(lambda: "another store is member 2" in status_of(stranger).obstacle)
+        group.cut_off(1)
+        group.end_lease()
+        await asyncio.sleep(2 * LOOK_S)  # long enough to win, if it could
+        assert (stranger.role, status_of(stranger).epoch) == (BrokerRole.SLAVE, 0)
 
 
 async def test_every_member_tells_who_holds_the_lease(tmp_path: Path) -> None:

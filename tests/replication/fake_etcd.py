@@ -121,7 +121,8 @@ class FakeEtcd:
         return 200, {"header": self._header, **self._found(body)}
 
     def _found(self, body: Json) -> Json:
-        begin, end = (b64decode(body[name]) for name in ("key", "range_end"))
+        begin = b64decode(body["key"])
+        end = b64decode(body["range_end"]) if "range_end" in body else begin + b"\0"
         kvs = [entry for key, entry in self.keys.items() if begin <= b64decode(key) < end]
         return {"kvs": kvs, "count": str(len(kvs))} if kvs else {}
 

@@ -134,7 +134,7 @@ def test_a_lease_that_is_not_renewed_expires_and_a_watch_notices(group: Group, p
 def test_a_renewed_lease_stays(group: Group, prefix: str) -> None:
     one = group.member(prefix)
     won = one.campaign(candidate(1), None)
-    for _ in range(TTL_S * 2):
+    for _ in range(TTL_S + 1):
         assert one.renew()
         assert one.watch(won.revision, 0.8) == won
 
@@ -162,6 +162,15 @@ def test_groups_do_not_see_each_other(group: Group, prefix: str) -> None:
     one, two = group.member(f"{prefix}-a"), group.member(f"{prefix}-ab")
     one.campaign(candidate(1), None)
     assert holder_of(two.campaign(candidate(2), None)) == 2
+
+
+def test_a_number_is_bound_to_the_identity_that_claims_it_first(group: Group, prefix: str) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    assert one.claim(1, "one") == "one"
+    assert two.claim(1, "two") == "one"
+    assert one.claim(1, "one") == "one"
+    assert two.claim(2, "two") == "two"
+    assert one.watch(0, 0).holder is None
 
 
 # -- what only a fake server does on demand ------------------------------------------------------

@@ -48,6 +48,7 @@ def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
         LeaseTiming(TTL_S),
         clock,
     )
+    keeper.identify("the first store")
     keeper.start()
     yield keeper
     keeper.detach()
@@ -125,3 +126,23 @@ def test_a_master_whose_store_has_failed_returns_the_lease(
     threading.Event().wait(0.3)
     assert keeper.status.epoch == 0
     store._engine.failure = None  # otherwise closing the store raises it
+
+
+def test_a_store_that_is_not_the_member_does_not_campaign(
+    endpoint: Endpoint, clock: ManualClock, store: BrokerStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock)
+    assert engine.claim(1, "the first store") == "the first store"
+    member = GroupMember(1, "127.0.0.1:1", "127.0.0.1:2", True, 15.0)
+    keeper = LeaseKeeper(engine, member, LeaseTiming(TTL_S), clock)
+    keeper.identify("another store")
+    keeper.attach(store)
+    keeper.start()
+    eventually(lambda: "this broker cannot be a member of the group" in caplog.text)
+    assert not keeper.status.is_member and keeper.status.epoch == 0
+    assert keeper.status.obstacle == (
+        "another store is member 1 of the group; give this broker another ha_member, or, if it "
+        "replaces that store, delete the key members/1 of the group in etcd"
+    )
+    keeper.detach()
+    keeper.stop()

@@ -22,6 +22,7 @@ from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.member_identity import member_identity
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.services.clients import Clients
@@ -200,6 +201,8 @@ class Broker:
             if self._name_server is not None:
                 resources.push_async_callback(self._name_server.stop)
             self._term.open()
+            if self._keeper is not None:
+                self._keeper.identify(member_identity(self._system, self._folder))
             self._handlers.update(self._term.handlers)
             self._handlers.update(self._promotion.handlers)
             resources.push_async_callback(self._end_term)

@@ -191,7 +191,7 @@ class Failover:
         replica, holder = self._broker.replica, group.holder
         if replica is None:
             return
-        if holder is None or holder.member == self._member:
+        if holder is None or holder.member == self._member or not group.is_member:
             replica.follow_elected(None)
             return
         master = MasterAddress(holder.address, holder.ha_address)

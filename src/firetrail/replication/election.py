@@ -107,6 +107,9 @@ class Coordinator(Protocol):
     executed all the same), and ElectionError if it refuses the request.
     """
 
+    def claim(self, member: int, identity: str) -> str:
+        """Bind a number to an identity for good, unless it is bound; return the bound identity."""
+
     def campaign(self, candidate: Candidate, expected: InSyncSet | None) -> GroupView:
         """Grant a new lease and create the leader entry with it, if there is none.
 

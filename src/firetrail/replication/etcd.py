@@ -1,7 +1,8 @@
 """Elections on etcd 3.
 
-A group has two keys under its prefix. ``leader`` is bound to the lease of its holder; its create
-revision is the epoch. ``in-sync`` is bound to no lease. Both values are JSON. All decisions are
+A group has these keys under its prefix. ``leader`` is bound to the lease of its holder; its create
+revision is the epoch. ``in-sync`` is bound to no lease, nor is ``members/NUMBER``, the identity of
+a member. The values are JSON. All decisions are
 transactions, so it does not matter if one is sent twice.
 """
 
@@ -41,6 +42,25 @@ class EtcdCoordinator:
         self._in_sync = f"{prefix}/in-sync"
         self._ttl_s = ttl_s
         self._lease = NO_LEASE
+
+    def claim(self, member: int, identity: str) -> str:
+        """Bind a number to an identity; see :class:`Coordinator`."""
+        key = self._member_key(member)
+        read = {"request_range": {"key": _text64(key)}}
+        request = {
+            "compare": [_compare(key, "CREATE", "create_revision", 0)],
+            "success": [_put(key, {"identity": identity}), read],
+            "failure": [read],
+        }
+        answer = self._gateway.call("kv/txn", request)
+        found = answer["responses"][-1]["response_range"]["kvs"][0]
+        try:
+            return str(_value(found)["identity"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._foreign(error) from error
+
+    def _member_key(self, member: int) -> str:
+        return f"{self._prefix}members/{member}"
 
     def campaign(self, candidate: Candidate, expected: InSyncSet | None) -> GroupView:
         """Try to win; see :class:`Coordinator`."""
@@ -138,10 +158,13 @@ class EtcdCoordinator:
                 _members(in_sync) if in_sync is not None else None,
             )
         except (ValueError, KeyError, TypeError) as error:
-            raise ElectionError(
-                f"etcd has an entry under {self._prefix} that no member of the group wrote: "
-                f"{error!r}; delete it, or choose another etcd_prefix"
-            ) from error
+            raise self._foreign(error) from error
+
+    def _foreign(self, error: Exception) -> ElectionError:
+        return ElectionError(
+            f"etcd has an entry under {self._prefix} that no member of the group wrote: {error!r}; "
+            "delete it, or choose another etcd_prefix"
+        )
 
 
 def _holder(entry: Json) -> Holder:

@@ -97,6 +97,8 @@ class InSyncMembers:
         return self._change
 
     def _note_progress(self, now: float, end: int, acks: Mapping[int, int]) -> None:
+        for gone in self._progress.keys() - acks.keys() - self.committed.members:
+            del self._progress[gone]
         for member, offset in acks.items():
             progress = self._progress.get(member)
             if progress is None:

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
 from firetrail.replication.election import (
@@ -70,6 +71,7 @@ class GroupStatus:
         in_sync: The members of the in-sync set.
         epoch: The epoch of the own lease; 0 if the member does not hold it.
         fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
+        is_member: Whether the number of the member is known to be its own.
         obstacle: Why the member does not campaign; empty if it may.
         error: Why the engine does not answer; empty if it does.
     """
@@ -78,6 +80,7 @@ class GroupStatus:
     in_sync: frozenset[int]
     epoch: int
     fenced_s: float
+    is_member: bool
     obstacle: str
     error: str
 
@@ -108,6 +111,8 @@ class LeaseKeeper:
         self._members: InSyncMembers | None = None
         self._store: BrokerStore | None = None
         self._retry_at = -math.inf  # no campaign before
+        self._identity = ""
+        self._bound = ""  # the identity to which the engine has bound the member's number
         self._error = ""
         self._told: tuple[object, ...] = ()
         self._guard = threading.Lock()
@@ -135,6 +140,10 @@ class LeaseKeeper:
             thread.join()
         if self._election.epoch:
             self.resign()
+
+    def identify(self, identity: str) -> None:
+        """Set the identity of the member's store; without it the member does not campaign."""
+        self._identity = identity
 
     def attach(self, store: BrokerStore) -> None:
         """Campaign for this store from now on; if it is a master's, fence it.
@@ -174,9 +183,24 @@ class LeaseKeeper:
                 view.in_sync.members if view.in_sync is not None else frozenset(),
                 election.epoch,
                 max(now - election.until, 0.0) if election.epoch else 0.0,
-                election.obstacle(store.commit_log.max_offset) if store is not None else "",
+                self._is_member,
+                self._obstacle(store.commit_log.max_offset) if store is not None else "",
                 self._error,
             )
+
+    @property
+    def _is_member(self) -> bool:
+        return bool(self._identity) and self._bound == self._identity
+
+    def _obstacle(self, log_end: int) -> str:
+        """Return why this member may not campaign now; empty if it may."""
+        if self._bound and not self._is_member:
+            return (
+                f"another store is member {self._member.number} of the group; give this broker "
+                "another ha_member, or, if it replaces that store, delete the key members/"
+                f"{self._member.number} of the group in etcd"
+            )
+        return self._election.obstacle(log_end)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -203,7 +227,8 @@ class LeaseKeeper:
             self._note_error(str(error))
             return False
         except Exception as error:
-            _log.exception("the lease of the group cannot be kept; will retry")
+            if not self._error:  # log it once, not with every retry
+                _log.exception("the lease of the group cannot be kept; will retry")
             self._note_error(str(error) or type(error).__name__)
             return False
         return True
@@ -225,13 +250,24 @@ class LeaseKeeper:
                 work = self.resign
             elif election.is_renewal_due(now):
                 work = self._renew
+            elif self._identity and not self._bound:
+                work = self._claim
             elif (change := self._next_change(now)) is not None:
-                wanted = change
-                work = lambda: self._saw(self._coordinator.change_in_sync(wanted))  # noqa: E731
+                work = partial(self._change, change)
             elif self._may_campaign(now):
                 work = self._campaign
         if work is not None:
             work()
+
+    def _claim(self) -> None:
+        self._bound = self._coordinator.claim(self._member.number, self._identity)
+        if not self._is_member:
+            _log.error("this broker cannot be a member of the group: %s", self._obstacle(0))
+        with self._guard:
+            self.on_change()
+
+    def _change(self, change: SetChange) -> None:
+        self._saw(self._coordinator.change_in_sync(change))
 
     def _renew(self) -> None:
         sent_at = self._clock.since_boot()
@@ -262,7 +298,7 @@ class LeaseKeeper:
         store, election = self._store, self._election
         if store is None or store.has_failed or election.epoch or now < self._retry_at:
             return False
-        return not election.obstacle(store.commit_log.max_offset)
+        return self._is_member and not self._obstacle(store.commit_log.max_offset)
 
     def _campaign(self) -> None:
         member, token = self._member, secrets.token_hex(8)
