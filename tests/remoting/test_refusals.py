@@ -38,11 +38,11 @@ def test_the_first_rejection_is_logged_at_once_then_counts(
     refusals = Refusals(clock)
     refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE, 38)
     refusals.flush()
-    first = "request 310 (SEND_MESSAGE_V2) of 10.0.0.1:5 is refused with code 14: why"
+    first = "request 310 (SEND_MESSAGE_V2) of 10.0.0.1:5 is answered with code 14: why"
     assert caplog.messages == [first]
     clock.now += LOG_INTERVAL_S
     refusals.flush()
-    more = "37 more requests 310 (SEND_MESSAGE_V2) were refused with code 14 in the last 60 s"
+    more = "37 more requests 310 (SEND_MESSAGE_V2) were answered with code 14 in the last 60 s"
     assert caplog.messages == [first, more]
     clock.now += LOG_INTERVAL_S
     refusals.flush()
@@ -71,4 +71,4 @@ async def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture)
         for _ in range(3):
             await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")
     (line,) = [m for m in caplog.messages if "refused" in m]
-    assert "is refused with code 1: accurate timer message is not enabled" in line
+    assert "is answered with code 1: accurate timer message is not enabled" in line

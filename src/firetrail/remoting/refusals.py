@@ -69,7 +69,7 @@ class Refusals:
         self._kinds[key] = _RefusalKind(self._now())
         _log.log(
             _level(*key),
-            "request %s of %s is refused with code %d: %s",
+            "request %s of %s is answered with code %d: %s",
             _name(request.code),
             peer,
             response.code,
@@ -87,7 +87,7 @@ class Refusals:
             request, response = key
             _log.log(
                 _level(*key),
-                "%d more requests %s were refused with code %d in the last %d s",
+                "%d more requests %s were answered with code %d in the last %d s",
                 kind.unlogged,
                 _name(request),
                 response,

@@ -95,6 +95,7 @@ def test_an_unconfirmed_message_survives_a_stop(tmp_path: Path, config: StoreCon
         store.try_put(Message("T", b"1"))
         assert visible(store) == 0
     with BrokerStore.open(tmp_path, config) as store:
+        assert store.recovery.clean
         assert [message.body for message in store.read("T")] == [b"1"]
 
 

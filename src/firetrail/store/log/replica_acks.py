@@ -50,7 +50,7 @@ class ReplicaAcks:
         self._required: frozenset[int] | None = None
         self._guard = threading.Lock()
         self._waiters = Waiters()
-        self._ended = False  # whether nothing will be confirmed any more
+        self._final: int | None = None  # what was confirmed when the store was closed
         self.are_needed = False
         """Whether the master's own copy is not enough."""
         self._update()
@@ -138,18 +138,26 @@ class ReplicaAcks:
         with self._guard:
             self._waiters.drop_timed_out()
             self._waiters.add(waiter)
-            if self._ended or waiter.offset <= self._log.confirmed_offset:
+            if self._final is not None or waiter.offset <= self._log.confirmed_offset:
                 self._tell_waiters()
 
     def give_up(self) -> None:
-        """Notify current and later waiters: nothing will be confirmed any more."""
+        """Notify current and later waiters: nothing will be confirmed any more.
+
+        The store is being closed. The rest of the log may be dispatched, as the next opening would
+        do, so that a master without replicas can stop cleanly.
+        """
         with self._guard:
-            self._ended = True
+            self._final = self._log.confirmed_offset
             self._tell_waiters()
+            self._log.confirmed_offset = OFFSET_MAX
 
     def _tell_waiters(self) -> None:
         """Notify those that wait no longer. Two threads at a time could miss one."""
-        self._waiters.tell(self._log.confirmed_offset, ended=self._ended)
+        if self._final is None:
+            self._waiters.tell(self._log.confirmed_offset)
+        else:
+            self._waiters.tell(self._final, ended=True)
 
     @property
     def needed(self) -> int:
@@ -166,6 +174,8 @@ class ReplicaAcks:
     def _update(self) -> bool:
         """Compute the confirmed offset again, and notify waiters; return whether it has grown."""
         if self._live.current.role is BrokerRole.SLAVE:  # its master says what is confirmed
+            return False
+        if self._final is not None:
             return False
         before = self._log.confirmed_offset
         others = self.needed - 1
