@@ -70,5 +70,5 @@ async def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture)
     async with talking() as talk:
         for _ in range(3):
             await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")
-    (line,) = [m for m in caplog.messages if "refused" in m]
+    (line,) = [m for m in caplog.messages if "answered" in m]
     assert "is answered with code 1: accurate timer message is not enabled" in line

@@ -99,6 +99,18 @@ def test_an_unconfirmed_message_survives_a_stop(tmp_path: Path, config: StoreCon
         assert [message.body for message in store.read("T")] == [b"1"]
 
 
+def test_a_confirmed_message_is_shown_although_the_replica_has_left(store: BrokerStore) -> None:
+    with store._engine.dispatcher._stepping:  # dispatch is late
+        store.try_put(Message("T", b"1"))
+        store.flush()
+        store.replica_acks.note("a", store.log_range[1])
+        store.replica_acks.drop("a")
+        store.try_put(Message("T", b"2"))
+        store.flush()
+    eventually(lambda: visible(store) == 1)
+    assert store.commit_log.dispatchable() < store.log_range[1]
+
+
 def test_confirmations_of_a_lost_replica_do_not_count(store: BrokerStore) -> None:
     store.replica_acks.note("a", 1 << 40)
     store.replica_acks.drop("a")

@@ -86,6 +86,8 @@ class CommitLog:
 
         It goes back when a replica disconnects.
         """
+        self.once_confirmed = 0
+        """The offset up to which enough replicas have had the log at some time."""
 
     # -- start and stop -----------------------------------------------------------------------
 
@@ -153,8 +155,11 @@ class CommitLog:
             notify()
 
     def dispatchable(self) -> int:
-        """Return the end of what may be dispatched: consumers must not see what could be lost."""
-        return min(self.sendable_offset, self.confirmed_offset)
+        """Return the end of what may be dispatched: consumers must not see what could be lost.
+
+        A confirmed message is dispatched even if a replica disconnects before that.
+        """
+        return min(self.sendable_offset, max(self.confirmed_offset, self.once_confirmed))
 
     # -- append -------------------------------------------------------------------------------
 

@@ -189,6 +189,9 @@ class ReplicaAcks:
             confirmed = min(confirmed, *(ends.get(member, 0) for member in required))
         self.are_needed = confirmed < OFFSET_MAX
         self._log.confirmed_offset = confirmed
+        if self.are_needed:
+            once = min(confirmed, self._log.max_offset)
+            self._log.once_confirmed = max(once, self._log.once_confirmed)
         if self._log.confirmed_offset <= before:
             return False
         self._tell_waiters()
