@@ -212,7 +212,7 @@ def test_without_an_action_the_help_is_printed(firetrail: Firetrail) -> None:
             [
                 "group: nobody holds the lease; in-sync members: 1",
                 "this member cannot be elected: its log is too short",
-                "the consensus engine does not answer: etcd does not answer",
+                "failover does not work at the moment: etcd does not answer",
             ],
         ),
     ],

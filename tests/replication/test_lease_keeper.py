@@ -14,7 +14,7 @@ from firetrail import Message, PutStatus
 from firetrail.replication.election import LeaseTiming
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
-from firetrail.replication.lease_keeper import GroupMember, LeaseKeeper
+from firetrail.replication.lease_keeper import STALLED_TTLS, GroupMember, LeaseKeeper
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import System
@@ -113,7 +113,19 @@ def test_an_unreachable_engine_is_reported_and_retried(
     eventually(lambda: keeper.status.error.startswith("etcd does not answer"))
     endpoint.cut = False
     eventually(lambda: not store.refusal)
-    assert "the consensus engine cannot be used: etcd does not answer" in caplog.text
+    assert "failover does not work at the moment: etcd does not answer" in caplog.text
+
+
+def test_the_lease_of_a_broker_that_does_nothing_any_more_is_not_renewed(
+    keeper: LeaseKeeper, store: BrokerStore, clock: ManualClock
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    clock.advance(STALLED_TTLS * TTL_S * 1000)
+    eventually(lambda: "the event loop of the broker is blocked" in keeper.status.error)
+    assert store.refusal
+    keeper.beat()
+    eventually(lambda: not store.refusal)
 
 
 def test_a_master_whose_store_has_failed_returns_the_lease(

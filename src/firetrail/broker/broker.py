@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.failover import Failover, lease_keeper
+from firetrail.broker.failover import Failover, lease_keeper, rewind_store
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
@@ -34,7 +34,6 @@ from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -43,8 +42,7 @@ from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
-from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import rewind
+from firetrail.replication.master_check import MasterAddress
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -361,19 +359,9 @@ class Broker:
         async with self._changing:
             plan = replace(self._term.plan, store=self.store.config, promoted=False, epoch=0)
             await self._end_term()
-            client = RemotingClient()
             try:
-                done = await rewind(self._system, self._folder, Master(client, master))
-                _log.warning(
-                    "the log was cut from %d to %d, the last record in common with master %s; the"
-                    " removed messages are kept in %s",
-                    done.plan.own_end,
-                    done.plan.cut.end,
-                    master.broker,
-                    done.kept,
-                )
+                await rewind_store(self._system, self._folder, master)
             finally:
-                await client.close()
                 await self._begin_term(plan)
 
     async def _begin_term(self, plan: TermPlan) -> None:

@@ -17,13 +17,15 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import MASTER_ID
+from firetrail.remoting.client import RemotingClient
 from firetrail.replication.election import LeaseTiming
 from firetrail.replication.epochs import NUMBER_MAX, EpochFile
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
 from firetrail.replication.follower import FollowerState
 from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
-from firetrail.replication.master_check import MasterAddress
+from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.replication.rewind import rewind
 from firetrail.store.config import BrokerRole
 from firetrail.system import System
 
@@ -97,6 +99,29 @@ def lease_keeper(
     )
 
 
+async def rewind_store(system: System, folder: Path, master: MasterAddress) -> None:
+    """Remove the messages of a closed store that a master does not have; keep a copy of them.
+
+    Raises:
+        FiretrailError: The master cannot be asked, the logs have nothing in common, or the store
+            cannot be cut.
+        OSError: A file cannot be written.
+    """
+    client = RemotingClient()
+    try:
+        done = await rewind(system, folder, Master(client, master))
+    finally:
+        await client.close()
+    _log.warning(
+        "the log was cut from %d to %d, the last record in common with master %s; the removed "
+        "messages are kept in %s",
+        done.plan.own_end,
+        done.plan.cut.end,
+        master.broker,
+        done.kept,
+    )
+
+
 class Failover:
     """Changes the role of a broker."""
 
@@ -142,6 +167,7 @@ class Failover:
     async def _run(self) -> None:
         while not self._is_stopping:
             self._changed.clear()
+            self._keeper.beat()
             try:
                 await self._adapt(self._keeper.status)
                 pause_s = LOOK_S

@@ -165,7 +165,7 @@ def _group_lines(group: GroupReport) -> list[str]:
     if group.obstacle and not group.member:
         lines.append(f"this member cannot be elected: {group.obstacle}")
     if group.error:
-        lines.append(f"the consensus engine does not answer: {group.error}")
+        lines.append(f"failover does not work at the moment: {group.error}")
     return lines
 
 

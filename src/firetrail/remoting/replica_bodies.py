@@ -52,7 +52,7 @@ class GroupReport(Body):
 
     ``holder`` is the address of the member that holds the lease, ``member`` its number and
     ``epoch`` its epoch; empty and 0 if nobody holds it. ``obstacle`` says why the asked member
-    cannot be elected now, and ``error`` why the consensus engine does not answer.
+    cannot be elected now, and ``error`` why failover does not work at the moment.
     """
 
     holder: str = ""

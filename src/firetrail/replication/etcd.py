@@ -2,8 +2,8 @@
 
 A group has these keys under its prefix. ``leader`` is bound to the lease of its holder; its create
 revision is the epoch. ``in-sync`` is bound to no lease, nor is ``members/NUMBER``, the identity of
-a member. The values are JSON. All decisions are
-transactions, so it does not matter if one is sent twice.
+a member. The values are JSON. All decisions are transactions, so it does not matter if one is sent
+twice.
 """
 
 from __future__ import annotations

@@ -280,6 +280,7 @@ class Follower:
         self._master_max = there.end
         if there.end == 0:
             self._enter(FollowerState.WAITING, "the master has no messages yet")
+            self._pause_s = self._settings.retry_s  # its first message waits for this replica
             await self._pause()
             return
         connection = self._client_for(config, begin)

@@ -40,6 +40,9 @@ RETRY_S = 0.5
 WATCHES_PER_TTL = 2
 """How often the group is read within the time of a lease if nothing changes."""
 
+STALLED_TTLS = 3
+"""A master whose event loop has not run for this many times the lease does not renew it."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -73,7 +76,7 @@ class GroupStatus:
         fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
         is_member: Whether the number of the member is known to be its own.
         obstacle: Why the member does not campaign; empty if it may.
-        error: Why the engine does not answer; empty if it does.
+        error: Why the lease cannot be kept or won at the moment; empty if it can.
     """
 
     holder: Holder | None
@@ -111,6 +114,7 @@ class LeaseKeeper:
         self._members: InSyncMembers | None = None
         self._store: BrokerStore | None = None
         self._retry_at = -math.inf  # no campaign before
+        self._beat_at = -math.inf
         self._identity = ""
         self._bound = ""  # the identity to which the engine has bound the member's number
         self._error = ""
@@ -145,11 +149,16 @@ class LeaseKeeper:
         """Set the identity of the member's store; without it the member does not campaign."""
         self._identity = identity
 
+    def beat(self) -> None:
+        """Note that the event loop of the broker runs; call it more often than leases last."""
+        self._beat_at = self._clock.since_boot()
+
     def attach(self, store: BrokerStore) -> None:
         """Campaign for this store from now on; if it is a master's, fence it.
 
         The store must not have acknowledged anything yet.
         """
+        self.beat()
         with self._guard:
             self._store = store
             if store.config.role is not BrokerRole.SLAVE:
@@ -235,9 +244,9 @@ class LeaseKeeper:
 
     def _note_error(self, error: str) -> None:
         if error and not self._error and not self._stopping.is_set():
-            _log.warning("the consensus engine cannot be used: %s; will retry", error)
+            _log.warning("failover does not work at the moment: %s; will retry", error)
         elif self._error and not error:
-            _log.info("the consensus engine answers again")
+            _log.info("failover works again")
         self._error = error
 
     def _step(self) -> None:
@@ -248,7 +257,7 @@ class LeaseKeeper:
             if election.epoch and self._has_failed:
                 _log.error("the store has failed; another member of the group may be the master")
                 work = self.resign
-            elif election.is_renewal_due(now):
+            elif election.is_renewal_due(now) and not self._is_stalled(now):
                 work = self._renew
             elif self._identity and not self._bound:
                 work = self._claim
@@ -288,6 +297,13 @@ class LeaseKeeper:
         change = members.step(now, store.commit_log.max_offset, acks.by_member(), acks.needed)
         acks.require(members.required)
         return change
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the broker of a master does not answer requests any more."""
+        if self._members is None or now - self._beat_at < STALLED_TTLS * self._timing.ttl_s:
+            return False
+        self._note_error("the event loop of the broker is blocked, so the lease is not renewed")
+        return True
 
     @property
     def _has_failed(self) -> bool:
