@@ -10,21 +10,27 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from interop.peer import missing_tool
 
-from benchmarks.bench import FULL, GIB, QUICK, Bench
+from benchmarks.bench import FULL, GIB, MIB, QUICK, Bench
 from benchmarks.contestants import JAVAS, ROOT, RunError
 from benchmarks.figures import Line
 from benchmarks.measurements import MEASUREMENTS
 from benchmarks.pipelines import PIPELINES
+from benchmarks.replicating import REPLICATING
 from benchmarks.report import machine, table, write_page
 from benchmarks.serving import SERVING
 
-PARTS: dict[str, Mapping[str, object]] = {"store": MEASUREMENTS | PIPELINES, "brokers": SERVING}
+PARTS: dict[str, Mapping[str, object]] = {
+    "store": MEASUREMENTS | PIPELINES,
+    "brokers": SERVING,
+    "replication": REPLICATING,
+}
 """The parts of the page, and the measurements of each."""
-ALL = MEASUREMENTS | PIPELINES | SERVING
+ALL = MEASUREMENTS | PIPELINES | SERVING | REPLICATING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """The disk space that the largest step needs at a time, and some to spare."""
 
@@ -41,6 +47,9 @@ def parser() -> argparse.ArgumentParser:
         help=f"only this measurement, may be repeated: {', '.join(ALL)}",
     )
     made.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions (3)")
+    made.add_argument(
+        "--replicated", type=int, metavar="MIB", help="size of the log that a replica catches up"
+    )
     made.add_argument("--no-java", action="store_true", help="measure Firetrail alone")
     made.add_argument(
         "--dir",
@@ -66,11 +75,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tool = missing_tool()
     if tool and not options.no_java:
         parser().error(f"{tool} is not on this machine; --no-java measures Firetrail alone")
-    scale = QUICK if options.quick else FULL
+    preset = QUICK if options.quick else FULL
+    scale = replace(preset, replicated=(options.replicated or preset.replicated // MIB) * MIB)
     home = options.dir or ROOT / "build"
     home.mkdir(parents=True, exist_ok=True)
-    if shutil.disk_usage(home).free < SPACE[scale]:
-        parser().error(f"{home} needs {SPACE[scale] >> 30} GiB free; name another with --dir")
+    if shutil.disk_usage(home).free < SPACE[preset]:
+        parser().error(f"{home} needs {SPACE[preset] >> 30} GiB free; name another with --dir")
     if os.getloadavg()[0] > 1:
         _say(f"others use this machine (load {os.getloadavg()[0]:.1f}): expect noise")
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # and clean up

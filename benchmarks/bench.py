@@ -47,6 +47,8 @@ class Scale:
     crowd_s: int = 10
     readable: int = 5000
     """Messages that are read as soon as they are acknowledged."""
+    replicated: int = 900 * MIB
+    """Of the log that an empty replica copies: one file, as a Java replica gets only the last."""
     log_size: int = 1 * GIB
     """Length of a file of the log."""
 
@@ -56,6 +58,8 @@ class Scale:
         return {
             "store": f"{self.put:,} messages put one by one, {self.batch:,} in batches, "
             f"{self.sync:,} synced",
+            "replication": f"a log of {self.replicated // MIB} MiB, {self.served:,} messages sent "
+            f"one by one, {4 * self.served:,} in batches",
             "brokers": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
         }
 
@@ -80,6 +84,7 @@ QUICK = Scale(
     served=60_000,
     crowd_s=4,
     readable=1000,
+    replicated=64 * MIB,
     spark_sizes=(64 * MIB,),
     topics=100,
 )

@@ -136,12 +136,16 @@ def _run(bench: Bench, start: Start) -> Json:
         with start(folder) as served:
             figures = {"start_s": served.start_s, "resident": _memory(served.pid, "VmRSS")}
             before = _cpu_s(served.pid)
-            figures["send"] = _load(served, "send", "Single", THREADS, SIZE, sent, 1)["per_s"]
+            figures["send"] = load(served.namesrv, "send", "Single", THREADS, SIZE, sent, 1)[
+                "per_s"
+            ]
             figures["send_cpu_s"] = (_cpu_s(served.pid) - before) / (1.2 * sent)  # and a warm-up
             many = 4 * sent
-            figures["batch"] = _load(served, "send", "Batch", THREADS, SIZE, many, BATCH)["per_s"]
-            figures["consume"] = _load(served, "consume", "Batch", many)["per_s"]
-            relayed = _load(served, "relay", "Relay", RELAYED_PER_S, sent // 20)
+            figures["batch"] = load(served.namesrv, "send", "Batch", THREADS, SIZE, many, BATCH)[
+                "per_s"
+            ]
+            figures["consume"] = load(served.namesrv, "consume", "Batch", many)["per_s"]
+            relayed = load(served.namesrv, "relay", "Relay", RELAYED_PER_S, sent // 20)
             figures["resident_after"] = _memory(served.pid, "VmRSS")
             figures["private_after"] = _memory(served.pid, "RssAnon")
     return figures | {"p50_s": relayed["p50_s"], "p99_s": relayed["p99_s"]}
@@ -155,9 +159,10 @@ def _read_at_once(bench: Bench, start: Start) -> Json:
             return _last_line([*command, str(bench.scale.readable)])
 
 
-def _load(served: Served, kind: str, topic: str, *numbers: int) -> Json:
+def load(namesrv: str, kind: str, topic: str, *numbers: int) -> Json:
+    """Return the figures of a load by RocketMQ's Java client."""
     command = ["java", "-Xmx1g", "-Drocketmq.client.logUseSlf4j=true", "-cp", jars(LINE), str(LOAD)]
-    return _last_line([*command, kind, served.namesrv, topic, *map(str, numbers)])
+    return _last_line([*command, kind, namesrv, topic, *map(str, numbers)])
 
 
 def _crowd(bench: Bench) -> Json:

@@ -204,9 +204,10 @@ async def test_an_empty_replica_gets_the_whole_log(master: JavaMaster, tmp_path:
     check_same(master.root, tmp_path / "empty", 0, end)
 
 
-def test_java_sends_its_last_file_to_an_empty_replica(master: JavaMaster) -> None:
-    frames = asked(master.broker, 0, 1)
-    assert frames[0][0] == master.end // SIZES.log * SIZES.log == SIZES.log * (FILES - 1)
+def test_java_sends_its_last_file_to_an_empty_replica(master: JavaMaster, aged: JavaMaster) -> None:
+    for each in (master, aged):
+        frames = asked(each.broker, 0, 1)
+        assert frames[0][0] == each.end // SIZES.log * SIZES.log == SIZES.log * (FILES - 1)
 
 
 def test_java_sends_from_the_second_byte_if_asked_for_it(master: JavaMaster) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import report
+from benchmarks import replicating, report
 from benchmarks.bench import Bench, Scale, Snapshot
 from benchmarks.contestants import JAVAS, ROOT, RunError, firetrail
 from benchmarks.figures import Line, Samples, Unit, samples
 from benchmarks.load import BODY, QUEUES, batch_body, message, some_keys
 from benchmarks.measurements import MEASUREMENTS
+from interop.servers import MASTER
 
 from firetrail import Store
 from firetrail.format.batch import decode_batch
@@ -33,6 +34,7 @@ TINY = Scale(
     crowd=20,
     crowd_s=2,
     readable=20,
+    replicated=200_000,
     log_size=1 << 20,
 )
 
@@ -227,6 +229,17 @@ class TestReport:
         line = json.loads(json.dumps(LINES[0].as_json()))
         assert line["firetrail"] == [2e6, 4e6, 3e6]
         assert (line["ratio_best"], line["ratio_median"], line["met"]) == (2, 3, False)
+
+
+async def test_a_replica_catches_up_and_stays_close(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, TINY, (), 1, lambda text: None)
+    firetrail("fill", tmp_path / "r" / replicating.NAME, size=200_000, settings=TINY.settings)
+    async with replicating.running(bench, replicating.Pair(), MASTER, tmp_path / "r") as pair:
+        _, ends = pair
+        assert (await replicating.catch_up(ends, 0))["catch_up"] > 0
+        assert await ends.of_replica() == await ends.of_master() > 200_000
+        times = await replicating.lag(ends, 3)
+        assert 0 < times["p50"] <= times["p99"]
 
 
 class TestCommand:
