@@ -7,6 +7,7 @@ Every endpoint is a server of its own before the same entries, so that a test ca
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from base64 import b64decode
@@ -35,9 +36,9 @@ class FakeEtcd:
         self._thread = threading.Thread(target=self._expire_regularly, daemon=True)
         self._thread.start()
 
-    def endpoint(self) -> Endpoint:
+    def endpoint(self, tls: ssl.SSLContext | None = None) -> Endpoint:
         """Start another server."""
-        endpoint = Endpoint(self)
+        endpoint = Endpoint(self, tls)
         self._endpoints.append(endpoint)
         return endpoint
 
@@ -165,7 +166,7 @@ class Endpoint:
         mute: Whether it executes requests but loses the answers.
     """
 
-    def __init__(self, etcd: FakeEtcd) -> None:
+    def __init__(self, etcd: FakeEtcd, tls: ssl.SSLContext | None = None) -> None:
         endpoint = self
         self.cut = False
         self.mute = False
@@ -184,7 +185,10 @@ class Endpoint:
             block_on_close = False
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        scheme = "http" if tls is None else "https"
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_port}"
         serve = self._server.serve_forever
         self._thread = threading.Thread(target=serve, args=(0.05,), daemon=True)
         self._thread.start()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
 from tests.helpers import PATIENCE_S
@@ -251,6 +255,33 @@ def test_entries_of_others_are_refused(fake: FakeEtcd) -> None:
         entry["value"] = "e30="  # {}
     with pytest.raises(ElectionError, match="an entry under /x/ that no member of the group wrote"):
         one.watch(0, 0)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file with a certificate for 127.0.0.1 and its key, which signs itself."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl is not on this machine")
+    path = str(tmp_path_factory.mktemp("tls") / "both.pem")
+    subject = ["-subj", "/CN=etcd", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "2"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject]
+    subprocess.run([*command, "-keyout", path, "-out", f"{path}.crt"], check=True, stderr=DEVNULL)
+    with open(path, "a") as both:
+        both.write(Path(f"{path}.crt").read_text())
+    return path
+
+
+def test_servers_and_clients_show_certificates(fake: FakeEtcd, certificate: str) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=certificate)
+    tls.load_cert_chain(certificate)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    group = Group(fake.endpoint(tls).url)
+    member = group.member(ca_file=certificate, cert_file=certificate)
+    assert holder_of(member.campaign(candidate(1), None)) == 1
+    with pytest.raises(NotReachedError, match="CERTIFICATE_VERIFY_FAILED"):
+        group.member().watch(0, 0)
+    with pytest.raises(NotReachedError):
+        group.member(ca_file=certificate).watch(0, 0)
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "ftp://host:1", "http://:2379", "host:x"])
