@@ -209,7 +209,9 @@ class Pair:
     def _follow(self) -> None:
         while self._is_following:
             log = self.replica.store.log_copy()
-            begin = self.master.store.log_range[0] if log.is_empty else log.max_offset
+            begin = log.max_offset
+            if log.is_empty:
+                begin = max(begin, self.master.store.log_range[0])
             self._client = HAClient(
                 log, ADDRESS, begin, WorldClock(self.world), heartbeat_s=1.0, silence_s=20.0
             )

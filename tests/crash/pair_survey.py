@@ -7,8 +7,8 @@ silent. Before each operation on either disk both disks are recorded. Of each mo
   consumers have seen on either side, and is a prefix of what the master was given (R1, R2, R7);
 * every image of the master has what it has acknowledged (I1 to I6);
 * recovered replicas are promoted, and crash during that;
-* recovered replicas continue, with the master as it is later, as it was, or after a crash of its
-  own, until both logs are equal byte for byte (R3).
+* recovered replicas continue, with the master as it is at the end of the run or with an image of
+  the master of the same moment, until both logs are equal byte for byte (R3).
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ The wire is cut at any byte, goes silent and damages bytes, and the disk of the 
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.crash.disk import PAGE, write_image
 from tests.crash.oracle import check_store
-from tests.crash.pair import Pair, PairConfig, pair_config
+from tests.crash.pair import Pair, PairConfig, check_same_log, pair_config
 from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import DEEP, Producer, tiny_config
 
@@ -50,3 +51,35 @@ def test_a_killed_replica_keeps_records_that_its_master_has_not_sealed(tmp_path:
         store = again.replica.open()
         check_store(store, pair.history, len(pair.history.messages))
         again.replica.close()
+
+
+def test_a_replica_that_was_killed_before_its_first_record_begins_where_its_master_does(
+    tmp_path: Path,
+) -> None:
+    """Its first file is there, but retention of the master has deleted that part of the log."""
+    config = pair_config("sync", "sync", property_crc=True)
+    pair = Pair(tmp_path, config, seed=1)
+    producer = Producer(random.Random(1))
+    with pair.running():
+        while pair.master.store.log_range[1] < 20_000:
+            pair.master.put(producer.message())
+        pair.catch_up()
+        pair.master.store.wait_dispatched()
+        assert pair.master.expire()
+        pair.close()
+    shutil.rmtree(tmp_path / "replica")
+    killed = Pair(tmp_path, config, seed=2)
+    with killed.world.replaces_threading():
+        killed.replica.open().commit_log.queue.roll(0)
+        killed.world.abandon()
+        killed.replica._release()
+    again = Pair(tmp_path, config, seed=3, history=pair.history)
+    with again.running():
+        again.catch_up()
+        check_same_log(again)
+        assert again.replica.store.log_range == again.master.store.log_range
+        assert [path.name for path in (tmp_path / "replica" / "commitlog").iterdir()] == [
+            f"{again.master.store.log_range[0]:020}"
+        ]
+        again.close()
+    assert not again.errors

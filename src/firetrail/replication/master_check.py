@@ -269,8 +269,8 @@ async def check_history(log: OwnLog, master: Master) -> Continuation:
         NotReachedError: The master does not answer.
     """
     there = await master.log_range()
-    if log.is_empty:
-        return Continuation(there.begin, there)
+    if log.is_empty:  # a crash or retention may have left a file without a record
+        return Continuation(max(there.begin, log.max_offset), there)
     check_range(log, there)
     last = log.last_record()
     if last is None:

@@ -226,6 +226,13 @@ class SegmentQueue:
         self.append(segment)
         return segment
 
+    def remove_only(self) -> None:
+        """Remove the only segment, if there is one, so that the queue may begin elsewhere."""
+        with self._guard:
+            removed, self.segments = self.segments, ()
+        for segment in removed:
+            segment.destroy(0)
+
     def truncate(self, offset: int) -> int:
         """Delete everything from ``offset`` on, durably; return how many bytes held data.
 

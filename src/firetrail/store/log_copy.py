@@ -53,8 +53,8 @@ class LogCopy:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no file, so that it may begin at any file of the master."""
-        return self._log.queue.last is None
+        """Whether the log has no record, so that it may begin at any file of the master."""
+        return self._log.is_empty
 
     def last_record(self) -> LastRecord | None:
         """Return the last record, or None if the log has none; nothing may be appended meanwhile.

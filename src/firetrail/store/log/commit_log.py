@@ -265,6 +265,12 @@ class CommitLog:
         """The length of the log's files."""
         return self.queue.segment_size
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has no record yet; a crash may have left its first file."""
+        last = self.queue.last
+        return last is None or (last is self.queue.first and last.wrote == 0)
+
     def append_copied(self, offset: int, records: memoryview, store_time: int) -> None:
         """Append records as another log has them, at the same physical offset.
 
@@ -296,6 +302,9 @@ class CommitLog:
         if not self._accepting:
             raise StoreClosedError("the store is closed")
         self.appender.detach()
+        if self.is_empty and self.max_offset != offset:
+            self._active = None, _NOWHERE  # the writer would keep the mapping open
+            self.queue.remove_only()
         segment = self.queue.last
         if segment is None:
             segment = self.queue.roll(offset)
