@@ -61,6 +61,8 @@ LAG_MAX = 64 << 20
 """A replica that lags by more bytes than this is not promoted as planned: producers would wait."""
 POLL_S = 0.05
 TABLE_ATTEMPTS = 3
+RESTORE_ATTEMPTS, RESTORE_PAUSE_S = 5, 1.0
+"""How often the former master is asked to continue after a failed promotion."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,8 +93,7 @@ class Promotion:
 
     async def stop(self) -> None:
         """Give up a change that is waiting for another broker."""
-        if self._reopening is not None:
-            self._reopening.cancel()
+        self._forget_reopening()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -275,16 +276,20 @@ class Promotion:
         """Make the former master the master again, or let it continue if it is one still."""
         _log.warning("the promotion failed; %s is made the master again", master)
         cancel = HandOverHeader(self._broker.address, cancel=True)
-        status = await _try_ask(client, master, RequestCode.HAND_OVER, cancel)
-        if status is not None and status.role != BrokerRole.SLAVE.value and not status.step:
-            return
-        header = PromoteHeader(force=True, role=before.role)
-        if await _try_ask(client, master, RequestCode.PROMOTE_REPLICA, header) is None:
-            _log.error(
-                "%s could not be promoted again, so there is no master: use 'firetrail replica "
-                "promote ADDRESS --force'",
-                master,
-            )
+        force = PromoteHeader(force=True, role=before.role)
+        for _ in range(RESTORE_ATTEMPTS):
+            status = await _try_ask(client, master, RequestCode.HAND_OVER, cancel)
+            if status is not None and not status.step:
+                if status.role != BrokerRole.SLAVE.value:
+                    return
+                if await _try_ask(client, master, RequestCode.PROMOTE_REPLICA, force) is not None:
+                    return
+            await asyncio.sleep(RESTORE_PAUSE_S)
+        _log.error(
+            "%s could not be made the master again, so there may be no master: use 'firetrail "
+            "replica promote ADDRESS --force'",
+            master,
+        )
 
     async def _become_master(self, role: BrokerRole, epoch: int) -> None:
         """Begin an epoch, whose number is larger than all that are known."""
@@ -309,8 +314,7 @@ class Promotion:
         self._successor = header.successor
         store.refuse_puts(Closure.HANDOVER, f"{header.successor} will be the master")
         _log.warning("messages are refused from now on: %s will be the master", header.successor)
-        if self._reopening is not None:
-            self._reopening.cancel()
+        self._forget_reopening()
         loop = asyncio.get_running_loop()
         self._reopening = loop.call_later(HANDOVER_S, self._reopen)
         return request.answer(body=self.status.encode(standard=True))
@@ -319,10 +323,13 @@ class Promotion:
         """Accept messages again, because the successor has given up."""
         _log.warning("%s does not become the master; messages are accepted again", self._successor)
         self._successor = ""
+        self._forget_reopening()
+        self._broker.store.accept_puts(Closure.HANDOVER)
+
+    def _forget_reopening(self) -> None:
         if self._reopening is not None:
             self._reopening.cancel()
             self._reopening = None
-        self._broker.store.accept_puts(Closure.HANDOVER)
 
     def _step_down(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = StepDownHeader.decode(request.fields)
@@ -332,9 +339,7 @@ class Promotion:
         self._check_idle()
         if not self._successor or header.successor != self._successor:
             raise _refused(f"{self._broker.address} is not handing over to {header.successor}")
-        if self._reopening is not None:
-            self._reopening.cancel()
-            self._reopening = None
+        self._forget_reopening()
         _log.warning("%s replaces this broker as the master", header.successor)
         self._begin(self._become_slave(header))
         return request.answer(body=self.status.encode(standard=True))
