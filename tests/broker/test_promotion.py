@@ -20,6 +20,7 @@ from firetrail.broker import promotion
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.term import Term
@@ -419,7 +420,7 @@ async def test_a_step_down_whose_answer_is_lost_is_not_taken_for_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(tmp_path) as (group, _, new):
-        asked = promotion._ask
+        asked = ask_status
 
         async def ask(*args: Any) -> ReplicaStatus:
             status = await asked(*args)
@@ -427,7 +428,7 @@ async def test_a_step_down_whose_answer_is_lost_is_not_taken_for_a_failure(
                 raise TimeoutError
             return status
 
-        monkeypatch.setattr(promotion, "_ask", ask)
+        monkeypatch.setattr(promotion, "ask_status", ask)
         assert (await promote(new)).role == "ASYNC_MASTER"
         assert group.master == new.broker.address
 
@@ -436,7 +437,7 @@ async def test_a_master_that_does_not_get_the_request_to_step_down_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pair(tmp_path) as (_, old, new):
-        asked = promotion._ask
+        asked = ask_status
 
         lost = {RequestCode.STEP_DOWN, RequestCode.HAND_OVER}
 
@@ -446,7 +447,7 @@ async def test_a_master_that_does_not_get_the_request_to_step_down_continues(
                 raise TimeoutError
             return await asked(*args)
 
-        monkeypatch.setattr(promotion, "_ask", ask)
+        monkeypatch.setattr(promotion, "ask_status", ask)
         monkeypatch.setattr(promotion, "RESTORE_PAUSE_S", 0.01)
         found = await promote(new)
         assert (found.role, "did not step down" in found.step_error) == ("SLAVE", True)

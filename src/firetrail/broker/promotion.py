@@ -30,6 +30,7 @@ from firetrail.broker.replica.replicated_broker import (
     epoch_entries,
     replica_status,
 )
+from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
 from firetrail.remoting.bodies import MASTER_ID
@@ -170,7 +171,7 @@ class Promotion:
         client = RemotingClient()
         try:
             master = replica.master.broker
-            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS, None)
+            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS)
             return status.epoch if status is not None else 0
         finally:
             await client.close()
@@ -200,7 +201,7 @@ class Promotion:
         self._enter("handing over")
         header = HandOverHeader(self._broker.address)
         try:
-            return await _ask(client, master, RequestCode.HAND_OVER, header)
+            return await ask_status(client, master, RequestCode.HAND_OVER, header)
         except RequestError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -229,7 +230,7 @@ class Promotion:
         own = self._broker
         header = StepDownHeader(own.address, own.config.broker_id, epoch)
         try:
-            await _ask(client, master, RequestCode.STEP_DOWN, header)
+            await ask_status(client, master, RequestCode.STEP_DOWN, header)
         except OSError as error:  # it may step down all the same
             _log.warning("the master %s has not answered: %s", master, error)
         await self._wait_for_slave(client, master)
@@ -237,7 +238,7 @@ class Promotion:
     async def _wait_for_slave(self, client: RemotingClient, master: str) -> None:
         deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
         while True:
-            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS, None)
+            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS)
             if status is not None and not status.step:
                 if status.role == BrokerRole.SLAVE.value:
                     return
@@ -264,7 +265,7 @@ class Promotion:
             raise ReplicationError(
                 f"the tables of {master} could not be copied: {replica.tables.status.failures}"
             )
-        status = await _ask(client, master, RequestCode.GET_REPLICA_STATUS, None)
+        status = await ask_status(client, master, RequestCode.GET_REPLICA_STATUS)
         own_end = self._broker.store.log_range[1]
         if status.max_offset != own_end:
             raise ReplicationError(
@@ -424,20 +425,12 @@ def _refused(reason: str) -> RequestError:
     return RequestError(ResponseCode.NO_PERMISSION, reason)
 
 
-async def _ask(
-    client: RemotingClient, address: str, code: RequestCode, header: Header | None
-) -> ReplicaStatus:
-    fields = header.encode() if header is not None else {}
-    answer = await client.ask(address, RemotingCommand(code, fields))
-    return ReplicaStatus.decode(answer.content)
-
-
 async def _try_ask(
-    client: RemotingClient, address: str, code: RequestCode, header: Header | None
+    client: RemotingClient, address: str, code: RequestCode, header: Header | None = None
 ) -> ReplicaStatus | None:
     """Ask a broker; return None if it does not answer or refuses."""
     try:
-        return await _ask(client, address, code, header)
+        return await ask_status(client, address, code, header)
     except (OSError, FiretrailError) as error:
         _log.info("%s of %s failed: %s", code.name, address, error)
         return None

@@ -6,10 +6,11 @@ import argparse
 import asyncio
 import json
 
+from firetrail.broker.replica.role_requests import ask_status
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_size, say
-from firetrail.cli.role_requests import NOT_FIRETRAIL, ask_status, broker_client
+from firetrail.cli.role_requests import NOT_FIRETRAIL, broker_client
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode

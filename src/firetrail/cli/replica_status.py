@@ -8,12 +8,13 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.saved_role import saved_role
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.output import counted, human_size, human_time, table
-from firetrail.cli.role_requests import ask_status, broker_client
+from firetrail.cli.role_requests import broker_client
 from firetrail.errors import FiretrailError, NotReachedError, RequestError
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo

@@ -1,4 +1,4 @@
-"""Requests about the roles of brokers, which several actions of ``firetrail replica`` send."""
+"""What several actions of ``firetrail replica`` need to ask brokers for their roles."""
 
 from __future__ import annotations
 
@@ -6,10 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import Header
-from firetrail.remoting.replica_bodies import ReplicaStatus
 
 NOT_FIRETRAIL = "this is not a Firetrail broker, so its role can be changed only by a restart"
 
@@ -22,19 +18,3 @@ async def broker_client() -> AsyncIterator[RemotingClient]:
         yield client
     finally:
         await client.close()
-
-
-async def ask_status(
-    client: RemotingClient,
-    address: str,
-    code: RequestCode = RequestCode.GET_REPLICA_STATUS,
-    header: Header | None = None,
-) -> ReplicaStatus:
-    """Send a request that is answered with the status of a broker.
-
-    Raises:
-        OSError: The broker does not answer.
-        RequestError: It refuses the request, or is not a Firetrail broker.
-    """
-    command = RemotingCommand(code, header.encode() if header is not None else {})
-    return ReplicaStatus.decode((await client.ask(address, command)).content)
