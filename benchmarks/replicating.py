@@ -17,12 +17,12 @@ from pathlib import Path
 from interop.replicas import create_topic, routed
 from interop.servers import MASTER, SLAVE, SYNC_MASTER, Role, Servers, our_name_server
 
-from benchmarks.bench import Bench
+from benchmarks.bench import GIB, Bench
 from benchmarks.contestants import TIMEOUT_S, RunError, firetrail
 from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.measurements import OURS
 from benchmarks.reading import percentiles
-from benchmarks.serving import BATCH, LINE, SIZE, THREADS, Figure, load
+from benchmarks.serving import BATCH, LINE, SIZE, THREADS, Figure, cpu_s, load
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.client import RemotingClient
@@ -66,8 +66,9 @@ class Pair:
 class Ends:
     """The ends of the logs of running brokers."""
 
-    def __init__(self, master: str, replica: str) -> None:
+    def __init__(self, servers: Servers, master: str, replica: str) -> None:
         self._addresses = (master, replica)
+        self._pids = [servers.pids[master], servers.pids[replica]]
         self._client = RemotingClient()
 
     async def of_master(self) -> int:
@@ -99,6 +100,10 @@ class Ends:
             return -1
         return int(KVTable.decode(answer.content).table["commitLogMaxOffset"])
 
+    def cpu_s(self) -> float:
+        """Return the CPU time that both brokers have used."""
+        return sum(map(cpu_s, self._pids))
+
     async def reached(self, end: int, pause_s: float = POLL_S) -> float:
         """Wait until the replica has the log up to ``end``; return the time."""
         deadline = time.perf_counter() + TIMEOUT_S
@@ -113,11 +118,14 @@ def replicating(bench: Bench) -> Iterator[Line]:
     """Catch-up, lag and throughput of an ASYNC_MASTER, and the cost of a SYNC_MASTER."""
     figures: tuple[Figure, ...] = (
         ("replica, catch-up from an empty folder", Unit.BYTES, "catch_up", 1.0),
+        ("master and replica, CPU per GiB of catch-up", Unit.SECONDS, "catch_up_cpu", 1.0),
         ("replica, from the response of a send to its log, p50", Unit.SECONDS, "p50", 1.0),
         ("replica, from the response of a send to its log, p99", Unit.SECONDS, "p99", None),
         ("replica, batches of 32 until it has them", Unit.MESSAGES, "copied", 1.0),
         ("ASYNC_MASTER, send, 64 threads", Unit.MESSAGES, "async", None),
+        ("ASYNC_MASTER and replica, CPU per send", Unit.SECONDS, "async_cpu", 1.0),
         ("SYNC_MASTER, send, 64 threads", Unit.MESSAGES, "sync", 1.0),
+        ("SYNC_MASTER and replica, CPU per send", Unit.SECONDS, "sync_cpu", 1.0),
         ("SYNC_MASTER, share of the rate of an ASYNC_MASTER", Unit.SHARE, "share", 1.0),
     )
     runs: dict[str, Callable[[], Json]] = {OURS: partial(_run, bench, Pair())}
@@ -139,7 +147,7 @@ def _run(bench: Bench, pair: Pair) -> Json:
     with bench.folder("replicated") as folder:
         figures = asyncio.run(_asynchronous(bench, pair, folder))
     with bench.folder("replicated") as folder:
-        figures["sync"] = asyncio.run(_synchronous(bench, pair, folder))
+        figures |= asyncio.run(_synchronous(bench, pair, folder))
     return figures | {"share": figures["sync"] / figures["async"]}
 
 
@@ -150,18 +158,16 @@ async def _asynchronous(bench: Bench, pair: Pair, folder: Path) -> Json:
         only_last = pair.java_master and pair.java_replica
         figures = await catch_up(ends, bench.scale.log_size if only_last else 0)
         figures |= await lag(ends, bench.scale.lag)
-        figures["async"] = load(namesrv, "send", "Single", THREADS, SIZE, sent, 1)["per_s"]
-        await ends.reached(await ends.of_master())
+        figures |= await _sent(ends, namesrv, sent, "async")
         figures["copied"] = await _copied(ends, namesrv, 4 * sent)
     return figures
 
 
-async def _synchronous(bench: Bench, pair: Pair, folder: Path) -> float:
+async def _synchronous(bench: Bench, pair: Pair, folder: Path) -> Json:
     async with running(bench, pair, SYNC_MASTER, folder) as (namesrv, ends):
         await ends.send(wait=False)
         await ends.reached(1)
-        sent = bench.scale.served
-        return float(load(namesrv, "send", "Single", THREADS, SIZE, sent, 1)["per_s"])
+        return await _sent(ends, namesrv, bench.scale.served, "sync")
 
 
 @asynccontextmanager
@@ -176,7 +182,7 @@ async def running(
             await create_topic(master, topic)
             await routed(namesrv, topic)
         with pair.replica(servers, namesrv) as replica:
-            async with aclosing(Ends(master, replica)) as ends:
+            async with aclosing(Ends(servers, master, replica)) as ends:
                 yield namesrv, ends
 
 
@@ -192,11 +198,13 @@ async def catch_up(ends: Ends, file_size: int) -> Json:
     """
     end = await ends.of_master()
     size = end % file_size if file_size else end
-    began = time.perf_counter()
+    began, cpu_before = time.perf_counter(), ends.cpu_s()
     while await ends.of_replica() <= 0:
-        began = time.perf_counter()
+        began, cpu_before = time.perf_counter(), ends.cpu_s()
         await asyncio.sleep(POLL_S / 4)
-    return {"catch_up": size / (await ends.reached(end) - began)}
+    ended = await ends.reached(end)
+    cpu = ends.cpu_s() - cpu_before
+    return {"catch_up": size / (ended - began), "catch_up_cpu": cpu * GIB / size}
 
 
 async def lag(ends: Ends, count: int) -> Json:
@@ -209,6 +217,17 @@ async def lag(ends: Ends, count: int) -> Json:
         began = time.perf_counter()
         times.append(await ends.reached(end + 1, pause_s=0) - began)
     return dict(percentiles(times))
+
+
+async def _sent(ends: Ends, namesrv: str, count: int, role: str) -> Json:
+    """Measure sends of many threads, and the CPU time of both brokers until the replica has them.
+
+    The load begins with a warm-up of a fifth of the messages.
+    """
+    before = ends.cpu_s()
+    per_s = load(namesrv, "send", "Single", THREADS, SIZE, count, 1)["per_s"]
+    await ends.reached(await ends.of_master())
+    return {role: per_s, f"{role}_cpu": (ends.cpu_s() - before) / (1.2 * count)}
 
 
 async def _copied(ends: Ends, namesrv: str, count: int) -> float:

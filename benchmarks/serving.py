@@ -135,11 +135,11 @@ def _run(bench: Bench, start: Start) -> Json:
         folder.mkdir()
         with start(folder) as served:
             figures = {"start_s": served.start_s, "resident": _memory(served.pid, "VmRSS")}
-            before = _cpu_s(served.pid)
+            before = cpu_s(served.pid)
             figures["send"] = load(served.namesrv, "send", "Single", THREADS, SIZE, sent, 1)[
                 "per_s"
             ]
-            figures["send_cpu_s"] = (_cpu_s(served.pid) - before) / (1.2 * sent)  # and a warm-up
+            figures["send_cpu_s"] = (cpu_s(served.pid) - before) / (1.2 * sent)  # and a warm-up
             many = 4 * sent
             figures["batch"] = load(served.namesrv, "send", "Batch", THREADS, SIZE, many, BATCH)[
                 "per_s"
@@ -198,7 +198,8 @@ def _memory(pid: int, name: str) -> int:
     raise RunError(f"the system does not tell {name} of process {pid}")
 
 
-def _cpu_s(pid: int) -> float:
+def cpu_s(pid: int) -> float:
+    """Return the CPU time that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

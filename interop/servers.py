@@ -124,7 +124,7 @@ class Servers:
         self.line = line
         self.folder = folder
         self.pids: dict[str, int] = {}
-        """Processes by their main classes."""
+        """Processes by their main classes; brokers also by their addresses."""
         self._flags = flags
         self._settings = settings
         conf = folder / "conf"
@@ -171,8 +171,10 @@ class Servers:
         """
         port, conf = self._configured(name, role, settings)
         arguments = ("-n", namesrv, "-c", str(conf))
+        address = f"127.0.0.1:{port}"
         with self._running(BROKER, *arguments, stop=stop, output=f"{conf.stem}.out"):
-            yield f"127.0.0.1:{port}"
+            self.pids[address] = self.pids[BROKER]
+            yield address
 
     @contextmanager
     def proxy(self, namesrv: str) -> Iterator[str]:
@@ -204,8 +206,10 @@ class Servers:
         port, conf = self._configured(name, role, settings)
         store = self.folder / role.folder(name)
         arguments = ["broker", str(store), "-c", str(conf), "--namesrv", namesrv]
-        with _firetrail(*arguments, *options, stop=stop):
-            yield f"127.0.0.1:{port}"
+        address = f"127.0.0.1:{port}"
+        with _firetrail(*arguments, *options, stop=stop) as (_, pid):
+            self.pids[address] = pid
+            yield address
 
     def _configured(self, name: str, role: Role, settings: str) -> tuple[int, Path]:
         """Port and configuration file of a broker."""
@@ -279,17 +283,17 @@ class Servers:
 @contextmanager
 def our_name_server() -> Iterator[str]:
     """``firetrail namesrv`` on a free port; its address."""
-    with _firetrail("namesrv", "--port", "0") as said:
+    with _firetrail("namesrv", "--port", "0") as (said, _):
         yield said.split()[2]
 
 
 @contextmanager
-def _firetrail(*arguments: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[str]:
-    """Run a server of Firetrail; yield its first line, which it prints when it is ready."""
+def _firetrail(*arguments: str, stop: signal.Signals = signal.SIGTERM) -> Iterator[tuple[str, int]]:
+    """Run a server of Firetrail; yield its first line when it is ready, and its process id."""
     command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            yield process.stdout.readline()
+            yield process.stdout.readline(), process.pid
         finally:
             process.send_signal(stop)
