@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import resource
 import signal
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 from tests.torture.faults import Faults
 
 ROOT = Path(__file__).parents[2]
+CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 START_S = 60.0
 """Patience with a start; it takes half a second."""
 CONF = {
@@ -48,12 +50,15 @@ class Refused(Exception):
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that are free at the moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [server.getsockname()[1] for server in sockets]
-    for server in sockets:
-        server.close()
-    return ports
+    """Return ports that are free at the moment, and that no client gets while a broker is down."""
+    first = int(CLIENT_PORTS.read_text().split()[0]) if CLIENT_PORTS.exists() else 0
+    limit = max(first, 16_384)
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = random.randrange(limit // 2, limit)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports.add(port)
+    return list(ports)
 
 
 class BrokerProcess:
