@@ -125,7 +125,7 @@ async def test_clients_read_from_the_slave_after_the_master_was_killed(
             while await log_end(namesrv, slave) < end:
                 await asyncio.sleep(0.1)
             if line == "v5":
-                check_example(master, tmp_path)
+                check_example(master, tmp_path, sum(ends.values()))
             await check_tables(slave, master)
             masters_life.close()
             rest = {(queue, n) for queue, end in ends.items() for n in range(READ, end)}
@@ -134,7 +134,7 @@ async def test_clients_read_from_the_slave_after_the_master_was_killed(
     check_same(tmp_path / NAME, tmp_path / SLAVE.folder(NAME), 0, end)
 
 
-def check_example(master: str, folder: Path) -> None:
+def check_example(master: str, folder: Path, count: int) -> None:
     """Check that the example counts the messages of a Java master with Spark."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), master, str(folder / "copy")],
@@ -143,5 +143,4 @@ def check_example(master: str, folder: Path) -> None:
         timeout=LIMIT_S,
     )
     assert not done.returncode, done.stderr[-2000:]
-    print(done.stdout)
-    assert f"{TOPIC:<20} " in done.stdout
+    assert f"{TOPIC:<20} {count:>8} messages" in done.stdout, done.stdout
