@@ -24,7 +24,7 @@ from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.term import Term
-from firetrail.errors import StoreError
+from firetrail.errors import StoreError, StoreLockedError
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.server import NameServer
@@ -261,6 +261,25 @@ async def test_changed_settings_replace_the_saved_role(
         await new.broker.stop()
         new = await group.start("new", SLAVE)
         assert (await status(new)).role == "SLAVE"
+
+
+async def test_a_broker_whose_saved_role_was_discarded_can_be_promoted(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (group, old, new):
+        await emergency(group, old, new)
+        await new.broker.stop()
+        new = await group.start("new", SLAVE, broker_id=2)
+        found = await promote(new, force="true")
+        assert (found.role, found.step_error) == ("ASYNC_MASTER", "")
+
+
+async def test_a_start_that_finds_the_store_in_use_leaves_the_saved_role(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (group, old, new):
+        await emergency(group, old, new)
+        saved = tmp_path / "new" / "config" / "firetrailRole.json"
+        before = saved.read_bytes()
+        with pytest.raises(StoreLockedError):
+            await group.start("new", SLAVE, broker_id=2)
+        assert saved.read_bytes() == before
 
 
 async def test_without_name_servers_the_old_master_follows_its_successor(tmp_path: Path) -> None:

@@ -201,6 +201,8 @@ class Broker:
             self._term.open()
             if self._keeper is not None:
                 self._keeper.identify(member_identity(self._system, self._folder))
+            else:
+                self.roles.discard_outdated()  # only now: another process may have the store open
             self._handlers.update(self._term.handlers)
             self._handlers.update(self._promotion.handlers)
             resources.push_async_callback(self._end_term)

@@ -61,7 +61,6 @@ class RoleFile:
             configured_role: The role in ``broker.conf``.
             configured_id: The id in ``broker.conf``.
         """
-        self._files = system.files
         self._file = ConfigFile(system, folder, ROLE_JSON)
         self._configured = (configured_role.value, configured_id)
         self.known_epoch = 0
@@ -69,9 +68,15 @@ class RoleFile:
     def load(self) -> SavedRole | None:
         """Return the role that was saved; None if none was, or the settings have changed since."""
         saved = self._file.load(SavedRole)
-        if not saved.role:
+        if not self._counts(saved):
             return None
-        if (saved.configured_role, saved.configured_id) != self._configured:
+        self.known_epoch = saved.known_epoch
+        return saved
+
+    def discard_outdated(self) -> None:
+        """Remove a role that does not count any more. The caller must have the store open."""
+        saved = self._file.load(SavedRole)
+        if saved.role and not self._counts(saved):
             _log.warning(
                 "%s is removed: it said that this broker is %s, but brokerRole and brokerId were "
                 "changed since to %s and %d",
@@ -79,10 +84,11 @@ class RoleFile:
                 saved.role,
                 *self._configured,
             )
-            self.save(None)
-            return None
-        self.known_epoch = saved.known_epoch
-        return saved
+            self._file.remove()
+
+    def _counts(self, saved: SavedRole) -> bool:
+        configured = (saved.configured_role, saved.configured_id)
+        return bool(saved.role) and configured == self._configured
 
     def save(self, saved: SavedRole | None) -> None:
         """Save a role durably, or remove the file."""
@@ -91,9 +97,7 @@ class RoleFile:
             self._file.save(saved.to_json())
             self._file.save(saved.to_json())  # the backup must not have the role before
             return
-        for path in (self._file.path.with_name(f"{ROLE_JSON}.bak"), self._file.path):
-            if path.exists():
-                self._files.remove(path)
+        self._file.remove()
 
     def changed(
         self, role: BrokerRole, broker_id: int, master_address: str, epoch: int

@@ -137,6 +137,13 @@ class ConfigFile:
         self._files.replace(self.path, content)
         self._is_good = True
 
+    def remove(self) -> None:
+        """Remove the file and its backup."""
+        self._is_good = False
+        for path in (self._backup, self.path):  # the backup first: it must not count alone
+            if path.exists():
+                self._files.remove(path)
+
 
 def change_file(
     system: System,
