@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, talking
 from tests.client.clusters import until
+from tests.helpers import PATIENCE_S
 
+from firetrail.broker.broker import Broker
 from firetrail.broker.term import Term
 from firetrail.errors import ConfigError, StoreError
+from firetrail.remoting.client import split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.frames import encode_frame
 from firetrail.store.config import BrokerRole
 
 MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE
@@ -99,3 +107,23 @@ async def test_requests_during_a_change_are_refused_and_may_be_retried(
         assert "changing its role" in (refused.remark or "")
         may_begin.set()
         await change
+
+
+async def test_a_start_that_fails_answers_no_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that connects just before must not be told that a request is not supported."""
+    broker = Broker(tmp_path, store=SMALL.replace(store_host=SMALL.store_host._replace(port=0)))
+    clients: list[socket.socket] = []
+
+    def connect_and_fail(self: Term, *args: object) -> None:
+        client = socket.create_connection(split_address(broker.address), PATIENCE_S)
+        client.sendall(b"".join(encode_frame(RemotingCommand(RequestCode.HEART_BEAT, {}))))
+        clients.append(client)
+        raise StoreError("the store cannot be opened")
+
+    monkeypatch.setattr(Term, "open", connect_and_fail)
+    with pytest.raises(StoreError, match="cannot be opened"):
+        await broker.start()
+    with clients[0] as client, suppress(ConnectionResetError):
+        assert client.recv(1) == b""

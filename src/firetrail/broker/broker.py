@@ -198,6 +198,9 @@ class Broker:
             self._term = Term(plan, self._drain)
             if self._name_server is not None:
                 resources.push_async_callback(self._name_server.stop)
+            # Pushed a second time, so that the server stops first if the store cannot be opened.
+            # What is stopped before it would let the event loop read requests without handlers.
+            resources.push_async_callback(self._server.stop)
             self._term.open()
             if self._keeper is not None:
                 self._keeper.identify(member_identity(self._system, self._folder))
@@ -458,6 +461,8 @@ class Broker:
         await self._parts.transactions.check()
 
     def _closed(self, connection: Connection) -> None:
+        if not self._handlers:
+            return  # the start has failed, so the connection was never served
         self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
 
