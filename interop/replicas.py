@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -20,9 +19,10 @@ from interop.peer import Java, Json, Sizes
 from interop.servers import BROKER_CONF, jars
 from interop.views import java_queues
 from tests.helpers import PATIENCE_S
+from tests.replication import followers
 
 from firetrail.client import Admin, Message, MessageQueue, Outcome, Producer, SendResult
-from firetrail.errors import FiretrailError, NoAnswerError, RequestError
+from firetrail.errors import NoAnswerError, RequestError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
@@ -30,7 +30,6 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import ConsumerOffsetHeader, CreateTopicHeader
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
-from firetrail.replication.ha_client import HAClient
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -65,28 +64,9 @@ def following(
 
     ``begin`` is the offset at which an empty replica begins. Following must not fail.
     """
-    failures: list[FiretrailError] = []
-    with BrokerStore.open(folder, config or replica_config()) as store:
-        log = store.log_copy()
-        start = log.max_offset if begin is None else begin
-        client = HAClient(log, address, start, SYSTEM.clock, heartbeat_s=HEARTBEAT_S)
-
-        def follow() -> None:
-            try:
-                client.follow()
-            except FiretrailError as error:
-                failures.append(error)
-
-        thread = threading.Thread(target=follow)
-        thread.start()
-        try:
-            yield store
-        finally:
-            client.stop()
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+    with followers.following(folder, address, config or replica_config(), begin=begin) as store:
+        yield store
         store.wait_dispatched()
-    assert not failures, failures
 
 
 @asynccontextmanager

@@ -64,19 +64,28 @@ class Master:
 
 @contextmanager
 def following(
-    folder: Path, address: str, config: StoreConfig = REPLICA, errors: list[Exception] | None = None
+    folder: Path,
+    address: str,
+    config: StoreConfig = REPLICA,
+    errors: list[FiretrailError] | None = None,
+    begin: int | None = None,
 ) -> Iterator[BrokerStore]:
-    """A replica that follows the master at an address."""
+    """A replica that follows the master at an address.
+
+    ``errors`` receives what ends the following; without it, following must not fail. ``begin`` is
+    the offset at which an empty replica begins.
+    """
+    failures: list[FiretrailError] = [] if errors is None else errors
     with BrokerStore.open(folder, config) as store:
         log = store.log_copy()
-        client = HAClient(log, address, log.max_offset, SYSTEM.clock, heartbeat_s=0.05)
+        start = log.max_offset if begin is None else begin
+        client = HAClient(log, address, start, SYSTEM.clock, heartbeat_s=0.05)
 
         def follow() -> None:
             try:
                 client.follow()
             except FiretrailError as error:
-                assert errors is not None, error
-                errors.append(error)
+                failures.append(error)
 
         thread = threading.Thread(target=follow)
         thread.start()
@@ -86,3 +95,4 @@ def following(
             client.stop()
             thread.join(PATIENCE_S)
             assert not thread.is_alive()
+    assert errors is not None or not failures, failures

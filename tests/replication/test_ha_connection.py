@@ -13,7 +13,7 @@ from tests.replication.followers import REPLICA, Master, following
 from tests.replication.logs import log_content
 
 from firetrail import FlushMode
-from firetrail.errors import NotReachedError
+from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.frames import encode_report
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.log.flusher import ThreadWaiter
@@ -84,7 +84,7 @@ def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: P
     other = Master(tmp_path / "other")
     try:
         other.fill(5)
-        errors: list[Exception] = []
+        errors: list[FiretrailError] = []
         with following(tmp_path / "replica", other.address, errors=errors) as replica:
             eventually(lambda: bool(errors))
             assert replica.log_range == master.store.log_range
@@ -92,6 +92,15 @@ def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: P
         assert other.acks.in_sync(0) == 0
     finally:
         other.close()
+
+
+def expect_rejection(master: Master, peer: socket.socket) -> None:
+    """Wait until the master has closed the connection, without a confirmation."""
+    with suppress(ConnectionError):
+        while peer.recv(4096):
+            pass
+    eventually(lambda: not master.service.connections)
+    assert master.store.commit_log.confirmed_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -102,11 +111,7 @@ def test_hostile_bytes_confirm_nothing(master: Master, content: bytes) -> None:
     with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         peer.sendall(content)
-        with suppress(ConnectionError):
-            while peer.recv(4096):
-                pass
-    eventually(lambda: not master.service.connections)
-    assert master.store.commit_log.confirmed_offset == 0
+        expect_rejection(master, peer)
 
 
 def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> None:
@@ -117,11 +122,7 @@ def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> Non
         peer.sendall(encode_report(1))
         assert peer.recv(12)
         peer.sendall(encode_report(end + 1))
-        with suppress(ConnectionError):
-            while peer.recv(4096):
-                pass
-    eventually(lambda: not master.service.connections)
-    assert master.store.commit_log.confirmed_offset == 0
+        expect_rejection(master, peer)
 
 
 def test_half_a_report_is_waited_for(master: Master) -> None:

@@ -16,6 +16,7 @@ from tests.helpers import PATIENCE_S, eventually
 from tests.replication.followers import LIMITS, MASTER, REPLICA, Master, following
 
 from firetrail import FlushMode, Message, PutStatus
+from firetrail.errors import FiretrailError
 from firetrail.replication.flow_control import BURST_S
 from firetrail.replication.frames import HEADER, encode_report
 from firetrail.replication.ha_connection import HAConnection, HALimits, HASource
@@ -213,7 +214,7 @@ class TestSending:
     ) -> None:
         monkeypatch.setattr("firetrail.replication.ha_service.FINISH_S", PATIENCE_S)
         master = Master(tmp_path / "master", ASYNC, LIMITS)
-        errors: list[Exception] = []
+        errors: list[FiretrailError] = []
         with following(tmp_path / "replica", master.address, errors=errors) as replica:
             eventually(lambda: bool(master.service.connections))
             eventually(lambda: master.service.connections[0].has_reported)

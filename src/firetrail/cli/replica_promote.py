@@ -23,15 +23,16 @@ DESCRIPTION = """\
 Make the replica at ADDRESS the master, without a restart.
 
 The present master hands over: it refuses messages until the replica has its whole log, tables
-included, and becomes a slave of the replica. Producers retry meanwhile, usually for less than a
-second. Nothing is lost, and if a step fails, the present master continues.
+included, and becomes a slave of the replica. Sends fail meanwhile, usually for less than a second.
+Nothing is lost. If a step fails, the present master continues, unless the replica dies in the last
+moment: then promote one of the two with --force.
 
 With --force the master is not asked. Use this if it is lost: messages that the replica has not
 received are then lost. If the former master comes back, it refuses messages, and must be rewound
 ('firetrail replica rewind') before it can follow. --force also makes a master of a former one.
 
 The role lasts over restarts until brokerRole or brokerId in broker.conf is changed.
-Exit code 0: the replica is the master; 2: nothing has changed."""
+Exit code 0: the replica is the master; 2: it is not, see 'firetrail replica status'."""
 EXAMPLES = """\
   firetrail replica promote 10.0.0.3:10911
   firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
