@@ -99,6 +99,12 @@ def wait_for(firetrail: Firetrail, address: str, code: int) -> CommandResult:
     return found[-1]
 
 
+def lags(firetrail: Firetrail, master: str) -> list[int]:
+    """Return how many bytes each replica of a master is behind."""
+    status = firetrail("replica", "status", master, "--json").json
+    return [replica["diff"] for replica in status["replicas"]]
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[BackgroundBroker, BackgroundBroker]]:
     """A master with ten messages, and its slave."""
@@ -119,6 +125,8 @@ def test_the_status_of_master_and_slave(
 ) -> None:
     master, slave = pair
     end = master.store.log_range[1]
+    eventually(lambda: lags(firetrail, master.address) == [0])
+    eventually(lambda: wait_for(firetrail, slave.address, 0).json["follower"]["lag"] == 0)
     found = wait_for(firetrail, slave.address, 0).json
     assert (found["role"], found["brokerId"], found["maxOffset"]) == ("SLAVE", 1, end)
     assert found["follower"]["state"] == "following"
@@ -134,8 +142,6 @@ def test_the_status_of_master_and_slave(
     assert lines[0].startswith(f"{master.address}: ASYNC_MASTER with id 0 of broker-a")
     assert lines[2].split() == ["replica", "has", "the", "log", "up", "to", "behind"]
     assert lines[3].startswith("127.0.0.1") and str(end) in lines[3]
-    found = firetrail("replica", "status", master.address, "--json").json
-    assert [replica["diff"] for replica in found["replicas"]] == [0]
 
 
 def test_a_promotion_by_command(
