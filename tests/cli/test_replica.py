@@ -154,7 +154,8 @@ def test_a_promotion_by_command(
     assert result.code == 0, result.err
     end = wait_for(firetrail, slave.address, 0).json["maxOffset"]
     assert result.out == (
-        f"{slave.address} is the master of broker-a since offset {end} of its log, with epoch 2\n"
+        f"{slave.address} is the master (ASYNC_MASTER) of broker-a since offset {end} of its log, "
+        "with epoch 2\n"
     )
     assert wait_for(firetrail, master.address, 0).json["role"] == "SLAVE"
     result = firetrail("replica", "promote", slave.address)

@@ -28,6 +28,7 @@ from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.term import Term, TermPlan
 from firetrail.errors import ConfigError
@@ -66,9 +67,11 @@ class Broker:
         namesrv_listens: Addresses that the name server listens on.
         epochs: Which master wrote which part of the log, after the start.
         roles: The file that keeps a changed role over a restart.
+        slave_mark: Tells whether the store was last a slave's, after the start.
     """
 
     epochs: EpochFile
+    slave_mark: SlaveMark
 
     def __init__(
         self,
@@ -188,13 +191,20 @@ class Broker:
             self._open_ha_port(asked)
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
+            self.slave_mark = SlaveMark(self._system, self._folder)
             if self.config.etcd_servers:
                 keeper = self._join_group()
                 resources.push_async_callback(asyncio.to_thread, keeper.stop)
             else:
                 self._restore_role()
             store = self._store_config.replace(store_host=host)
-            plan = TermPlan(self._environment(), store, self._conf, self._ignored)
+            plan = TermPlan(
+                self._environment(),
+                store,
+                self._conf,
+                self._ignored,
+                known_epoch=self.roles.known_epoch,
+            )
             self._term = Term(plan, self._drain)
             if self._name_server is not None:
                 resources.push_async_callback(self._name_server.stop)
@@ -264,6 +274,7 @@ class Broker:
             self._name_server,
             self._ha_port,
             self.epochs,
+            self.slave_mark,
             self._keeper,
         )
 
@@ -327,24 +338,26 @@ class Broker:
             OSError: A file cannot be saved or read.
         """
         async with self._changing:
-            before = replace(self._term.plan, store=self.store.config, promoted=False, epoch=0)
-            was_slave = before.store.role is BrokerRole.SLAVE
+            before = replace(self._term.plan, store=self.store.config, epoch=0)
             store = before.store.replace(role=role)
-            plan = replace(before, store=store, promoted=was_slave, epoch=epoch)
+            plan = replace(before, store=store, epoch=epoch, known_epoch=self.newest_epoch)
             config = self.config
             changed = config.replace(
                 broker_id=broker_id, master_address=master_address or config.master_address
             )
             check_id(changed, plan.store)
-            epochs = self.epochs.epochs
+            epochs, notes = self.epochs.epochs, self.slave_mark.notes
             try:
                 await self._end_term()
+                if before.store.role is not BrokerRole.SLAVE:
+                    self.slave_mark.learn_role(before.store.role.value)
                 self._live.current = changed
                 await self._begin_term(plan)
             except BaseException:
                 _log.exception("the broker cannot become %s; it continues as before", role.value)
                 self._live.current = config
                 self.epochs.save(epochs)
+                self.slave_mark.save(notes)
                 await self._begin_term(before)
                 raise
 
@@ -362,7 +375,7 @@ class Broker:
             OSError: A file cannot be written.
         """
         async with self._changing:
-            plan = replace(self._term.plan, store=self.store.config, promoted=False, epoch=0)
+            plan = replace(self._term.plan, store=self.store.config, epoch=0)
             await self._end_term()
             try:
                 await rewind_store(self._system, self._folder, master)
@@ -444,7 +457,8 @@ class Broker:
         """The largest number of an epoch that the broker has heard of, after the start."""
         heard = self.fencing.newest if self.fencing is not None else 0
         told = self._parts.registration.newest_epoch
-        return max(heard, told, self.epochs.number, self.roles.known_epoch)
+        noted = max(self.roles.known_epoch, self.slave_mark.notes.known_epoch)
+        return max(heard, told, self.epochs.number, noted)
 
     @property
     def fencing(self) -> Fencing | None:

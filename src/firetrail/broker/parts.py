@@ -39,6 +39,7 @@ from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.overruns import Overrun, log_overruns, overshoot_in
+from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import pending_destinations
 from firetrail.broker.takeover import java_timer
@@ -74,6 +75,8 @@ class Environment:
     """The port for replicas, bound in every role."""
     epochs: EpochFile
     """Which master wrote which part of the log."""
+    slave_mark: SlaveMark
+    """Whether the broker was last a slave."""
     keeper: LeaseKeeper | None = None
     """Keeps the lease of the broker's group; None if the role of the broker is fixed."""
 

@@ -60,6 +60,7 @@ STEP_DOWN_S = 60.0
 """How long the former master may take to become a slave."""
 LAG_MAX = 64 << 20
 """A replica that lags by more bytes than this is not promoted as planned: producers would wait."""
+MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
 POLL_S = 0.05
 TABLE_ATTEMPTS = 3
 RESTORE_ATTEMPTS, RESTORE_PAUSE_S = 5, 1.0
@@ -161,7 +162,15 @@ class Promotion:
         """Become the master, whatever the present one says."""
         known = await self._epoch_of_master()
         epoch = max(self._broker.newest_epoch, known) + 1
-        await self._become_master(role or BrokerRole.ASYNC_MASTER, epoch)
+        await self._become_master(role or self._last_role(), epoch)
+
+    def _last_role(self) -> BrokerRole:
+        """Return the role of the last master: this broker, or the one that it has followed."""
+        own = self._broker.store.config.role
+        if own is not BrokerRole.SLAVE:
+            return own
+        known = self._broker.slave_mark.notes.master_role
+        return BrokerRole(known) if known in MASTER_ROLES else BrokerRole.ASYNC_MASTER
 
     async def _epoch_of_master(self) -> int:
         """Return the epoch of the present master; 0 if it does not answer."""
@@ -405,7 +414,7 @@ class Promotion:
 def _master_role(name: str | None) -> BrokerRole | None:
     if name is None:
         return None
-    if name not in (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value):
+    if name not in MASTER_ROLES:
         raise _invalid(f"role = {name:.40}: expected ASYNC_MASTER or SYNC_MASTER")
     return BrokerRole(name)
 

@@ -49,17 +49,17 @@ class TermPlan:
         store: Settings of the store; its role is the role of the term.
         conf: The file that changed settings are written to, None to keep them in memory.
         ignored: Unsupported features of a Java broker's folder that are accepted.
-        promoted: Whether the broker was a slave before, so that what it copied of the master's
-            tables may be older than the log.
-        epoch: The number of the epoch that begins with the term of a new master; 0 for none.
+        epoch: The number of the epoch that begins with the term of a master. 0 if one begins only
+            if the broker was last a slave; its number is then larger than all that are known.
+        known_epoch: The largest number of an epoch that the broker has heard of; 0 for none.
     """
 
     env: Environment
     store: StoreConfig
     conf: Path | None
     ignored: Collection[str]
-    promoted: bool = False
     epoch: int = 0
+    known_epoch: int = 0
 
 
 class Term:
@@ -94,6 +94,7 @@ class Term:
         self.replica: ReplicaService | None = None
         self.fencing: Fencing | None = None
         self.ha: HAService | None = None
+        self._begun = 0  # the number of the epoch that began with this term
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
 
@@ -118,12 +119,14 @@ class Term:
         unsupported.check(refused, self.plan.ignored)
         self.store = BrokerStore.open(env.folder, self.plan.store, system=env.system)
         try:
-            if self.plan.epoch:
-                end = self.store.log_range[1]
-                env.epochs.truncate(end)
-                env.epochs.append(Epoch(self.plan.epoch, end))
+            was_slave = env.slave_mark.notes.is_slave
+            if self.is_slave:
+                env.slave_mark.set(known_epoch=self.plan.known_epoch)
+            else:
+                self._begin_epoch(was_slave=was_slave)
             self._log_missing_files()
-            state_lags = self.plan.promoted or not self.store.recovery.clean
+            # A slave's tables are copies of its master's, which may be older than the log.
+            state_lags = was_slave or not self.store.recovery.clean
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
             self._log_unsupported()
             if self.is_slave:
@@ -133,6 +136,8 @@ class Term:
                 self.fencing = Fencing(env, parts)
                 self.fencing.begin()
             self.handlers = self._all_handlers()
+            if not self.is_slave:
+                env.slave_mark.clear()
         except BaseException:
             self.store.close(STOP_S)
             raise
@@ -180,6 +185,22 @@ class Term:
             parts.revive.start()
         stack.push_async_callback(self._stop_tasks)
         self._start_tasks()
+        if self._begun:
+            role = self.plan.store.role.value
+            _log.warning("this broker is now the master (%s), epoch %d", role, self._begun)
+
+    def _begin_epoch(self, *, was_slave: bool) -> None:
+        """Begin an epoch at the end of the log, if this is the first term of a new master."""
+        env, number = self.plan.env, self.plan.epoch
+        epochs = env.epochs
+        if was_slave and not number:
+            known = env.slave_mark.notes.known_epoch
+            number = max(epochs.number, known, self.plan.known_epoch) + 1
+        if number:
+            end = self.store.log_range[1]
+            epochs.truncate(end)
+            epochs.append(Epoch(number, end))
+            self._begun = number
 
     def _ha_service(self) -> HAService:
         """Return the service that sends the log to replicas."""

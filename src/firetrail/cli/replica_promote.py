@@ -52,8 +52,8 @@ def add(actions: Subparsers) -> None:
     parser.add_argument(
         "--role",
         choices=_ROLES,
-        help="brokerRole of the new master (default: that of the present one; with --force "
-        f"{_ROLES[0]})",
+        help="brokerRole of the new master (default: that of the present or last one, or "
+        f"{_ROLES[0]} if it is not known)",
     )
     common.add_json(parser, "print the status of the new master as a JSON object")
     parser.set_defaults(run=run)
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(json.dumps(after.to_json()))
         return ExitCode.OK
     print(
-        f"{after.address} is the master of {after.broker_name} since offset {after.max_offset} of "
-        f"its log, with epoch {after.epoch}"
+        f"{after.address} is the master ({after.role}) of {after.broker_name} since offset "
+        f"{after.max_offset} of its log, with epoch {after.epoch}"
     )
     follower = before.follower
     if args.force and follower is not None and follower.lag > 0:

@@ -12,7 +12,7 @@ class PromoteHeader(Header):
     """PROMOTE_REPLICA: the replica becomes the master.
 
     With ``force``, the master before is not asked. ``role`` is ``ASYNC_MASTER`` or ``SYNC_MASTER``;
-    by default that of the master before, or ``ASYNC_MASTER``.
+    by default that of the master before, or ``ASYNC_MASTER`` if that is not known.
     """
 
     force: bool = False

@@ -117,7 +117,11 @@ class _Left(Exception):
 
 
 class Follower:
-    """Keeps the log of a replica equal to its master's, as a service of an event loop."""
+    """Keeps the log of a replica equal to its master's, as a service of an event loop.
+
+    Attributes:
+        master_role: ``brokerRole`` of the master, as it last told it; empty if it is not known.
+    """
 
     def __init__(
         self,
@@ -145,6 +149,7 @@ class Follower:
         self._changed = asyncio.Event()  # another master is to be followed
         self._connection: HAClient | None = None
         self._task: asyncio.Task[None] | None = None
+        self.master_role = ""
         self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._state = FollowerState.WAITING
@@ -267,6 +272,7 @@ class Follower:
     async def _attempt(self, master: Master) -> None:
         """Follow a master until the connection fails or another master is to be followed."""
         config = await master.config()
+        self.master_role = config.role
         if self._settings.names is not None:
             check_names(config, *self._settings.names)
         check_file_size(self._log, config)

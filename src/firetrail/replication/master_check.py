@@ -95,6 +95,8 @@ class MasterConfig(NamedTuple):
     """The name of the broker; master and replicas have the same."""
     has_controller: bool
     """Whether the master is in controller mode, and so speaks the auto-switch protocol."""
+    role: str
+    """``brokerRole`` in capitals; empty if the master does not tell it."""
 
 
 class Master:
@@ -116,7 +118,8 @@ class Master:
             key: entry.text
             for key, entry in parse_properties(answer.content.decode("utf-8", "replace")).items()
         }
-        if settings.get("brokerRole", "").upper() == "SLAVE":
+        role = settings.get("brokerRole", "").upper()
+        if role == "SLAVE":
             raise ReplicationError(
                 f"the broker at {self.address.broker} is a slave itself; follow its master"
             )
@@ -127,6 +130,7 @@ class Master:
             settings.get("brokerClusterName", ""),
             settings.get("brokerName", ""),
             settings.get("enableControllerMode", "").lower() == "true",
+            role,
         )
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:

@@ -33,6 +33,7 @@ class ReplicaService:
 
     def __init__(self, env: Environment, parts: Parts) -> None:
         self._live = live = env.live
+        self._mark = env.slave_mark
         self._registration = parts.registration
         self._client = RemotingClient()
         config = live.current
@@ -129,6 +130,7 @@ class ReplicaService:
 
     async def _copy_tables(self, master: str) -> None:
         try:
+            self._mark.learn_role(self.follower.master_role)
             await self.tables.copy(master)
         except Exception:
             _log.exception("the tables of master %s cannot be copied; will retry", master)

@@ -8,6 +8,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
+from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.remoting.replica_bodies import (
     EpochEntry,
     EpochEntryCache,
@@ -47,6 +48,10 @@ class ReplicatedBroker(Protocol):
     @property
     def epochs(self) -> EpochFile:
         """The epochs of the log."""
+
+    @property
+    def slave_mark(self) -> SlaveMark:
+        """What the store remembers of the broker's time as a slave."""
 
     @property
     def group(self) -> GroupStatus | None:

@@ -47,7 +47,7 @@ class RoleFile:
     """The file of the saved role.
 
     Attributes:
-        known_epoch: The number of the epoch that was last loaded or saved; 0 if none was.
+        known_epoch: The largest number of an epoch that was loaded or saved; 0 if none was.
     """
 
     def __init__(
@@ -68,10 +68,8 @@ class RoleFile:
     def load(self) -> SavedRole | None:
         """Return the role that was saved; None if none was, or the settings have changed since."""
         saved = self._file.load(SavedRole)
-        if not self._counts(saved):
-            return None
-        self.known_epoch = saved.known_epoch
-        return saved
+        self.known_epoch = max(self.known_epoch, saved.known_epoch)
+        return saved if self._counts(saved) else None
 
     def discard_outdated(self) -> None:
         """Remove a role that does not count any more. The caller must have the store open."""
@@ -93,9 +91,8 @@ class RoleFile:
     def save(self, saved: SavedRole | None) -> None:
         """Save a role durably, or remove the file."""
         if saved is not None:
-            self.known_epoch = saved.known_epoch
-            self._file.save(saved.to_json())
-            self._file.save(saved.to_json())  # the backup must not have the role before
+            self.known_epoch = max(self.known_epoch, saved.known_epoch)
+            self._file.save_both(saved.to_json())
             return
         self._file.remove()
 

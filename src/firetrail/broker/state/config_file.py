@@ -137,6 +137,11 @@ class ConfigFile:
         self._files.replace(self.path, content)
         self._is_good = True
 
+    def save_both(self, value: dict[str, Any]) -> None:
+        """Write the file and its backup, for a table whose previous version must not come back."""
+        self.save(value)
+        self.save(value)
+
     def remove(self) -> None:
         """Remove the file and its backup."""
         self._is_good = False

@@ -1,0 +1,81 @@
+"""The mark of a store whose broker was last a slave.
+
+A slave copies tables that may lag behind its log, and does not write the log itself. A master that
+opens such a store therefore has to do the work of a promotion first: recover the tables and begin
+an epoch, by which a former master is fenced. The mark is in the store's own folder, so this holds
+whatever made the broker a master: a command, an edit of ``broker.conf``, or a start after a crash
+in the middle of a promotion.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.remoting.body import Body
+from firetrail.system import System
+
+SLAVE_JSON = "firetrailSlave.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveNotes(Body):
+    """What a store remembers of the broker's time as a slave.
+
+    Attributes:
+        is_slave: Whether the broker was last a slave.
+        master_role: ``brokerRole`` of the last master that it followed, or that it was itself;
+            empty if it is not known.
+        known_epoch: The largest number of an epoch that the broker has heard of as a slave. The
+            epochs that it has copied may end earlier.
+    """
+
+    is_slave: bool = False
+    master_role: str = ""
+    known_epoch: int = 0
+
+
+class SlaveMark:
+    """The file of the mark.
+
+    Attributes:
+        notes: Its content.
+    """
+
+    def __init__(self, system: System, folder: Path) -> None:
+        """Read the file.
+
+        Args:
+            system: The operating system.
+            folder: The folder of the store.
+
+        Raises:
+            StoreError: Neither the file nor its backup can be decoded.
+        """
+        self._file = ConfigFile(system, folder, SLAVE_JSON)
+        self.notes = self._file.load(SlaveNotes)
+
+    def set(self, *, known_epoch: int) -> None:
+        """Note that the store is a slave's. The caller must have the store open."""
+        self.save(
+            replace(
+                self.notes,
+                is_slave=True,
+                known_epoch=max(self.notes.known_epoch, known_epoch),
+            )
+        )
+
+    def clear(self) -> None:
+        """Note that the store is a master's: all work of the promotion is done."""
+        self.save(replace(self.notes, is_slave=False))
+
+    def learn_role(self, master_role: str) -> None:
+        """Note the role of the master."""
+        self.save(replace(self.notes, master_role=master_role or self.notes.master_role))
+
+    def save(self, notes: SlaveNotes) -> None:
+        """Write the file durably; nothing is written if it has this content."""
+        if notes != self.notes:
+            self._file.save_both(notes.to_json())
+            self.notes = notes

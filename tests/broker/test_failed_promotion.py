@@ -1,0 +1,172 @@
+"""Promotions that are refused or fail: the master before continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.broker.brokers import SMALL, talking
+from tests.broker.pairs import (
+    REFUSED,
+    SLAVE,
+    Group,
+    pair,
+    promote,
+    refusal,
+    send,
+)
+from tests.client.clusters import until
+from tests.replication.masters import master_in
+
+from firetrail.broker import promotion
+from firetrail.broker.broker import Broker
+from firetrail.broker.replica.role_requests import ask_status
+from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.term import Term
+from firetrail.errors import StoreError
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.remoting.replica_headers import HandOverHeader
+from firetrail.replication.epochs import Epoch
+from firetrail.replication.follower import FollowerState
+from firetrail.store.config import BrokerRole
+
+
+async def test_only_a_replica_that_follows_is_promoted_without_force(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        assert "is the master already" in refusal(await old.ask(RequestCode.PROMOTE_REPLICA))
+        answer = await new.ask(RequestCode.PROMOTE_REPLICA, role="SLAVE")
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        await old.broker.stop()
+        replica = new.broker.replica
+        assert replica is not None
+        await until(lambda: replica.follower.status.state is FollowerState.FAILED)
+        remark = refusal(await new.ask(RequestCode.PROMOTE_REPLICA))
+        assert "does not follow its master (failed: " in remark
+        assert "use --force" in remark
+
+
+async def test_a_java_master_cannot_hand_over(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group, master_in(tmp_path / "java", SMALL) as java:
+        java.fill(3)
+        java.settings |= {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
+        new = await group.start("new", SLAVE, master_address=java.address.broker)
+        replica = new.broker.replica
+        assert replica is not None
+        await until(lambda: replica.follower.status.state is FollowerState.FOLLOWING)
+        found = await promote(new)
+        assert found.role == "SLAVE"
+        assert "cannot hand over, because it is not a Firetrail broker" in found.step_error
+
+
+async def test_a_master_accepts_messages_again_if_its_successor_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        monkeypatch.setattr(promotion, "CATCH_UP_S", 0.0)
+        monkeypatch.setattr(promotion.Promotion, "_check_follows", lambda self: None)
+        replica = new.broker.replica
+        assert replica is not None
+        await replica.follower.stop()
+        await send(old, b"second")
+        found = await promote(new)
+        assert "did not reach the end of the master's log" in found.step_error
+        assert await send(old, b"third") == 2
+
+
+async def test_a_successor_that_disappears_does_not_stop_the_master_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "HANDOVER_S", 0.2)
+    async with talking(store=SMALL) as talk:
+        answer = await talk.ask(RequestCode.HAND_OVER, successor="1.2.3.4:5")
+        assert answer.code == 0
+        assert "1.2.3.4:5 will be the master" in refusal(await talk.send("T1"), REFUSED)
+        await until(lambda: not talk.broker.store.refusal)
+        assert await send(talk, b"one") == 0
+        answer = await talk.ask(RequestCode.STEP_DOWN, successor="1.2.3.4:5", brokerId=1)
+        assert "is not handing over" in refusal(answer)
+
+
+def copies_fail(patch: pytest.MonkeyPatch, new: Broker) -> None:
+    """The last copy of the tables fails."""
+
+    async def fail(self: SlaveSynchronize, master: str) -> bool:
+        raise StoreError("does not work")
+
+    patch.setattr(SlaveSynchronize, "copy", fail)
+
+
+def opening_fails(patch: pytest.MonkeyPatch, new: Broker) -> None:
+    """The new master cannot open its store."""
+    opened = Term.open
+
+    def fail_once(self: Term, clients: Clients | None = None) -> None:
+        opened(self, clients)
+        if self.plan.epoch and self.plan.env.address == new.address:
+            patch.setattr(Term, "open", opened)
+            self.store.close()
+            raise StoreError("does not work")
+
+    patch.setattr(Term, "open", fail_once)
+
+
+@pytest.mark.parametrize("spoil", [copies_fail, opening_fails])
+async def test_the_former_master_is_restored_if_the_last_step_fails(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    spoil: Callable[[pytest.MonkeyPatch, Broker], None],
+) -> None:
+    async with pair(tmp_path, sync_interval_ms=600_000) as (group, old, new):
+        spoil(monkeypatch, new.broker)
+        found = await promote(new)
+        assert (found.role, found.step_error) == ("SLAVE", "does not work")
+        monkeypatch.undo()
+        await until(lambda: old.broker.store.config.role is BrokerRole.ASYNC_MASTER)
+        await until(lambda: not old.broker._promotion.step)
+        assert await send(old, b"second") == 1
+        await until(lambda: group.master == old.broker.address)
+        # The number 2 was given to the failed promotion, and is not used again.
+        assert old.broker.epochs.epochs == (Epoch(1, 0), Epoch(3, found.max_offset))
+
+
+async def test_a_step_down_whose_answer_is_lost_is_not_taken_for_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (group, _, new):
+        asked = ask_status
+
+        async def ask(*args: Any) -> ReplicaStatus:
+            status = await asked(*args)
+            if args[2] == RequestCode.STEP_DOWN:
+                raise TimeoutError
+            return status
+
+        monkeypatch.setattr(promotion, "ask_status", ask)
+        assert (await promote(new)).role == "ASYNC_MASTER"
+        assert group.master == new.broker.address
+
+
+async def test_a_master_that_does_not_get_the_request_to_step_down_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        asked = ask_status
+
+        lost = {RequestCode.STEP_DOWN, RequestCode.HAND_OVER}
+
+        async def ask(*args: Any) -> ReplicaStatus:
+            if args[2] in lost and args[3] != HandOverHeader(new.broker.address):
+                lost.discard(args[2])  # a later one arrives
+                raise TimeoutError
+            return await asked(*args)
+
+        monkeypatch.setattr(promotion, "ask_status", ask)
+        monkeypatch.setattr(promotion, "RESTORE_PAUSE_S", 0.01)
+        found = await promote(new)
+        assert (found.role, "did not step down" in found.step_error) == ("SLAVE", True)
+        assert await send(old, b"second") == 1
+        assert old.broker.role is BrokerRole.ASYNC_MASTER
