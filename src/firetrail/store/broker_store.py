@@ -78,6 +78,11 @@ class BrokerStore(Store):
         """Acknowledge messages only as long as the fence allows it."""
         self._engine.fence = fence
 
+    @property
+    def fence_refusal(self) -> str:
+        """Why the store may not be the master's now; empty if it may."""
+        return self._engine.fence.refusal
+
     def log_copy(self) -> LogCopy:
         """Return the log for appending what a master sends; the store's role must be SLAVE."""
         return LogCopy(self._engine)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, records, talking
+from tests.client.clusters import until
+from tests.helpers import ManualClock
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigTable
@@ -13,6 +16,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.config import BrokerRole
+from firetrail.store.lifecycle.fence import LeaseFence
 
 WAITING = SUSPEND | SUBSCRIPTION
 
@@ -235,6 +239,63 @@ async def test_a_pull_commits_the_offset_that_it_carries(talk: Talk) -> None:
     await send(talk, "A", "A")
     await talk.pull("T1", 1, sysFlag=SUBSCRIPTION | 1, commitOffset=1)
     assert await talk.committed() == 1
+
+
+class TestFencedMaster:
+    """A master without its lease cannot know whether its successor has more messages."""
+
+    @pytest.fixture
+    async def fence(self, talk: Talk) -> LeaseFence:
+        clock = ManualClock()
+        fence = LeaseFence(clock)
+        fence.until = clock.since_boot() + 1
+        await send(talk, "A", "B")
+        talk.broker.store.set_fence(fence)
+        return fence
+
+    async def test_it_still_serves_the_messages_that_it_has(
+        self, talk: Talk, fence: LeaseFence
+    ) -> None:
+        fence.until = -math.inf
+        assert len(records((await talk.pull("T1", 1)).content)) == 1
+
+    @pytest.mark.parametrize(("topic", "offset"), [("T1", 2), ("T1", 5), ("T2", 0), ("T2", 3)])
+    async def test_it_does_not_say_where_a_queue_ends(
+        self, talk: Talk, fence: LeaseFence, topic: str, offset: int
+    ) -> None:
+        """Consumers would be set back to that offset."""
+        talk.broker.topics.put([TopicConfig("T2")])
+        expected = (
+            ResponseCode.PULL_NOT_FOUND
+            if (topic, offset) in (("T1", 2), ("T2", 0))
+            else ResponseCode.PULL_OFFSET_MOVED
+        )
+        assert (await talk.pull(topic, offset)).code == expected
+        fence.until = -math.inf
+        answer = await talk.pull(topic, offset)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert answer.remark == (
+            f"whether queue 0 of {topic} has messages from offset {offset} on is not known here: "
+            "this broker does not hold the lease of its group, so another one may be the master; "
+            "send to the master that name servers name"
+        )
+
+    async def test_a_pull_ahead_of_it_waits_for_the_lease(
+        self, talk: Talk, fence: LeaseFence
+    ) -> None:
+        fence.until = -math.inf
+        waiting = asyncio.create_task(talk.pull("T1", 3, sysFlag=WAITING))
+        await until(lambda: talk.broker._parts.state.long_polling._held)
+        fence.until = math.inf
+        await send(talk, "A", "A")
+        assert [record.queue_offset for record in records((await waiting).content)] == [3]
+
+    async def test_a_pull_whose_time_is_over_is_refused(
+        self, talk: Talk, fence: LeaseFence
+    ) -> None:
+        fence.until = -math.inf
+        answer = await talk.pull("T1", 2, sysFlag=WAITING, suspendTimeoutMillis=1)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
 
 
 class TestReadHints:

@@ -33,6 +33,8 @@ _CODES = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 _EMPTY = (GetStatus.NO_MATCHED_LOGIC_QUEUE, GetStatus.NO_MESSAGE_IN_QUEUE)
+_AT_END = (*_EMPTY, GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.OFFSET_OVERFLOW_BADLY)
+"""The statuses that say that a queue ends at or before the offset."""
 # Plain numbers, because the operators of an enum would cost measurable time in every pull.
 _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
@@ -79,6 +81,7 @@ class PullProcessor:
         if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._long_polling.is_full:
             self._hold(connection, request, header, group, selection)
             return None
+        self._check_end(header, offset, result)
         return self._answer(request, group, code, result)
 
     # -- checks -------------------------------------------------------------------------------
@@ -169,6 +172,20 @@ class PullProcessor:
             self._count_get(topic, header.consumer_group, result.count, result.size)
         return result
 
+    def _check_end(self, header: PullHeader, offset: int, result: GetResult) -> None:
+        """Raise RequestError if the end of the queue was reached and is not known to be the end.
+
+        A master whose lease is over may have a successor with more messages. Consumers that have
+        read them would be set back. The lease is looked at after the queue, so that there was no
+        successor when the queue was looked at.
+        """
+        if result.status in _AT_END and (refusal := self._store.fence_refusal):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"whether queue {header.queue_id} of {header.topic} has messages from offset "
+                f"{offset} on is not known here: {refusal}",
+            )
+
     # -- waiting ------------------------------------------------------------------------------
 
     def _hold(
@@ -226,6 +243,7 @@ class PullProcessor:
                     return None
                 if held.offset > header.queue_offset:
                     code = _RETRY
+            self._check_end(header, held.offset, result)
             return self._answer(request, group, code, result)
 
     # -- answering ----------------------------------------------------------------------------
@@ -233,13 +251,18 @@ class PullProcessor:
     def _code(self, result: GetResult, offset: int) -> ResponseCode:
         """Return the code of the answer.
 
+        A master whose lease is over corrects no offset: its successor may have more messages.
+
         A slave corrects no offset unless ``offsetCheckInSlave`` is set: it may lag behind. It sends
         consumers that have read everything back to the master. Without a master they wait here;
         RocketMQ would let them retry without a pause.
         """
         code = _code(result.status, offset)
-        if not self._is_slave or code is _SUCCESS:
+        if code is _SUCCESS:
             return code
+        if not self._is_slave:
+            unsure = result.status in _AT_END and self._store.fence_refusal
+            return _NOTHING_YET if unsure else code
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._store.config.offset_check_in_slave:
             is_ahead = result.status is not GetStatus.OFFSET_TOO_SMALL
             code = _NOTHING_YET if is_ahead else _RETRY
