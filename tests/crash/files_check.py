@@ -97,6 +97,17 @@ def readable(folder: Path) -> list[Raw]:
     return records
 
 
+def pulled(content: bytes) -> list[Raw]:
+    """Return the records in the answer to a pull."""
+    records: list[Raw] = []
+    at = 0
+    while at < len(content):
+        size, *_, physical, _, _ = HEAD.unpack_from(content, at)
+        records.append(_raw(content[at : at + size], physical))
+        at += size
+    return records
+
+
 def _raw(content: bytes, offset: int) -> Raw:
     size, _, crc, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(content)
     if physical != offset or size != len(content):

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -36,13 +36,24 @@ def etcd_program() -> str:
 
 
 @contextmanager
-def etcd_server(folder: Path) -> Iterator[str]:
-    """Run a server with its data in a folder; its ``host:port``."""
+def etcd_server(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[str]:
+    """Run a server with its data in a folder; its ``host:port``.
+
+    ``prefix`` is the beginning of a command that runs another one elsewhere, at ``host``.
+    """
     program = etcd_program()
     client, peer = _free_ports(2)
-    url, peer_url = f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"
+    url, peer_url = f"http://{host}:{client}", f"http://{host}:{peer}"
     command = [
-        *(program, "--data-dir", str(folder / "etcd"), "--name", "one", "--unsafe-no-fsync"),
+        *(
+            *prefix,
+            program,
+            "--data-dir",
+            str(folder / "etcd"),
+            "--name",
+            "one",
+            "--unsafe-no-fsync",
+        ),
         *("--listen-client-urls", url, "--advertise-client-urls", url),
         *("--listen-peer-urls", peer_url, "--initial-advertise-peer-urls", peer_url),
         *("--initial-cluster", f"one={peer_url}", "--log-level", "error"),
@@ -50,8 +61,8 @@ def etcd_server(folder: Path) -> Iterator[str]:
     with (folder / "etcd.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        _wait_until_healthy(process, client, folder / "etcd.log")
-        yield f"127.0.0.1:{client}"
+        _wait_until_healthy(process, host, client, folder / "etcd.log")
+        yield f"{host}:{client}"
     finally:
         process.kill()
         process.wait()
@@ -63,10 +74,10 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in held]
 
 
-def _wait_until_healthy(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+def _wait_until_healthy(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:
     over_at = time.monotonic() + PATIENCE_S
     while time.monotonic() < over_at and process.poll() is None:
-        connection = HTTPConnection("127.0.0.1", port, timeout=1)
+        connection = HTTPConnection(host, port, timeout=1)
         try:
             connection.request("GET", "/health")
             if b"true" in connection.getresponse().read():

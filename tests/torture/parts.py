@@ -27,7 +27,7 @@ from tests.torture.failing import (
     small_disk,
     start_fails,
 )
-from tests.torture.failing_over import fail_over
+from tests.torture.failing_over import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
 from tests.torture.killing import kill_loop
 from tests.torture.mutants import BUGS, caught
 from tests.torture.replicating import kill_pair
@@ -155,7 +155,7 @@ def _soak(folder: Path, seed: int) -> Counter[str]:
 def _failover(folder: Path, seed: int) -> Counter[str]:
     if find_etcd() is None:
         return Counter({"left out: there is no etcd": 1})
-    return asyncio.run(fail_over(folder, seed))
+    return fail_over(folder, seed, KINDS + NAMESPACE_KINDS + GROUP_KINDS)
 
 
 def _seeded_bugs(folder: Path, seed: int) -> Counter[str]:
