@@ -174,6 +174,10 @@ class FaultyFiles(Files):
         self._note("map", descriptor)
         return super().map(descriptor, size, writable=writable)
 
+    def populate(self, view: memoryview, offset: int, length: int) -> None:
+        self._note("populate", Path())
+        super().populate(view, offset, length)
+
     def write(self, descriptor: int, buffers: Sequence[bytes | memoryview], offset: int) -> int:
         self._note("write", descriptor)
         return super().write(descriptor, buffers, offset)

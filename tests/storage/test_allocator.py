@@ -9,8 +9,9 @@ from tests.helpers import Machine, eventually
 
 from firetrail.errors import DiskFullError
 from firetrail.storage.allocator import Allocator
+from firetrail.storage.growth import PAGE_SIZE, Growth
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import PAGE_SIZE, Growth, Segment
+from firetrail.storage.segment import Segment
 
 SIZE = 16 * PAGE_SIZE
 
@@ -154,3 +155,19 @@ def test_lock_memory_locks_the_next_file_or_goes_without(tmp_path: Path) -> None
     assert bench.allocator.next_segment().base == SIZE
     bench.allocator.stop()
     bench.queue.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, True), ({"fault_in": False}, False), ({"fault_in": False, "warm_up": True}, True)],
+)
+def test_faults_in_what_is_written_through_mappings(
+    tmp_path: Path, options: dict[str, bool], expected: bool
+) -> None:
+    bench = Bench(tmp_path, **options)
+    bench.allocator.start()
+    bench.write(SIZE // 2)
+    eventually(lambda: bench.allocator._ready is not None and bench.allocator.wake_at <= SIZE)
+    bench.allocator.stop()
+    bench.queue.close()
+    assert (bench.machine.files.count("populate") > 0) is expected

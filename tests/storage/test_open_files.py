@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
+from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
 from firetrail.storage.open_files import LEAST, MOST, OpenSegments
-from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
+from firetrail.storage.segment import Segment
 
 SIZE = 4 * PAGE_SIZE
 FEW = 4

@@ -10,7 +10,8 @@ from tests.helpers import Machine, in_threads
 
 from firetrail import system
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
-from firetrail.storage.segment import PAGE_SIZE, Growth, Segment, any_data
+from firetrail.storage.growth import PAGE_SIZE, Growth
+from firetrail.storage.segment import Segment, any_data
 
 SIZE = 16 * PAGE_SIZE
 STEP = Growth(PAGE_SIZE, 4 * PAGE_SIZE)
@@ -26,6 +27,25 @@ def segment(machine: Machine, tmp_path: Path) -> Iterator[Segment]:
     segment = Segment.create(machine.system, tmp_path / "a", 1000, SIZE, STEP)
     yield segment
     segment.close()
+
+
+class TestWrite:
+    def test_the_mapping_shows_what_was_written_to_the_file(self, segment: Segment) -> None:
+        segment.write(100, memoryview(b"content"))
+        assert bytes(segment.view[100:107]) == b"content"
+
+    def test_a_full_disk(self, machine: Machine, segment: Segment) -> None:
+        machine.files.fail("write", errno.ENOSPC)
+        with pytest.raises(DiskFullError, match="a: no space for 3 more bytes at 7; free some"):
+            segment.write(7, memoryview(b"abc"))
+
+    def test_other_errors_name_the_file(self, machine: Machine, segment: Segment) -> None:
+        def fail() -> None:
+            raise OSError(errno.EIO, "Input/output error")  # as os.pwritev does
+
+        machine.files.on("write", fail)
+        with pytest.raises(OSError, match=f"Input/output error: '{segment.path}'"):
+            segment.write(7, memoryview(b"abc"))
 
 
 class TestCreate:

@@ -22,10 +22,21 @@ _NEVER = 1 << 62
 class Allocator:
     """Prepares the segments of one queue."""
 
-    def __init__(self, queue: SegmentQueue, *, warm_up: bool, lock_memory: bool) -> None:
+    def __init__(
+        self, queue: SegmentQueue, *, warm_up: bool, lock_memory: bool, fault_in: bool = True
+    ) -> None:
+        """Prepare to work for a queue.
+
+        Args:
+            queue: The queue.
+            warm_up: Whether to allocate and fault in whole files.
+            lock_memory: Whether to lock the next file in memory.
+            fault_in: Whether the writes go to mappings, which are faster if their pages are there.
+        """
         self._queue = queue
         self._warm_up = warm_up
         self._lock_memory = lock_memory
+        self._fault_in = fault_in or warm_up
         self._wake = threading.Event()
         self._guard = threading.Lock()  # over _ready, and over the creation of files
         self._ready: Segment | None = None
@@ -91,7 +102,7 @@ class Allocator:
         ahead = active.size if self._warm_up else active.growth.step(active.wrote)
         if active.allocated < min(active.wrote + ahead, active.size):
             active.allocate(active.size if self._warm_up else active.allocated + 1)
-            active.fill_in()
+            self._fill_in(active)
         if active.wrote * 2 >= active.size:
             self._prepare_next(active)
         self.wake_at = active.base + min(
@@ -109,6 +120,10 @@ class Allocator:
             self._ready = segment
         if self._warm_up:
             segment.allocate(segment.size)
-        segment.fill_in()
+        self._fill_in(segment)
         if self._lock_memory:
             queue.system.files.lock_memory(segment.mapping)
+
+    def _fill_in(self, segment: Segment) -> None:
+        if self._fault_in:
+            segment.fill_in()

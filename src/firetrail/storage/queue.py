@@ -14,9 +14,10 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
+from firetrail.storage.growth import LOG_GROWTH, Growth
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
-from firetrail.storage.segment import LOG_GROWTH, Growth, Segment
+from firetrail.storage.segment import Segment
 from firetrail.system import System
 
 

@@ -24,7 +24,8 @@ from firetrail.format.index import (
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER
 from firetrail.format.names import index_name, parse_index_name
-from firetrail.storage.segment import Growth, Segment
+from firetrail.storage.growth import Growth
+from firetrail.storage.segment import Segment
 from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.system import System
 

@@ -20,9 +20,10 @@ from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.names import COMMIT_LOG, OFFSET_MAX
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
+from firetrail.storage.growth import PAGE_SIZE
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import PAGE_SIZE, Segment
-from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.storage.segment import Segment
+from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -70,7 +71,10 @@ class CommitLog:
             system, root / COMMIT_LOG, config.commit_log_file_size, remedy=LOG_REMEDY
         )
         self._allocator = Allocator(
-            self.queue, warm_up=config.warm_up, lock_memory=config.lock_memory
+            self.queue,
+            warm_up=config.warm_up,
+            lock_memory=config.lock_memory,
+            fault_in=config.role is not BrokerRole.SLAVE,  # which does not write to the mapping
         )
         self._pool: WriteBufferPool | None = None
         self._active: tuple[Segment | None, RecordWriter] = None, _NOWHERE
@@ -284,7 +288,7 @@ class CommitLog:
             at = offset - segment.base
             end = at + len(records)
             segment.allocate(end)
-            segment.view[at:end] = records
+            segment.write(at, records)
             segment.wrote_to(end)
             self.appender.last_store_time = store_time
             if segment.base + end >= self._allocator.wake_at:

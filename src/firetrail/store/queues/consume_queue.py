@@ -15,10 +15,11 @@ from firetrail.errors import QueueGapError, SegmentSizeError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
+from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
-from firetrail.storage.segment import PAGE_SIZE, QUEUE_GROWTH, Segment
+from firetrail.storage.segment import Segment
 from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
 from firetrail.system import System
 

@@ -1,0 +1,29 @@
+"""The log of a replica."""
+
+from pathlib import Path
+
+from tests.helpers import Machine, small_config
+from tests.replication.logs import log_content
+
+from firetrail import Message, Store
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
+
+
+def test_records_are_written_to_the_file_rather_than_to_new_pages_of_a_mapping(
+    tmp_path: Path, machine: Machine
+) -> None:
+    with Store.open(tmp_path / "master", small_config(log=8192)) as master:
+        for body in (b"one", b"two"):
+            master.put(Message("T", body))
+        end = master.log_range[1]
+    records = memoryview(log_content(tmp_path / "master"))[:end]
+    config = small_config(log=8192, role=BrokerRole.SLAVE)
+    with BrokerStore.open(tmp_path / "replica", config, system=machine.system) as replica:
+        replica.log_copy().append_copied(0, records, 1)
+        assert machine.files.count("write", "0") == 1
+        assert replica.log_range == (0, end)
+        assert log_content(tmp_path / "replica")[:end] == records
+        assert replica.wait_dispatched()
+        assert [record.body for record in replica.read("T", 0, 0)] == [b"one", b"two"]
+    assert machine.files.count("populate") == 0
