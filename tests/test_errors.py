@@ -13,7 +13,7 @@ from firetrail.errors import (
     FormatError,
     IllegalMessageError,
     NoAnswerError,
-    NoRouteYetError,
+    NoMasterYetError,
     NotReachedError,
     RequestError,
     StoreDamagedError,
@@ -88,8 +88,8 @@ def test_the_drawing_marks_the_errors_that_are_retriable() -> None:
     marked = set(re.findall(r"(\w+Error)\b[^\n]*retry later", errors.__doc__ or ""))
     classes = [error for error in error_classes() if issubclass(error, FiretrailError)]
     retriable = {error.__name__ for error in classes if error.retriable}
-    assert NoRouteYetError(17, "T").retriable  # decided per instance, as for every RequestError
-    assert retriable | {"NoRouteYetError"} == marked
+    assert NoMasterYetError(17, "T").retriable  # decided per instance, as for every RequestError
+    assert retriable | {"NoRouteYetError", "NoMasterYetError"} == marked
 
 
 def test_a_request_error_is_retriable_by_its_code() -> None:

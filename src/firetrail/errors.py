@@ -10,6 +10,7 @@
     ├── ProtocolError (also ValueError) bytes on a connection are not a valid command
     ├── RequestError                    a request was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
+    │       └── NoMasterYetError        only replicas of a broker are registered    retry later
     ├── NotReachedError (also ConnectionError)  no server answers at the address    retry later
     │   └── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
     ├── NoSuchError                     a topic, queue or group does not exist
@@ -107,10 +108,11 @@ class RequestError(FiretrailError):
 
 
 class NoRouteYetError(RequestError):
-    """No broker has registered at the name server, so it is unknown whether the topic exists.
+    """The brokers that are needed are not registered at the name server at the moment.
 
     A name server that has just started knows no topics until the brokers register, which takes
-    seconds.
+    seconds, so it is unknown whether a topic exists. A broker that restarts is not registered for a
+    moment, either.
 
     Args:
         code: the response code, TOPIC_NOT_EXIST.
@@ -120,6 +122,15 @@ class NoRouteYetError(RequestError):
     def __init__(self, code: int, remark: str) -> None:
         super().__init__(code, remark)
         self.retriable = True
+
+
+class NoMasterYetError(NoRouteYetError):
+    """No master of a broker is registered at the moment, only replicas: none can be sent to.
+
+    Args:
+        code: the response code, TOPIC_NOT_EXIST.
+        remark: the reason.
+    """
 
 
 class NotReachedError(FiretrailError, ConnectionError):

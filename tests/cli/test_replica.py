@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,13 @@ from tests.helpers import crash_image, eventually, put_all
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
-from firetrail.cli import replica_status
-from firetrail.remoting.replica_bodies import GroupReport, ReplicaStatus
+from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
+from firetrail.cli import replica_promote, replica_status
+from firetrail.cli.command import ExitCode
+from firetrail.remoting.replica_bodies import GroupReport, HandOverReport, ReplicaStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
 
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)
 COMMON = [b"%d" % number for number in range(10)]
@@ -202,6 +206,72 @@ def test_without_an_action_the_help_is_printed(firetrail: Firetrail) -> None:
     result = firetrail("replica")
     assert result.code == 2
     assert "rewind" in result.err
+
+
+SLAVE_STATUS = ReplicaStatus("a:1", "C", "B", 1, "SLAVE")
+UNFINISHED = HandOverReport("m:1", "a:1", 2, "m:1 does not answer")
+
+
+def test_the_status_of_an_unfinished_hand_over() -> None:
+    status = replace(SLAVE_STATUS, hand_over=UNFINISHED)
+    lines = replica_status._lines(replica_status._BrokerStatus(status, []))
+    assert lines[2:] == ["no master: m:1 does not answer"]
+    assert replica_status._exit_code(status) == ExitCode.UNFINISHED
+    status = replace(status, step="copying")  # it is finished soon
+    assert replica_status._exit_code(status) == ExitCode.NOT_FOLLOWING
+
+
+def test_the_status_of_a_folder_shows_an_unfinished_hand_over(
+    tmp_path: Path, firetrail: Firetrail
+) -> None:
+    with BrokerStore.open(tmp_path, SMALL):
+        roles = RoleFile(SYSTEM, tmp_path, BrokerRole.SLAVE, 1)
+        roles.begin_hand_over(1, HandOverNote("m:1", "a:1", 2, "ASYNC_MASTER", "ASYNC_MASTER"))
+    result = firetrail("replica", "status", tmp_path)
+    assert "m:1 was asked to step down for this broker, and the hand-over is not" in result.out
+    assert "its role was changed" not in result.out
+    found = firetrail("replica", "status", tmp_path, "--json").json
+    assert "use 'firetrail replica promote ADDRESS --force'" in found["unfinished_hand_over"]
+
+
+@pytest.mark.parametrize(
+    ("after", "code", "said"),
+    [
+        (replace(SLAVE_STATUS, step_error="why"), 2, "a:1 was not promoted: why"),
+        (SLAVE_STATUS, 2, "a:1 was not promoted: it was restarted meanwhile, and is a slave"),
+        (
+            replace(SLAVE_STATUS, hand_over=UNFINISHED, step_error="why"),
+            7,
+            "a:1 is not the master yet: m:1 does not answer",
+        ),
+        (
+            ConnectionError("a:1: the connection was closed"),
+            7,
+            "a:1: the connection was closed; 'firetrail replica status a:1' tells the outcome when "
+            "the broker runs again",
+        ),
+    ],
+    ids=["failed", "restarted", "unfinished", "gone"],
+)
+def test_the_exit_code_of_a_promotion_that_did_not_make_a_master(
+    monkeypatch: pytest.MonkeyPatch,
+    firetrail: Firetrail,
+    after: ReplicaStatus | Exception,
+    code: int,
+    said: str,
+) -> None:
+    answers = iter([SLAVE_STATUS, SLAVE_STATUS, after])
+
+    async def ask(*_: object) -> ReplicaStatus:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(replica_promote, "ask_status", ask)
+    result = firetrail("replica", "promote", "a:1")
+    assert (result.code, result.out) == (code, "")
+    assert said in result.err
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ async def test_a_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyP
             raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
 
         monkeypatch.setattr(broker.store, "begin_put", begin_put)
-        monkeypatch.setattr("firetrail.client.producer.BUSY_S", 60.0)
+        monkeypatch.setattr("firetrail.client.message_sender.BUSY_S", 60.0)
         producer = Producer(broker.namesrv)
         await producer.open()
         waiting = asyncio.ensure_future(producer.send(Message("T", b"")))

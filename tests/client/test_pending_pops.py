@@ -145,7 +145,7 @@ async def test_a_failed_receive_raises_and_does_not_log(
     async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
         monkeypatch.setattr(Popper, "pop", fail)
         with pytest.raises(ConnectionError, match="the broker is away"):
-            await consumer.receive()
+            await consumer.receive(wait_s=0.1)
     assert "the broker is away" not in caplog.text
 
 

@@ -19,7 +19,7 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
-from firetrail.client.producer import BUSY_S
+from firetrail.client.message_sender import BUSY_S
 from firetrail.client.send import SendStatus
 from firetrail.errors import IllegalMessageError, NoAnswerError, NoSuchError, RequestError
 from firetrail.format.ids import decode_message_id
@@ -323,7 +323,7 @@ class TestRetries:
         async def pause(seconds: float) -> None:
             pauses.append(seconds)
 
-        monkeypatch.setattr("firetrail.client.producer.pause", pause)
+        monkeypatch.setattr("firetrail.client.message_sender.pause", pause)
         await self.test_the_last_error_is_raised_if_all_brokers_fail()
         first, second = pauses
         assert BUSY_S / 2 <= first <= BUSY_S <= second <= 2 * BUSY_S

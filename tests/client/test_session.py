@@ -18,8 +18,8 @@ from firetrail.client import (
     PullConsumer,
     PushConsumer,
     RequestError,
+    known_routes,
 )
-from firetrail.client import session as session_module
 from firetrail.client.session import Session
 from firetrail.errors import NoAnswerError, NotReachedError
 from firetrail.namesrv.config import NameServerConfig
@@ -104,8 +104,8 @@ class TestNameServerThatHasJustStarted:
     async def test_clients_with_a_route_continue_to_use_it(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(session_module, "ROUTE_S", 0.0)
-        monkeypatch.setattr(session_module, "ROUTE_RETRY_S", 0.0)
+        monkeypatch.setattr(known_routes, "ROUTE_S", 0.0)
+        monkeypatch.setattr(known_routes, "ROUTE_RETRY_S", 0.0)
 
         def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
             return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())

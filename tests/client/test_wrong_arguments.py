@@ -364,7 +364,7 @@ def test_numbers_of_other_types_are_accepted() -> None:
         def __index__(self) -> int:
             return 2
 
-    assert Producer(NAMESRV, retries=Index())._retries == 2  # type: ignore[arg-type]
+    assert Producer(NAMESRV, retries=Index())._sender.retries == 2  # type: ignore[arg-type]
 
 
 def test_an_offset_beyond_the_end_is_rejected(opened: Opened) -> None:

@@ -40,7 +40,7 @@ class Deciding(Producer):
         """Begin a transaction."""
         about = {"TRAN_MSG": "true", "PGROUP": self.group}
         draft = draft_of(message, self._ids, more=about, half=True)
-        return await self._send(draft, None, None), draft
+        return await self._sender.send(draft), draft
 
     async def end(self, begun: tuple[SendResult, OutgoingMessage], outcome: Outcome) -> None:
         """End the transaction; return when the broker has acknowledged the end."""

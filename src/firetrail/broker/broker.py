@@ -228,6 +228,7 @@ class Broker:
             self.listens = self._server.listens
             await self._term.start()
             self._resources = resources.pop_all()
+            self._promotion.start()
             if self._failover is not None:
                 self._failover.start()
 
@@ -250,14 +251,15 @@ class Broker:
         if saved is None:
             return
         config, store = self.config, self._store_config
-        _log.warning(
-            "this broker is %s with id %d since its role was changed; brokerRole and brokerId in "
-            "its settings are still %s and %d",
-            saved.role,
-            saved.broker_id,
-            store.role.value,
-            config.broker_id,
-        )
+        if saved.is_changed:
+            _log.warning(
+                "this broker is %s with id %d since its role was changed; brokerRole and brokerId "
+                "in its settings are still %s and %d",
+                saved.role,
+                saved.broker_id,
+                store.role.value,
+                config.broker_id,
+            )
         self._store_config = store.replace(role=BrokerRole(saved.role))
         self._live.current = config.replace(
             broker_id=saved.broker_id,

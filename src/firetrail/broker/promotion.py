@@ -1,15 +1,13 @@
 """Changes of the master by command: planned, with a hand-over, or in an emergency.
 
-A planned change is carried out by the replica that is promoted:
+A planned change is carried out by the replica that is promoted, in the steps of
+:mod:`firetrail.broker.replica.hand_over`. Then it begins an epoch and becomes the master, and the
+former one follows it.
 
-1. HAND_OVER: the master refuses messages from now on, and tells where its log ends.
-2. The replica waits until its log ends there.
-3. STEP_DOWN: the master becomes a slave. From now on there is no master.
-4. The replica copies the tables of the former master for the last time, so no offset goes back.
-5. The replica begins an epoch and becomes the master. The former one follows it.
-
-If a step fails before the third, the master accepts messages again; it does so by itself after
-``HANDOVER_S``. If one fails later, the replica asks the former master to become the master again.
+If a step fails before the master has stepped down, it accepts messages again; it does so by itself
+after ``HANDOVER_S``. If one fails later, the replica asks the former master to become the master
+again. If the replica crashes, the hand-over is finished or undone when it runs again
+(:mod:`firetrail.broker.replica.unfinished_hand_over`).
 
 In an emergency only the last step is taken. What the replica has not received is then lost, and the
 former master is fenced when it comes back (:mod:`firetrail.broker.replica.fencing`).
@@ -22,24 +20,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 
-from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.replicated_broker import (
     ReplicatedBroker,
     epoch_entries,
     replica_status,
 )
-from firetrail.broker.replica.role_requests import ask_status
-from firetrail.broker.replica.saved_role import SavedRole
-from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
+from firetrail.broker.replica.role_requests import try_ask_status
+from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
+from firetrail.broker.replica.unfinished_hand_over import UnfinishedHandOver
+from firetrail.errors import ConfigError, FiretrailError, RequestError
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import (
     EpochHeader,
@@ -54,17 +52,9 @@ from firetrail.store.lifecycle.gate import Closure
 
 HANDOVER_S = 60.0
 """How long a master that hands over refuses messages while nothing else happens."""
-CATCH_UP_S = 30.0
-"""How long a replica may take to receive the end of the log; less than ``HANDOVER_S``."""
-STEP_DOWN_S = 60.0
-"""How long the former master may take to become a slave."""
 LAG_MAX = 64 << 20
 """A replica that lags by more bytes than this is not promoted as planned: producers would wait."""
 MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
-POLL_S = 0.05
-TABLE_ATTEMPTS = 3
-RESTORE_ATTEMPTS, RESTORE_PAUSE_S = 5, 1.0
-"""How often the former master is asked to continue after a failed promotion."""
 
 _log = logging.getLogger(__name__)
 
@@ -83,6 +73,7 @@ class Promotion:
         self._task: asyncio.Task[None] | None = None
         self._successor = ""  # the broker to which this one hands over
         self._reopening: asyncio.TimerHandle | None = None
+        self._unfinished = UnfinishedHandOver(broker, self._become_master, self._enter)
         self.step = ""
         self.error = ""
         self.handlers: dict[int, Handler] = {
@@ -93,19 +84,24 @@ class Promotion:
             RequestCode.GET_BROKER_EPOCH_CACHE: self._epochs,
         }
 
+    def start(self) -> None:
+        """Settle a hand-over that was interrupted by the end of the process."""
+        self._unfinished.start()
+
     async def stop(self) -> None:
         """Give up a change that is waiting for another broker."""
         self._forget_reopening()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._unfinished.stop()
 
     # -- status -------------------------------------------------------------------------------
 
     @property
     def status(self) -> ReplicaStatus:
         """The status of the broker."""
-        return replica_status(self._broker, self.step, self.error)
+        return replica_status(self._broker, self.step, self.error, self._unfinished.report)
 
     def _status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=self.status.encode(standard=True))
@@ -125,6 +121,9 @@ class Promotion:
         role = _master_role(header.role)
         self._check_idle()
         broker = self._broker
+        report = self._unfinished.report
+        if report is not None and not header.force:
+            raise _refused(report.remark)
         if broker.replica is None and not self._is_fenced():
             raise _refused(f"{broker.address} is the master already")
         if broker.replica is None and not header.force:
@@ -136,6 +135,7 @@ class Promotion:
             connection.peer,
             " without asking its master" if header.force else "",
         )
+        self._unfinished.give_up()
         self._begin(self._take_over(role) if header.force else self._replace_master(role))
         return request.answer(body=self.status.encode(standard=True))
 
@@ -160,9 +160,13 @@ class Promotion:
 
     async def _take_over(self, role: BrokerRole | None) -> None:
         """Become the master, whatever the present one says."""
-        known = await self._epoch_of_master()
-        epoch = max(self._broker.newest_epoch, known) + 1
-        await self._become_master(role or self._last_role(), epoch)
+        try:
+            known = await self._epoch_of_master()
+            epoch = max(self._broker.newest_epoch, known) + 1
+            await self._become_master(role or self._last_role(), epoch)
+        except BaseException:
+            self._unfinished.start()
+            raise
 
     def _last_role(self) -> BrokerRole:
         """Return the role of the last master: this broker, or the one that it has followed."""
@@ -180,131 +184,47 @@ class Promotion:
         client = RemotingClient()
         try:
             master = replica.master.broker
-            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS)
+            status = await try_ask_status(client, master)
             return status.epoch if status is not None else 0
         finally:
             await client.close()
 
     async def _replace_master(self, role: BrokerRole | None) -> None:
         """Become the master after the present one has handed over."""
-        replica = self._broker.replica
-        assert replica is not None and replica.master is not None
-        master = replica.master.broker
-        client = RemotingClient()
+        broker = self._broker
+        assert broker.replica is not None and broker.replica.master is not None
+        master = broker.replica.master.broker
+        hand_over = HandOver(broker, master, broker.address, self._enter)
         try:
-            before = await self._hand_over_of(client, master)
-            epoch = max(self._broker.newest_epoch, before.epoch) + 1
-            await self._catch_up(client, master, before.max_offset)
+            before = await hand_over.begin()
+            epoch = max(broker.newest_epoch, before.epoch) + 1
+            await hand_over.catch_up(before.max_offset)
+            own = role or BrokerRole(before.role)
+            note = HandOverNote(master, broker.address, epoch, before.role, own.value)
             try:
-                await self._stop_master(client, master, epoch)
-                await self._copy_tables(replica, master, client)
-                await self._become_master(role or BrokerRole(before.role), epoch)
-            except BaseException:
-                await self._restore(client, master, before)
+                broker.roles.begin_hand_over(broker.config.broker_id, note)
+                await hand_over.step_down(epoch)
+                await hand_over.copy_tables()
+                await self._become_master(own, epoch)
+            except BaseException as error:
+                _log.warning("the promotion failed: %s", str(error) or type(error).__name__)
+                await self._undo(hand_over, note)
                 raise
         finally:
-            await client.close()
+            await hand_over.close()
 
-    async def _hand_over_of(self, client: RemotingClient, master: str) -> ReplicaStatus:
-        """Make the master refuse messages; return its last status."""
-        self._enter("handing over")
-        header = HandOverHeader(self._broker.address)
-        try:
-            return await ask_status(client, master, RequestCode.HAND_OVER, header)
-        except RequestError as error:
-            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise
-            raise ReplicationError(
-                f"the master at {master} cannot hand over, because it is not a Firetrail broker; "
-                "stop it, and promote the replica with --force when it has received everything"
-            ) from None
-
-    async def _catch_up(self, client: RemotingClient, master: str, end: int) -> None:
-        """Wait until this replica has the log of the master, which ends at ``end``."""
-        self._enter("catching up")
-        try:
-            await _until(
-                lambda: self._broker.store.log_range[1] >= end,
-                CATCH_UP_S,
-                f"the replica did not reach the end of the master's log at {end}",
-            )
-        except BaseException:
-            header = HandOverHeader(self._broker.address, cancel=True)
-            await _try_ask(client, master, RequestCode.HAND_OVER, header)
-            raise
-
-    async def _stop_master(self, client: RemotingClient, master: str, epoch: int) -> None:
-        """Make the master a slave."""
-        self._enter("stepping down")
-        own = self._broker
-        header = StepDownHeader(own.address, own.config.broker_id, epoch)
-        try:
-            await ask_status(client, master, RequestCode.STEP_DOWN, header)
-        except OSError as error:  # it may step down all the same
-            _log.warning("the master %s has not answered: %s", master, error)
-        await self._wait_for_slave(client, master)
-
-    async def _wait_for_slave(self, client: RemotingClient, master: str) -> None:
-        deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
-        while True:
-            status = await _try_ask(client, master, RequestCode.GET_REPLICA_STATUS)
-            if status is not None and not status.step:
-                if status.role == BrokerRole.SLAVE.value:
-                    return
-                raise ReplicationError(
-                    f"the master at {master} did not step down: {status.step_error}"
-                )
-            if asyncio.get_running_loop().time() > deadline:
-                raise ReplicationError(
-                    f"the master at {master} did not become a slave within {STEP_DOWN_S:g} "
-                    "seconds; look at its log, and promote the replica with --force once it does "
-                    "not accept messages"
-                )
-            await asyncio.sleep(POLL_S)
-
-    async def _copy_tables(
-        self, replica: ReplicaService, master: str, client: RemotingClient
-    ) -> None:
-        """Copy the tables of the former master, which nobody changes any more."""
-        self._enter("copying tables")
-        for _ in range(TABLE_ATTEMPTS):
-            if await replica.tables.copy(master):
-                break
+    async def _undo(self, hand_over: HandOver, note: HandOverNote) -> None:
+        """Make the former master the master again, now or as soon as it answers."""
+        if await hand_over.restore(note):
+            self._broker.roles.end_hand_over()
+            _log.warning("%s is the master again", note.master)
         else:
-            raise ReplicationError(
-                f"the tables of {master} could not be copied: {replica.tables.status.failures}"
-            )
-        status = await ask_status(client, master, RequestCode.GET_REPLICA_STATUS)
-        own_end = self._broker.store.log_range[1]
-        if status.max_offset != own_end:
-            raise ReplicationError(
-                f"the log of {master} has grown during the change, from {own_end} to "
-                f"{status.max_offset}"
-            )
-
-    async def _restore(self, client: RemotingClient, master: str, before: ReplicaStatus) -> None:
-        """Make the former master the master again, or let it continue if it is one still."""
-        _log.warning("the promotion failed; %s is made the master again", master)
-        cancel = HandOverHeader(self._broker.address, cancel=True)
-        force = PromoteHeader(force=True, role=before.role)
-        for _ in range(RESTORE_ATTEMPTS):
-            status = await _try_ask(client, master, RequestCode.HAND_OVER, cancel)
-            if status is not None and not status.step:
-                if status.role != BrokerRole.SLAVE.value:
-                    return
-                if await _try_ask(client, master, RequestCode.PROMOTE_REPLICA, force) is not None:
-                    return
-            await asyncio.sleep(RESTORE_PAUSE_S)
-        _log.error(
-            "%s could not be made the master again, so there may be no master: use 'firetrail "
-            "replica promote ADDRESS --force'",
-            master,
-        )
+            self._unfinished.start(undo=True)
 
     async def _become_master(self, role: BrokerRole, epoch: int) -> None:
         """Begin an epoch, whose number is larger than all that are known."""
-        self._enter("changing role")
-        await self._become(role, MASTER_ID, epoch)
+        self._enter("opening the store as the master")
+        await self._become(self._broker.roles.changed(role, MASTER_ID, "", epoch))
 
     # -- on the master ------------------------------------------------------------------------
 
@@ -355,28 +275,37 @@ class Promotion:
         return request.answer(body=self.status.encode(standard=True))
 
     async def _become_slave(self, header: StepDownHeader) -> None:
-        self._enter("changing role")
-        named = self._broker.config.name_servers
+        self._enter("becoming a slave")
+        broker = self._broker
+        named = broker.config.name_servers
         address = "" if named else header.successor  # otherwise name servers tell it
+        role = broker.store.config.role.value
+        note = HandOverNote(broker.address, header.successor, header.epoch, role)
+        saved = broker.roles.changed(
+            BrokerRole.SLAVE, header.broker_id, address, header.epoch, note
+        )
         try:
-            await self._become(BrokerRole.SLAVE, header.broker_id, header.epoch, address)
+            await self._become(saved)
         except BaseException:
             self._reopen()
             raise
         self._successor = ""
+        _log.warning("this broker is now a replica of %s", header.successor)
+        self._unfinished.start()
 
     # -- both ---------------------------------------------------------------------------------
 
-    async def _become(
-        self, role: BrokerRole, broker_id: int, epoch: int, master_address: str = ""
-    ) -> None:
+    async def _become(self, saved: SavedRole) -> None:
         """Save the role, so that a restart keeps it, and change it."""
         roles = self._broker.roles
-        before: SavedRole | None = roles.load()
-        roles.save(roles.changed(role, broker_id, master_address, epoch))
-        begins = 0 if role is BrokerRole.SLAVE else epoch
+        before = roles.saved
+        roles.save(saved)
+        role = BrokerRole(saved.role)
+        begins = 0 if role is BrokerRole.SLAVE else saved.known_epoch
         try:
-            await self._broker.become(role, broker_id, epoch=begins, master_address=master_address)
+            await self._broker.become(
+                role, saved.broker_id, epoch=begins, master_address=saved.master_address
+            )
         except BaseException:
             roles.save(before)
             raise
@@ -387,15 +316,16 @@ class Promotion:
                 f"the role of {self._broker.address} follows the lease of its group; to change the "
                 "master, stop it, and start it again when another one has taken over"
             )
-        if self._task is not None and not self._task.done():
+        if self.step or (self._task is not None and not self._task.done()):
             raise _refused(f"the role of {self._broker.address} is being changed: {self.step}")
 
     def _enter(self, step: str) -> None:
         self.step = step
-        _log.info("change of the role: %s", step)
+        if step:
+            _log.info("the role of this broker is being changed: %s", step)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
-        self.step, self.error = "beginning", ""
+        self.step, self.error = "preparing to change its role", ""
         self._task = asyncio.get_running_loop().create_task(self._run(work))
 
     async def _run(self, work: Coroutine[None, None, None]) -> None:
@@ -432,23 +362,3 @@ def _invalid(reason: str) -> RequestError:
 
 def _refused(reason: str) -> RequestError:
     return RequestError(ResponseCode.NO_PERMISSION, reason)
-
-
-async def _try_ask(
-    client: RemotingClient, address: str, code: RequestCode, header: Header | None = None
-) -> ReplicaStatus | None:
-    """Ask a broker; return None if it does not answer or refuses."""
-    try:
-        return await ask_status(client, address, code, header)
-    except (OSError, FiretrailError) as error:
-        _log.info("%s of %s failed: %s", code.name, address, error)
-        return None
-
-
-async def _until(holds: Callable[[], bool], limit_s: float, failure: str) -> None:
-    try:
-        async with asyncio.timeout(limit_s):
-            while not holds():
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        raise ReplicationError(f"{failure} within {limit_s:g} seconds") from None

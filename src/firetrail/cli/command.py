@@ -31,6 +31,9 @@ class ExitCode(IntEnum):
     """``replica status``: the logs of master and slave are not the same."""
     REFUSES = 6
     """``replica status``: the master refuses messages."""
+    UNFINISHED = 7
+    """``replica status``, ``replica promote``: a hand-over is not finished, or its outcome is not
+    known."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 

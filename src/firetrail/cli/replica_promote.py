@@ -11,7 +11,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import human_size, say
 from firetrail.cli.role_requests import NOT_FIRETRAIL, broker_client
-from firetrail.errors import FiretrailError, NotReachedError, RequestError
+from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
@@ -24,15 +24,19 @@ Make the replica at ADDRESS the master, without a restart.
 
 The present master hands over: it refuses messages until the replica has its whole log, tables
 included, and becomes a slave of the replica. Sends fail meanwhile, usually for less than a second.
-Nothing is lost. If a step fails, the present master continues, unless the replica dies in the last
-moment: then promote one of the two with --force.
+Nothing is lost. If a step fails, the present master continues. If one of the two dies meanwhile,
+the hand-over is finished or undone when both run again.
 
 With --force the master is not asked. Use this if it is lost: messages that the replica has not
 received are then lost. If the former master comes back, it refuses messages, and must be rewound
 ('firetrail replica rewind') before it can follow. --force also makes a master of a former one.
 
 The role lasts over restarts until brokerRole or brokerId in broker.conf is changed.
-Exit code 0: the replica is the master; 2: it is not, see 'firetrail replica status'."""
+
+Exit codes:
+  0  the replica is the master
+  2  it is not: the request was refused, or the change failed and the present master continues
+  7  the change is not finished, or its outcome is not known: see 'firetrail replica status'"""
 EXAMPLES = """\
   firetrail replica promote 10.0.0.3:10911
   firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
@@ -40,6 +44,10 @@ PATIENCE_S = 180.0
 """How long the command waits for the end of the change; the broker gives up earlier."""
 POLL_S = 0.1
 _ROLES = [BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value]
+
+
+class _UnfinishedError(FiretrailError):
+    """The change is not finished, or its outcome is not known."""
 
 
 def add(actions: Subparsers) -> None:
@@ -61,7 +69,11 @@ def add(actions: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Promote the replica, and print its new status."""
-    before, after = asyncio.run(_promote(args))
+    try:
+        before, after = asyncio.run(_promote(args))
+    except _UnfinishedError as error:
+        say(str(error))
+        return ExitCode.UNFINISHED
     if args.json:
         print(json.dumps(after.to_json()))
         return ExitCode.OK
@@ -99,17 +111,29 @@ async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStat
         try:
             status = await ask_status(client, args.address)
         except OSError as error:
-            raise NotReachedError(
-                f"{error}; 'firetrail replica status {args.address}' tells the outcome"
+            raise _UnfinishedError(
+                f"{error}; 'firetrail replica status {args.address}' tells the outcome when the "
+                "broker runs again"
             ) from None
-        if not status.step and status.step_error:
-            raise FiretrailError(f"{args.address} was not promoted: {status.step_error}")
         if not status.step:
-            return status
+            return _outcome(status)
         if status.step != shown and not args.json:
             shown = status.step
             say(f"{args.address}: {shown}")
         await asyncio.sleep(POLL_S)
-    raise FiretrailError(
+    raise _UnfinishedError(
         f"{args.address} is still {shown}; 'firetrail replica status {args.address}' tells more"
     )
+
+
+def _outcome(status: ReplicaStatus) -> ReplicaStatus:
+    """Return the status of a broker that is the master after the change; raise if it is not."""
+    if status.hand_over is not None:
+        raise _UnfinishedError(f"{status.address} is not the master yet: {status.hand_over.remark}")
+    if status.step_error:
+        raise FiretrailError(f"{status.address} was not promoted: {status.step_error}")
+    if status.role == BrokerRole.SLAVE.value:
+        raise FiretrailError(
+            f"{status.address} was not promoted: it was restarted meanwhile, and is a slave"
+        )
+    return status

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.saved_role import saved_role
+from firetrail.broker.replica.unfinished_hand_over import unfinished_remark
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -39,6 +40,7 @@ Exit codes for a broker:
   4  a stuck slave: the master no longer has, or does not send, what it needs next
   5  a diverged slave: its log is not that of the master ('firetrail replica rewind')
   6  a master that refuses messages, because there is a newer one or for another reason
+  7  a hand-over of the master is not finished, so there may be no master: see the remedy
   2  the broker does not answer
 Exit code for a folder: 0, or 2 if it is not a store."""
 EXAMPLES = """\
@@ -85,6 +87,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _exit_code(status: ReplicaStatus) -> ExitCode:
+    if status.hand_over is not None and not status.step:
+        return ExitCode.UNFINISHED
     if status.role != BrokerRole.SLAVE.value:
         return ExitCode.REFUSES if status.refusal else ExitCode.OK
     state = status.follower.state if status.follower is not None else ""
@@ -147,6 +151,8 @@ def _lines(found: _BrokerStatus) -> list[str]:
         lines.append(f"its role is being changed: {status.step}")
     elif status.step_error:
         lines.append(f"the last change of its role failed: {status.step_error}")
+    if status.hand_over is not None and not status.step:
+        lines.append(f"no master: {status.hand_over.remark}")
     if status.group is not None:
         lines += _group_lines(status.group)
     if status.follower is not None:
@@ -189,6 +195,7 @@ def _show_folder(store: Path, as_json: bool) -> ExitCode:
     with open_view(store) as view:
         saved = saved_role(SYSTEM, store)
         epochs = EpochFile(SYSTEM, store).epochs
+        unfinished = unfinished_remark(saved, "ADDRESS") if saved is not None else ""
         last_ms = store_time_at(view.log, view.last_record)
         found = {
             "store": str(store),
@@ -196,6 +203,7 @@ def _show_folder(store: Path, as_json: bool) -> ExitCode:
             "process": view.owner,
             "role": saved.role if saved is not None else None,
             "broker_id": saved.broker_id if saved is not None else None,
+            "unfinished_hand_over": unfinished or None,
             "min_offset": view.log.min_offset,
             "max_offset": view.end,
             "last_store_time": last_ms,
@@ -207,8 +215,10 @@ def _show_folder(store: Path, as_json: bool) -> ExitCode:
     state = f"open in process {found['process']}" if found["process"] else found["state"]
     stored = f", last stored {human_time(last_ms)}" if last_ms is not None else ""
     print(f"{store} ({state}): log {found['min_offset']} to {found['max_offset']}{stored}")
-    if saved is not None:
+    if saved is not None and saved.is_changed:
         print(f"its role was changed to {saved.role} with id {saved.broker_id}")
+    if unfinished:
+        print(unfinished)
     if epochs:
         print(
             f"{counted(len(epochs), 'epoch')}, the last one {epochs[-1].number} from offset "

@@ -12,7 +12,9 @@ class Failures:
     """Notes the first failure of several steps, to be raised after all of them."""
 
     def __init__(self) -> None:
-        self._first: Exception | None = None
+        self._first: OSError | FiretrailError | None = None
+        self.may_pass = True
+        """Whether all failures are temporary."""
 
     @contextmanager
     def noted(self) -> Iterator[None]:
@@ -21,6 +23,8 @@ class Failures:
             yield
         except (OSError, FiretrailError) as error:
             self._first = self._first or error
+            is_temporary = error.retriable if isinstance(error, FiretrailError) else True
+            self.may_pass = self.may_pass and is_temporary
 
     def raise_first(self) -> None:
         """Raise the first failure; return if there was none."""

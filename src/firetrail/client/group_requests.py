@@ -67,6 +67,7 @@ class GroupRequests:
         )
         while not is_dropped():
             try:
+                await self._session.route(message.queue.topic)  # another broker may be the master
                 address = self._session.address_of(message.queue.broker_name)
                 await self._session.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
                 return True

@@ -133,6 +133,7 @@ class ProcessQueue:
             if in_order and not await self.is_mine():
                 return
             try:
+                await session.route(self.queue.topic)  # after a failure: another may be the master
                 pulled = await puller.pull(
                     self.queue, self._next, self._subscription, wait_s=LONG_POLL_S
                 )

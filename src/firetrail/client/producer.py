@@ -7,32 +7,24 @@ import logging
 import os
 import random
 import uuid
-from asyncio import sleep as pause
 from collections.abc import Iterator, Sequence
-from itertools import count
 from typing import NamedTuple
 
 from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.compression import inflated
+from firetrail.client.message_sender import MessageSender
 from firetrail.client.received import Received
 from firetrail.client.send import (
-    DEFAULT_QUEUES,
-    OutgoingMessage,
     SendResult,
     SendStatus,
     batch_of,
     check_body,
-    check_frame,
     check_queue,
     draft_of,
     encoded,
-    may_retry,
-    result_of,
     unique_ids,
 )
-from firetrail.client.sharing import Slots
-from firetrail.client.topic_route import no_such_queue, queues_of
 from firetrail.client.transaction import (
     Decide,
     Outcome,
@@ -42,12 +34,11 @@ from firetrail.client.transaction import (
     end_header,
 )
 from firetrail.client.turns import Turns
-from firetrail.errors import ConfigError, NoAnswerError, NoRouteYetError, RequestError
+from firetrail.errors import ConfigError, NoAnswerError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
-from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED
-from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic, reply_topic
+from firetrail.format.names import check_topic, reply_topic
 from firetrail.format.properties import (
     CORRELATION_ID,
     MSG_TYPE,
@@ -60,15 +51,11 @@ from firetrail.format.properties import (
 from firetrail.format.record import decode_received
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.client import is_cancelled
-from firetrail.remoting.codes import Language, Permission, RequestCode, ResponseCode
+from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CheckTransactionHeader, PushReplyHeader
-
-BUSY_S = 0.2
-"""Backoff after the first SYSTEM_BUSY; it doubles with every further attempt."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -120,16 +107,18 @@ class Producer(ClusterClient):
         }
         super().__init__(namesrv, handlers)
         self.group = checked_group(group)
-        self._retries = number("retries", retries)
-        self._timeout_s = seconds("timeout_s", timeout_s, MS)
+        self._sender = MessageSender(
+            self._session,
+            group,
+            number("retries", retries),
+            seconds("timeout_s", timeout_s, MS),
+        )
         if check is not None:
             function("check", check, "def check(message)")
         self._check = check
         self._ids: Iterator[str]
         self._requests: dict[str, asyncio.Future[Reply]] = {}  # by correlation id
         self._ordered = Turns()
-        self._slots = Slots()
-        self._round_robin = count(random.randrange(1 << 16))
 
     async def _join(self) -> None:
         ip = self._session.client_id.partition("@")[0]
@@ -171,9 +160,9 @@ class Producer(ClusterClient):
             instance("order_key", order_key, str)
         draft = draft_of(message, self._ids, queue)
         if order_key is None:
-            return await self._send(draft, queue, None)
+            return await self._sender.send(draft, queue)
         async with self._ordered.turn((message.topic, order_key)):
-            return await self._send(draft, None, order_key)
+            return await self._sender.send(draft, order_key=order_key)
 
     @finished_by_close
     async def send_batch(
@@ -193,7 +182,7 @@ class Producer(ClusterClient):
         """
         self._session.check_open()
         draft = batch_of(messages, self._ids, queue)
-        return await self._send(draft, queue, None, RequestCode.SEND_BATCH_MESSAGE)
+        return await self._sender.send(draft, queue, code=RequestCode.SEND_BATCH_MESSAGE)
 
     @finished_by_close
     async def send_encoded(
@@ -216,7 +205,7 @@ class Producer(ClusterClient):
         check_queue(checked_queue(queue), topic)
         draft = encoded(topic, items, sys_flag)
         code = RequestCode.SEND_BATCH_MESSAGE if draft.batch else RequestCode.SEND_MESSAGE_V2
-        return await self._send(draft, queue, None, code)
+        return await self._sender.send(draft, queue, code=code)
 
     @finished_by_close
     async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
@@ -235,15 +224,7 @@ class Producer(ClusterClient):
         """
         self._session.check_open()
         draft = draft_of(message, self._ids, queue)
-        queues = await self.queues(draft.topic)
-        target = queue or self._turn(queues, None)
-        try:
-            address = self._session.address_of(target.broker_name)
-        except RequestError as error:
-            raise no_such_queue(target, queues) from error
-        code, header = RequestCode.SEND_MESSAGE_V2, draft.header(self.group, target.queue_id)
-        check_frame(code, header, draft.body)
-        await self._session.tell(address, code, header, draft.body)
+        await self._sender.tell(draft, queue)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the writable queues of a topic.
@@ -255,73 +236,10 @@ class Producer(ClusterClient):
             topic: the name of the topic.
 
         Raises:
+            NotRegisteredError: no master of the topic's brokers is registered at the moment.
             RequestError: the topic does not exist and cannot be created, or has no writable queue.
         """
-        try:
-            route = await self._session.route(text("topic", topic))
-        except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):
-                raise
-            return await self._queues_after_creation(topic, error)
-        found = queues_of(topic, route, Permission.WRITE)
-        if not found:
-            self._session.forget_route(topic)
-            what = f"topic {topic} has no writable queue; check its permissions and its brokers"
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, what)
-        return found
-
-    async def _queues_after_creation(self, topic: str, error: RequestError) -> list[MessageQueue]:
-        try:
-            route = await self._session.route(AUTO_CREATE_TOPIC)
-        except RequestError:
-            remedy = "create it, or let the brokers do so with autoCreateTopicEnable"
-            raise RequestError(error.code, f"no broker has the topic {topic}: {remedy}") from None
-        found = queues_of(topic, route, Permission.WRITE)
-        return [queue for queue in found if queue.queue_id < DEFAULT_QUEUES]
-
-    async def _send(
-        self,
-        draft: OutgoingMessage,
-        queue: MessageQueue | None,
-        order_key: str | None,
-        code: RequestCode = RequestCode.SEND_MESSAGE_V2,
-    ) -> SendResult:
-        avoided: str | None = None
-        for attempt in range(self._retries + 1):
-            queues = await self.queues(draft.topic)
-            target = queue or self._choose(queues, order_key, avoided)
-            header = draft.header(self.group, target.queue_id)
-            check_frame(code, header, draft.body)
-            try:
-                address = self._session.address_of(target.broker_name)
-                async with self._slots.of(address):
-                    response = await self._session.request(
-                        address, code, header, draft.body, self._timeout_s
-                    )
-                return result_of(draft, target, response)
-            except (OSError, TimeoutError, RequestError) as error:
-                answer = error.code if isinstance(error, RequestError) else None
-                if queue and queue not in queues and answer == ResponseCode.SYSTEM_ERROR:
-                    raise no_such_queue(queue, queues) from error
-                refused = isinstance(error, RequestError) and not may_retry(error)
-                if refused or attempt == self._retries:
-                    raise
-                avoided = target.broker_name
-                self._session.forget_route(draft.topic)
-                if answer == ResponseCode.SYSTEM_BUSY:
-                    await pause(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
-        raise AssertionError("the last attempt returns or raises")
-
-    def _choose(
-        self, queues: list[MessageQueue], order_key: str | None, avoided: str | None
-    ) -> MessageQueue:
-        if order_key is not None:
-            return queues[abs(java_hash(order_key)) % len(queues)]
-        return self._turn(queues, avoided)
-
-    def _turn(self, queues: list[MessageQueue], avoided: str | None) -> MessageQueue:
-        others = [queue for queue in queues if queue.broker_name != avoided] or queues
-        return others[next(self._round_robin) % len(others)]
+        return await self._sender.queues(text("topic", topic))
 
     # -- requests and replies -----------------------------------------------------------------
 
@@ -353,7 +271,7 @@ class Producer(ClusterClient):
         self._requests[correlation] = replied
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send(draft_of(message, self._ids, more=about), None, None)
+                await self._sender.send(draft_of(message, self._ids, more=about))
                 return await replied
         except TimeoutError as error:
             what = str(error) or f"no reply to a message of {message.topic} within {timeout_s:g} s"
@@ -390,7 +308,7 @@ class Producer(ClusterClient):
         queue = MessageQueue(topic, broker, 0)
         about[MSG_TYPE] = "reply"
         draft = draft_of(Message(topic, body), self._ids, queue, about)
-        return await self._send(draft, queue, None, RequestCode.SEND_REPLY_MESSAGE_V2)
+        return await self._sender.send(draft, queue, code=RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def _accept_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Accept a reply that a broker pushes; drop it if the request has timed out."""
@@ -433,7 +351,7 @@ class Producer(ClusterClient):
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}
         draft = draft_of(message, self._ids, more=half, half=True)
-        result = await self._send(draft, None, None)
+        result = await self._sender.send(draft)
         stored_safely = result.status is SendStatus.OK
         outcome = Outcome.UNKNOWN if stored_safely else Outcome.ROLLBACK
         try:
@@ -441,8 +359,7 @@ class Producer(ClusterClient):
                 outcome = await decided("decide", decide(message))
         finally:
             header = end_header(self.group, draft, result, outcome)
-            address = self._session.address_of(result.queue.broker_name)
-            ending = self._session.tell(address, RequestCode.END_TRANSACTION, header)
+            ending = self._sender.tell_master(result.queue, RequestCode.END_TRANSACTION, header)
             await asyncio.shield(self._session.spawn(ending))
         return result
 

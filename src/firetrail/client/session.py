@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -18,16 +17,19 @@ from itertools import count
 from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
+from firetrail.client.known_routes import KnownRoutes, no_master
 from firetrail.client.sharing import SharedLookups
 from firetrail.errors import (
     ClientClosedError,
     NoAnswerError,
+    NoMasterYetError,
     NoRouteYetError,
     NotReachedError,
     RequestError,
 )
 from firetrail.remoting.bodies import (
     MASTER_ID,
+    BrokerData,
     ClusterInfo,
     HeartbeatData,
     TopicRouteData,
@@ -41,10 +43,8 @@ from firetrail.remoting.header import Header
 from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
 from firetrail.system import SYSTEM
 
-ROUTE_S = 30.0
-"""How long a route is considered current."""
-ROUTE_RETRY_S = 1.0
-"""How long a stale route is used before the name servers, which had no answer, are asked again."""
+ROLE_CODES = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
+"""Codes with which a broker refuses requests that only a master can handle."""
 HEARTBEAT_S = 30.0
 """Interval of heartbeats, as in the Java client."""
 LONG_POLL_MARGIN_S = 10.0
@@ -84,7 +84,7 @@ class Session:
         self._state = _SessionState.NEW
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
-        self._routes: dict[str, tuple[float, TopicRouteData]] = {}
+        self._routes = KnownRoutes()
         self._lookups = SharedLookups[TopicRouteData](
             lambda work: self.spawn(work, watched=True), owner
         )
@@ -102,7 +102,7 @@ class Session:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
         self._state = _SessionState.OPENING
         self._client = self._new_client()
-        self._routes.clear()
+        self._routes = KnownRoutes()
         self._stale.clear()
         self._greeted.clear()
         self._heartbeat = None
@@ -191,9 +191,17 @@ class Session:
         """Return the response of a broker, whatever its code."""
         self._check_connected()
         try:
-            return await self._client.request(address, _command(code, header, body), timeout_s)
+            answer = await self._client.request(address, _command(code, header, body), timeout_s)
         except OSError as error:
+            self._suspect(address)
             raise self._error_of(error) from error
+        if answer.code in ROLE_CODES:
+            self._suspect(address)
+        return answer
+
+    def _suspect(self, address: str) -> None:
+        """Request the routes with this address again soon."""
+        self._routes.suspect(address, asyncio.get_running_loop().time())
 
     async def tell(
         self, address: str, code: int, header: Header | None = None, body: Payload = b""
@@ -254,16 +262,15 @@ class Session:
         Unless ``fresh`` is set, the last known route is used while no name server knows one.
         """
         self._check_connected()
-        known = self._routes.get(topic)
-        now = asyncio.get_running_loop().time()
-        if known is not None and not fresh and now - known[0] < ROUTE_S:
-            return known[1]
         if fresh:
             return await self._request_route(topic, fresh=True)
+        known = self._routes.current(topic, asyncio.get_running_loop().time())
+        if known is not None:
+            return known
         return await self._lookups.get(topic, lambda: self._request_route(topic))
 
     async def _request_route(self, topic: str, *, fresh: bool = False) -> TopicRouteData:
-        known = self._routes.get(topic)
+        known = self._routes.last(topic)
         now = asyncio.get_running_loop().time()
         try:
             route = await self._ask_route(topic)
@@ -273,9 +280,9 @@ class Session:
             if topic not in self._stale:  # log it once, although it may recur every second
                 self._stale.add(topic)
                 _log.warning("%s; the last known route of %s remains in use", error, topic)
-            self._routes[topic] = (now - ROUTE_S + ROUTE_RETRY_S, known[1])
-            return known[1]
-        self._routes[topic] = (now, route)
+            self._routes.keep(topic, now)
+            return known
+        self._routes.add(topic, route, now)
         self._stale.discard(topic)
         try:
             await self._greet_new_brokers()
@@ -289,52 +296,49 @@ class Session:
             code, header = RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic, True)
             return TopicRouteData.decode((await self.ask_name_server(code, header)).content)
         except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST or await self.brokers():
+            if error.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
-            what = (
-                f"no route to the topic {topic} yet: no broker has registered at the name server "
-                f"{self.name_servers[0]}; if it has just started, retry in a few seconds"
-            )
-            raise NoRouteYetError(error.code, what) from None
+            found = await self._all_brokers()
+            if any(data.master for data in found.values()):
+                raise
+        what = f"no route to the topic {topic} yet"
+        if found:
+            what = f"{what}: {no_master(sorted(found))}"
+            raise NoMasterYetError(ResponseCode.TOPIC_NOT_EXIST, what)
+        raise NoRouteYetError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"{what}: no broker has registered at the name server {self.name_servers[0]}; if it "
+            "has just started, retry in a few seconds",
+        )
+
+    async def _all_brokers(self) -> dict[str, BrokerData]:
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        return ClusterInfo.decode((await self.ask_name_server(code)).content).broker_addr_table
 
     async def brokers(self) -> dict[str, str]:
         """Return the names and addresses of all masters that the name server knows."""
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        info = ClusterInfo.decode((await self.ask_name_server(code)).content)
-        return {n: data.master for n, data in info.broker_addr_table.items() if data.master}
+        return {name: d.master for name, d in (await self._all_brokers()).items() if d.master}
 
     def forget_route(self, topic: str) -> None:
         """Request the route again when it is needed next; until then addresses stay known.
 
         So consumers can still commit their offsets to a broker that was away for a moment.
         """
-        if topic in self._routes:
-            self._routes[topic] = (-math.inf, self._routes[topic][1])
+        self._routes.forget(topic)
 
     def address_of(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
-        """Return the address of a broker in a route that was requested before."""
+        """Return the address of a broker: see :meth:`KnownRoutes.address_of`."""
         self._check_connected()
-        for _, route in self._routes.values():
-            for data in route.broker_datas:
-                if data.broker_name == broker_name and data.first is not None:
-                    return data.broker_addrs.get(broker_id, data.first)
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            f"no known route contains the broker {broker_name}; request the route of a topic first",
-        )
+        return self._routes.address_of(broker_name, broker_id)
+
+    def master_of(self, broker_name: str) -> str:
+        """Return the address of a master: see :meth:`KnownRoutes.master_of`."""
+        self._check_connected()
+        return self._routes.master_of(broker_name)
 
     def coordinators(self) -> set[str]:
-        """Return the address of one broker per name in the routes that were requested.
-
-        The members of a group register there, so that the queues can be distributed over them. It
-        is the master, or a replica while the master is down.
-        """
-        return {
-            data.first
-            for _, route in self._routes.values()
-            for data in route.broker_datas
-            if data.first is not None
-        }
+        """Return the address of one broker per name in the routes that were requested."""
+        return self._routes.coordinators()
 
     # -- background tasks ---------------------------------------------------------------------
 

@@ -25,6 +25,8 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.codes import ResponseCode
 
+BROKER_POLL_S = 0.5
+"""Pause before brokers are asked again that all failed for the moment."""
 COUNT_MAX = 32
 """The most messages that brokers return for one pop."""
 
@@ -106,7 +108,9 @@ class SimpleConsumer(ClusterClient):
         """Return messages as soon as there are any, or an empty list after ``wait_s``.
 
         If a topic does not exist yet, this looks for it every second. If a broker does not answer,
-        the others are asked nevertheless; the failure is raised only if they have no messages.
+        the others are asked nevertheless; the failure is raised only if they have no messages. If
+        all brokers fail with a retriable error, for example while a replica becomes the master,
+        they are asked again until ``wait_s`` is over.
 
         If this call is cancelled, messages that arrive afterwards go to the next call with the
         same ``count`` and ``invisible_s``. If no such call is waiting, they are returned to the
@@ -143,7 +147,11 @@ class SimpleConsumer(ClusterClient):
                     if found:
                         return found
                     answered.append(source)
-            if (sources and not answered) or clock() >= deadline:
+            has_failed = bool(sources) and not answered
+            if has_failed and failures.may_pass and clock() + BROKER_POLL_S < deadline:
+                await self._receiving.pause(BROKER_POLL_S)
+                continue
+            if has_failed or clock() >= deadline:
                 failures.raise_first()
                 return []
             if alone or await self._wait(answered, step - clock()):
@@ -203,6 +211,7 @@ class SimpleConsumer(ClusterClient):
         self._session.check_open()
         for message in messages:
             _check_popped(message)
+        await self._refresh_routes()
         await self._receiving.ack(messages)
 
     @finished_by_close
@@ -225,7 +234,13 @@ class SimpleConsumer(ClusterClient):
         self._session.check_open()
         _check_popped(message)
         seconds("invisible_s", invisible_s)
+        await self._refresh_routes()
         return await self._popper.change(message, invisible_s)
+
+    async def _refresh_routes(self) -> None:
+        """Request outdated routes: another broker may have become the master."""
+        for wanted in self._wanted:
+            await self._topics.find(wanted.topic)
 
 
 def _check_popped(message: object) -> None:

@@ -64,10 +64,25 @@ class GroupReport(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class HandOverReport(Body):
+    """A hand-over that is not finished: there may be no master.
+
+    ``master`` was asked to step down for ``successor``, which begins ``epoch``; the asked broker is
+    one of the two. ``remark`` says what is known, and the remedy.
+    """
+
+    master: str = ""
+    successor: str = ""
+    epoch: int = 0
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus(Body):
     """The answer to GET_REPLICA_STATUS, HAND_OVER and STEP_DOWN.
 
-    ``follower`` is missing for a master, and ``group`` for a broker whose role is fixed.
+    ``follower`` is missing for a master, ``group`` for a broker whose role is fixed, and
+    ``handOver`` unless a hand-over is not finished.
     ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
     ``stepError`` why the last one failed.
     """
@@ -85,3 +100,4 @@ class ReplicaStatus(Body):
     step_error: str = ""
     follower: FollowerReport | None = None
     group: GroupReport | None = None
+    hand_over: HandOverReport | None = None

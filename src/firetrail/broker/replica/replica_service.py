@@ -70,7 +70,7 @@ class ReplicaService:
     def is_caught_up(self) -> bool:
         """Whether log and tables are as far as the master's were when they were last seen."""
         status = self.follower.status
-        return self._is_checked and status.lag == 0 and self.tables.status.copied_at_ms > 0
+        return self.is_checked and status.lag == 0 and self.tables.status.copied_at_ms > 0
 
     def start(self) -> None:
         """Start following."""
@@ -106,7 +106,7 @@ class ReplicaService:
         self._is_due.set()
 
     @property
-    def _is_checked(self) -> bool:
+    def is_checked(self) -> bool:
         """Whether the master's log continues this slave's, or both are empty."""
         status = self.follower.status
         return status.state is FollowerState.FOLLOWING or (
@@ -120,12 +120,12 @@ class ReplicaService:
             if self.follower.status.state is FollowerState.CHECKING:
                 await asyncio.sleep(SETTLING_S)
                 continue
-            if master is not None and self._is_checked:
+            if master is not None and self.is_checked:
                 await self._copy_tables(master.broker)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._live.current.sync_interval_ms / 1000):
                     await self._is_due.wait()
-            is_settled = self._live.current.master_address or self._is_checked
+            is_settled = self._live.current.master_address or self.is_checked
             self._registration.look_for_master(ask=not is_settled)
 
     async def _copy_tables(self, master: str) -> None:

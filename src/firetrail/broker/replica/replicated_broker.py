@@ -14,6 +14,7 @@ from firetrail.remoting.replica_bodies import (
     EpochEntryCache,
     FollowerReport,
     GroupReport,
+    HandOverReport,
     ReplicaStatus,
 )
 from firetrail.replication.epochs import EpochFile
@@ -71,13 +72,16 @@ class ReplicatedBroker(Protocol):
         """Change the role."""
 
 
-def replica_status(broker: ReplicatedBroker, step: str, error: str) -> ReplicaStatus:
+def replica_status(
+    broker: ReplicatedBroker, step: str, error: str, hand_over: HandOverReport | None
+) -> ReplicaStatus:
     """Return the status of a broker.
 
     Args:
         broker: The broker.
         step: What a change of its role is doing; empty if there is none.
         error: Why the last change failed; empty if it did not.
+        hand_over: A hand-over that is not finished; None if there is none.
     """
     store = broker.store
     first, end = store.log_range
@@ -95,6 +99,7 @@ def replica_status(broker: ReplicatedBroker, step: str, error: str) -> ReplicaSt
         error,
         _follower_report(broker.replica) if broker.replica is not None else None,
         _group_report(broker.group) if broker.group is not None else None,
+        hand_over,
     )
 
 

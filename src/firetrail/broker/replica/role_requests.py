@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+
+from firetrail.errors import FiretrailError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
+
+_log = logging.getLogger(__name__)
 
 
 async def ask_status(
@@ -23,3 +28,17 @@ async def ask_status(
     """
     command = RemotingCommand(code, header.encode() if header is not None else {})
     return ReplicaStatus.decode((await client.ask(address, command)).content)
+
+
+async def try_ask_status(
+    client: RemotingClient,
+    address: str,
+    code: RequestCode = RequestCode.GET_REPLICA_STATUS,
+    header: Header | None = None,
+) -> ReplicaStatus | None:
+    """Do the same, but return None if the broker does not answer or refuses."""
+    try:
+        return await ask_status(client, address, code, header)
+    except (OSError, FiretrailError) as error:
+        _log.info("%s of %s failed: %s", code.name, address, error)
+        return None

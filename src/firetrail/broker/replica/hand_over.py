@@ -1,0 +1,169 @@
+"""The requests of a replica that takes over from its master, one method per step.
+
+1. HAND_OVER: the master refuses messages from now on, and tells where its log ends.
+2. The replica waits until its log ends there.
+3. STEP_DOWN: the master becomes a slave. From now on there is no master.
+4. The replica copies the tables of the former master for the last time, so no offset goes back.
+
+:meth:`HandOver.restore` undoes all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from firetrail.broker.replica.replicated_broker import ReplicatedBroker
+from firetrail.broker.replica.role_requests import ask_status, try_ask_status
+from firetrail.broker.replica.saved_role import HandOverNote
+from firetrail.errors import ReplicationError, RequestError
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, StepDownHeader
+from firetrail.store.config import BrokerRole
+
+CATCH_UP_S = 30.0
+"""How long a replica may take to receive the end of the log; less than the time for which a master
+that hands over refuses messages."""
+STEP_DOWN_S = 60.0
+"""How long the former master may take to become a slave."""
+RESTORE_S = 20.0
+"""How long the former master may take to become the master again."""
+RESTORE_PAUSE_S = 0.5
+"""Pause between two looks at a former master that is made the master again."""
+POLL_S = 0.05
+TABLE_ATTEMPTS = 3
+
+_log = logging.getLogger(__name__)
+
+
+class HandOver:
+    """A hand-over of the master to this replica."""
+
+    def __init__(
+        self, broker: ReplicatedBroker, master: str, successor: str, enter: Callable[[str], None]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            broker: The broker of the replica.
+            master: ``ip:port`` of the master.
+            successor: ``ip:port`` of the replica, as the master was told or will be.
+            enter: Called with the name of each step.
+        """
+        self._broker = broker
+        self._master = master
+        self._successor = successor
+        self._enter = enter
+        self._client = RemotingClient()
+
+    async def close(self) -> None:
+        """Close the connection to the master."""
+        await self._client.close()
+
+    async def begin(self) -> ReplicaStatus:
+        """Make the master refuse messages; return its last status."""
+        self._enter("asking the master to hand over")
+        header = HandOverHeader(self._successor)
+        try:
+            return await ask_status(self._client, self._master, RequestCode.HAND_OVER, header)
+        except RequestError as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            raise ReplicationError(
+                f"the master at {self._master} cannot hand over, because it is not a Firetrail "
+                "broker; stop it, and promote the replica with --force when it has received "
+                "everything"
+            ) from None
+
+    async def cancel(self) -> ReplicaStatus | None:
+        """Let the master accept messages again if it still is one; return its status.
+
+        A request to step down that is still on its way is refused afterwards. None is returned if
+        the master does not answer.
+        """
+        header = HandOverHeader(self._successor, cancel=True)
+        return await try_ask_status(self._client, self._master, RequestCode.HAND_OVER, header)
+
+    async def catch_up(self, end: int) -> None:
+        """Wait until this replica has the log of the master, which ends at ``end``."""
+        self._enter("receiving the end of the log")
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                while self._broker.store.log_range[1] < end:
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            await self.cancel()
+            raise ReplicationError(
+                f"the replica did not reach the end of the master's log at {end} within "
+                f"{CATCH_UP_S:g} seconds"
+            ) from None
+        except BaseException:
+            await self.cancel()
+            raise
+
+    async def step_down(self, epoch: int) -> None:
+        """Make the master a slave of this replica, which will begin an epoch."""
+        self._enter("waiting for the master to step down")
+        header = StepDownHeader(self._successor, self._broker.config.broker_id, epoch)
+        try:
+            await ask_status(self._client, self._master, RequestCode.STEP_DOWN, header)
+        except OSError as error:  # it may step down all the same
+            _log.warning("the master %s has not answered: %s", self._master, error)
+        deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
+        while True:
+            status = await try_ask_status(self._client, self._master)
+            if status is not None and not status.step:
+                if status.role == BrokerRole.SLAVE.value:
+                    return
+                raise ReplicationError(
+                    f"the master at {self._master} did not step down: {status.step_error}"
+                )
+            if asyncio.get_running_loop().time() > deadline:
+                raise ReplicationError(
+                    f"the master at {self._master} did not become a slave within {STEP_DOWN_S:g} "
+                    "seconds; look at its log"
+                )
+            await asyncio.sleep(POLL_S)
+
+    async def copy_tables(self) -> None:
+        """Copy the tables of the former master, which nobody changes any more."""
+        self._enter("copying topics, groups and offsets")
+        replica = self._broker.replica
+        assert replica is not None
+        for _ in range(TABLE_ATTEMPTS):
+            if await replica.tables.copy(self._master):
+                break
+        else:
+            raise ReplicationError(
+                f"the tables of {self._master} could not be copied: "
+                f"{replica.tables.status.failures}"
+            )
+        status = await ask_status(self._client, self._master)
+        own_end = self._broker.store.log_range[1]
+        if status.max_offset > own_end:
+            raise ReplicationError(
+                f"the log of {self._master} ends at {status.max_offset}, that of this replica at "
+                f"{own_end}"
+            )
+
+    async def restore(self, note: HandOverNote) -> bool:
+        """Make the former master the master again, or let it continue if it still is.
+
+        Returns:
+            Whether it is the master. If not, it did not answer, or could not change its role.
+        """
+        self._enter("making the former master the master again")
+        force = PromoteHeader(force=True, role=note.role)
+        deadline = asyncio.get_running_loop().time() + RESTORE_S
+        while asyncio.get_running_loop().time() < deadline:
+            status = await self.cancel()
+            if status is not None and not status.step:
+                if status.role != BrokerRole.SLAVE.value:
+                    return True
+                code = RequestCode.PROMOTE_REPLICA
+                await try_ask_status(self._client, self._master, code, force)
+            await asyncio.sleep(RESTORE_PAUSE_S)
+        return False
