@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.broker.brokers import SMALL, Talk
 from tests.broker.groups import LAG_S, LEASE_S, QUICK, broker_group, status_of
 from tests.client.clusters import until
 
+from firetrail.broker import failover
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.failover import LOOK_S
-from firetrail.errors import ConfigError
+from firetrail.broker.failover import LOOK_S, Failover
+from firetrail.errors import ConfigError, StoreError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.replication.lease_keeper import LeaseKeeper
 from firetrail.store.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
@@ -187,3 +189,36 @@ async def test_a_wrong_endpoint_is_an_error_at_the_start(tmp_path: Path) -> None
     store = SMALL.replace(store_host=SMALL.store_host._replace(port=0))
     with pytest.raises(ConfigError, match=r"etcd_endpoints.*expected HOST:PORT"):
         await Broker(tmp_path, config, store).start()
+
+
+class _Keeper:
+    """A keeper that holds nothing."""
+
+    status: object = None
+    on_change: object = None
+
+    def beat(self) -> None:
+        """Nothing is watched."""
+
+
+async def test_a_change_that_fails_again_and_again_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(failover, "RETRY_S", 0.001)
+    monkeypatch.setattr(failover, "RETRY_MAX_S", 0.01)
+    attempts: list[int] = []
+
+    async def fail(self: Failover, group: object) -> None:
+        attempts.append(len(attempts))
+        raise StoreError(f"attempt {attempts[-1]} does not work")
+
+    monkeypatch.setattr(Failover, "_adapt", fail)
+    keeper = cast(LeaseKeeper, _Keeper())
+    changes = Failover(keeper, cast(Broker, None), BrokerRole.SYNC_MASTER, BrokerConfig())
+    changes.start()
+    await until(lambda: len(attempts) > 4)
+    await changes.stop()
+    assert changes._retry_s == 0.01
+    assert caplog.messages == [
+        "the role of this broker cannot be changed: attempt 0 does not work; will retry"
+    ]

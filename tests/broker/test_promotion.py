@@ -36,7 +36,9 @@ from firetrail.replication.lease_keeper import LeaseKeeper
 from firetrail.store.config import BrokerRole
 
 
-async def test_a_planned_change_swaps_the_roles(tmp_path: Path) -> None:
+async def test_a_planned_change_swaps_the_roles(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with pair(tmp_path) as (group, old, new):
         assert await send(old, b"second") == 1
         found = await promote(new)
@@ -55,6 +57,14 @@ async def test_a_planned_change_swaps_the_roles(tmp_path: Path) -> None:
         begins = [record.physical_offset for record in await old.pull_until("T1", 4)]
         assert old.broker.epochs.epochs == (Epoch(1, 0), Epoch(2, begins[2]), Epoch(3, begins[3]))
         await until(lambda: new.broker.epochs.epochs == old.broker.epochs.epochs)
+        assert "clients find only the one that registered last" not in caplog.text
+        changes = [line for line in caplog.messages if line.startswith("this broker is now")]
+        assert changes == [
+            f"this broker is now a replica of {new.broker.address}",
+            "this broker is now the master (ASYNC_MASTER), epoch 2",
+            f"this broker is now a replica of {old.broker.address}",
+            "this broker is now the master (ASYNC_MASTER), epoch 3",
+        ]
 
 
 async def test_an_offset_that_was_just_committed_does_not_go_back(tmp_path: Path) -> None:

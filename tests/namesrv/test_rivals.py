@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from firetrail.namesrv import NameServerConfig, rivals
-from firetrail.namesrv.rivals import PAUSE_S, Rivals
+from firetrail.namesrv.rivals import GRACE_S, PAUSE_S, Rivals
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfigTable
@@ -24,7 +24,8 @@ def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -
     both = Rivals(lambda: now)
     expected = (
         f"broker broker-a with id 0 is at {ONE} and at {OTHER}: clients find only the one that "
-        "registered last; give each its own brokerName"
+        "registered last; only one can be the master: start the other one with brokerRole=SLAVE "
+        "and a brokerId of its own, or with another brokerName if it is not a copy of the first"
     )
     assert both.remark(registration(ONE), None) is None
     assert not caplog.records
@@ -42,6 +43,25 @@ def test_rivals_are_logged_from_time_to_time(caplog: pytest.LogCaptureFixture) -
     assert len(caplog.records) == 3
 
 
+def test_slaves_with_one_id_are_reported_unless_it_is_over_soon() -> None:
+    """In a hand-over two slaves have one id for a moment."""
+    now = 100.0
+    both = Rivals(lambda: now)
+    one, other = (Registration("C", "broker-a", address, 1) for address in (ONE, OTHER))
+    for _ in range(2):  # there and back again
+        assert both.remark(one, OTHER) is None
+        now += GRACE_S - 1
+        assert both.remark(other, ONE) is None
+        assert both.remark(registration(OTHER), None) is None  # it is the master now
+    assert both.remark(one, OTHER) is None
+    now += GRACE_S
+    remark = both.remark(other, ONE)
+    assert remark == (
+        f"broker broker-a with id 1 is at {OTHER} and at {ONE}: clients find only the one that "
+        "registered last; give each its own brokerId"
+    )
+
+
 def test_the_number_of_remembered_pairs_is_limited(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,7 +69,7 @@ def test_the_number_of_remembered_pairs_is_limited(
     both = Rivals(lambda: 0.0)
     for number in range(5):
         both.remark(registration(ONE), f"10.0.0.2:{number}")
-        assert len(both._logged) <= 2
+        assert len(both._pairs) <= 2
     assert len(caplog.records) == 5
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.replication.masters import MASTER, REPLICA, Replica, master_in, repli
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
+from firetrail.errors import NotReachedError
 from firetrail.format.names import COMMIT_LOG
 from firetrail.remoting.codes import RequestCode
 from firetrail.replication.follower import FollowerState
@@ -268,3 +270,36 @@ async def test_a_real_broker_is_followed(tmp_path: Path) -> None:
             async with replica_in(tmp_path / "r", address) as replica:
                 await until(lambda: replica.end == store.log_range[1])
                 await state_of(replica, FOLLOWING)
+
+
+async def test_a_divergence_is_logged_once_although_the_master_grows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+    async with (
+        master_in(tmp_path / "other") as other,
+        replica_in(tmp_path / "r", other.address) as replica,
+    ):
+        for _ in range(3):
+            other.fill(1)
+            await state_of(replica, DIVERGED, f"the master only up to {other.store.log_range[1]}")
+    assert caplog.text.count("the replica is diverged: ") == 1
+
+
+async def test_a_connection_that_fails_again_and_again_is_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def follow(*_: object) -> None:
+        raise NotReachedError("the master has closed the HA connection")
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr("firetrail.replication.ha_client.HAClient.follow", follow)
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address):
+            await until(lambda: master.asked.count(RequestCode.GET_BROKER_CONFIG) > 4)
+    assert caplog.text.count("following master ") == 1
+    assert caplog.text.count("the replica is failed: the master has closed") == 1

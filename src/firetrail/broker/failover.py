@@ -25,14 +25,15 @@ from firetrail.replication.etcd_gateway import EtcdAccess
 from firetrail.replication.follower import FollowerState
 from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.replication.reminders import Reminders
 from firetrail.replication.rewind import rewind
 from firetrail.store.config import BrokerRole
 from firetrail.system import System
 
 LOOK_S = 0.5
 """Pause between two looks at a replica whose log may differ from the master's."""
-RETRY_S = 5.0
-"""Pause after a change of role, or a rewind, that failed."""
+RETRY_S, RETRY_MAX_S = 5.0, 60.0
+"""Pause after a change of role, or a rewind, that failed. It doubles up to the longest one."""
 ETCD_PART = 5
 """A request to etcd may take this part (one fifth) of the lease's time."""
 ETCD_S = 2.0
@@ -142,6 +143,8 @@ class Failover:
         self._member = config.ha_member
         self._lease_s = config.ha_lease_s
         self._changed = asyncio.Event()
+        self._retry_s = RETRY_S
+        self._reminders = Reminders(asyncio.get_running_loop().time)
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
 
@@ -170,13 +173,17 @@ class Failover:
             self._keeper.beat()
             try:
                 await self._adapt(self._keeper.status)
-                pause_s = LOOK_S
-            except FiretrailError as error:
-                _log.warning("the role of the broker cannot be changed: %s; will retry", error)
-                pause_s = RETRY_S
-            except Exception:
-                _log.exception("the role of the broker cannot be changed; will retry")
-                pause_s = RETRY_S
+                pause_s, self._retry_s = LOOK_S, RETRY_S
+                self._reminders.forget()
+            except Exception as error:
+                is_known = isinstance(error, FiretrailError)
+                if not is_known or self._reminders.is_due(str(error)):
+                    _log.warning(
+                        "the role of this broker cannot be changed: %s; will retry",
+                        str(error) or type(error).__name__,
+                        exc_info=not is_known,
+                    )
+                pause_s, self._retry_s = self._retry_s, min(2 * self._retry_s, RETRY_MAX_S)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._changed.wait()
@@ -187,9 +194,11 @@ class Failover:
         if broker.role is BrokerRole.SLAVE and group.epoch and not group.fenced_s:
             await self._promote(group.epoch)
         elif broker.role is not BrokerRole.SLAVE and self._is_deposed(group):
-            holder = group.holder.member if group.holder is not None else "nobody"
-            _log.warning("the broker is no longer the master; %s holds the lease", holder)
             await broker.become(BrokerRole.SLAVE, self._member)
+            if group.holder is not None:
+                _log.warning("this broker is now a replica of %s", group.holder.address)
+            else:
+                _log.warning("this broker is now a replica, because nobody holds the lease")
         if broker.role is BrokerRole.SLAVE:
             await self._follow(self._keeper.status)
 
@@ -204,7 +213,7 @@ class Failover:
         return group.holder is not None or bool(group.obstacle)
 
     async def _promote(self, epoch: int) -> None:
-        _log.warning("the broker holds the lease with epoch %d and becomes the master", epoch)
+        _log.info("this broker holds the lease with epoch %d and becomes the master", epoch)
         try:
             number = max(epoch if epoch <= NUMBER_MAX else 0, self._broker.epochs.number + 1)
             await self._broker.become(self._master_role, MASTER_ID, epoch=number)

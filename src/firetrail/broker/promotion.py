@@ -325,7 +325,7 @@ class Promotion:
             _log.info("the role of this broker is being changed: %s", step)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
-        self.step, self.error = "preparing to change its role", ""
+        self.step, self.error = "preparing", ""
         self._task = asyncio.get_running_loop().create_task(self._run(work))
 
     async def _run(self, work: Coroutine[None, None, None]) -> None:

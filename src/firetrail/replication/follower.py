@@ -35,6 +35,7 @@ from firetrail.replication.master_check import (
     check_names,
     check_range,
 )
+from firetrail.replication.reminders import Reminders
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 
@@ -155,6 +156,7 @@ class Follower:
         self._state = FollowerState.WAITING
         self._error = ""
         self._since_ms = clock.now_ms()
+        self._reminders = Reminders(clock.monotonic)
 
     # -- for the owner ------------------------------------------------------------------------
 
@@ -236,15 +238,18 @@ class Follower:
         self._changed.clear()
         self._pause_s = self._settings.retry_s
         self._master_max = -1
+        self._reminders.forget()
         self._enter(FollowerState.CHECKING)
 
     def _enter(self, state: FollowerState, error: str = "") -> None:
-        """Note the state; log it if it is news."""
-        known = (self._state, self._error)
+        """Note the state; log it if it is news, and what lasts at growing intervals."""
+        is_news = state is not self._state
         self._error = error
-        if state is not self._state:
+        if is_news:
             self._state, self._since_ms = state, self._clock.now_ms()
-        if (state, error) == known or state is FollowerState.CHECKING:
+        if state is FollowerState.CHECKING or (state is FollowerState.FOLLOWING and not is_news):
+            return
+        if not self._reminders.is_due(f"{state.value}: {error}"):
             return
         broker = self._master.broker if self._master is not None else "none"
         if state is FollowerState.FOLLOWING:
@@ -331,6 +336,7 @@ class Follower:
 
     async def _copy(self, connection: HAClient, master: Master) -> None:
         """Copy in a thread until the connection ends, and check meanwhile that the log grows."""
+        began = self._clock.monotonic()
         copying = asyncio.ensure_future(_in_thread(connection))
         watching = asyncio.ensure_future(self._watch(connection, master))
         try:
@@ -341,6 +347,9 @@ class Follower:
             await asyncio.wait([copying, watching])
             if connection.status.received:
                 self._pause_s = self._settings.retry_s
+            lasted_s = self._clock.monotonic() - began
+            if connection.status.received or lasted_s > self._settings.silence_s:
+                self._reminders.forget()
         self._leave_if_changed()
         copying.result()
         if not watching.cancelled():
