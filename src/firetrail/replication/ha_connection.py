@@ -19,6 +19,7 @@ from firetrail.replication.flow_control import RateMeter, TokenBucket
 from firetrail.replication.frames import BODY_MAX, encode_header
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.flusher import Signal
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.system import Clock
 
@@ -90,7 +91,7 @@ class HAConnection:
         self._limits = limits = source.limits
         self._clock = clock = source.clock
         self._on_closed = on_closed
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._closing = threading.Lock()  # taken once, by the thread that closes the connection
         now = clock.monotonic()
         self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
@@ -108,8 +109,7 @@ class HAConnection:
 
     def wake(self) -> None:
         """Send what is new."""
-        if not self._wake.is_set():
-            self._wake.set()
+        self._wake.set()
 
     def close(self, reason: str = "") -> None:
         """Close the connection; log the reason unless it is empty."""
@@ -196,7 +196,6 @@ class HAConnection:
                 self._send_one(transfer)
             else:
                 self._wake.wait(LIMITED_S if allowance == 0 else IDLE_S)
-                self._wake.clear()
 
     def _send_one(self, transfer: Transfer) -> None:
         header = encode_header(*transfer)

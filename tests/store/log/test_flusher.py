@@ -11,7 +11,7 @@ from tests.store.conftest import OpenStore
 
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError, StoreClosedError, StoreReadOnlyError
-from firetrail.store.log.flusher import LoopWaiter, ThreadWaiter
+from firetrail.store.log.flusher import LoopWaiter, Signal, ThreadWaiter
 
 SYNC = {"flush": FlushMode.SYNC}
 LOG = "commitlog"
@@ -35,6 +35,20 @@ class Producers:
         for thread in self._threads:
             thread.join(PATIENCE_S)
         return [self.results[number].status for number in range(len(self._threads))]
+
+
+def test_a_signal_releases_one_waiter_however_often_it_is_set() -> None:
+    signal = Signal()
+    signal.set()
+    signal.set()
+    signal.wait()
+    waiting = threading.Thread(target=signal.wait)
+    waiting.start()
+    waiting.join(0.02)
+    assert waiting.is_alive()
+    signal.set()
+    waiting.join(PATIENCE_S)
+    assert not waiting.is_alive()
 
 
 class TestSync:

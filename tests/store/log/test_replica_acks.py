@@ -133,6 +133,20 @@ def test_a_replica_far_behind_is_not_in_sync(store: BrokerStore) -> None:
     assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
 
 
+def test_a_put_does_not_wait_for_the_lock_that_reports_take(store: BrokerStore) -> None:
+    acks = store.replica_acks
+    acks.note("a", 100)
+    store.configure(max_gap_not_in_sync=10)
+    answers: list[bool] = []
+    asking = threading.Thread(target=lambda: answers.extend(map(acks.are_enough, (109, 110))))
+    with acks._guard:
+        asking.start()
+        asking.join(PATIENCE_S)
+        assert answers == [True, False]
+    acks.drop("a")
+    assert not acks.are_enough(109)
+
+
 def test_the_number_of_copies_may_follow_the_connected_replicas(store: BrokerStore) -> None:
     store.configure(auto_in_sync_replicas=True)
     assert store.try_put(Message("T", b"1")).ok

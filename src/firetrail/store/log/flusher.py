@@ -141,8 +141,9 @@ class Signal:
 
     def set(self) -> None:
         """Release the current or the next waiter."""
-        with suppress(RuntimeError):  # already set
-            self._lock.release()
+        if self._lock.locked():  # not set yet
+            with suppress(RuntimeError):  # another thread has set it just now
+                self._lock.release()
 
     def clear(self) -> None:
         """Undo a :meth:`set` that has released no waiter."""

@@ -51,6 +51,7 @@ class ReplicaAcks:
         self._guard = threading.Lock()
         self._waiters = Waiters()
         self._final: int | None = None  # what was confirmed when the store was closed
+        self._enough_before = 0  # messages that end before this offset can be confirmed
         self.are_needed = False
         """Whether the master's own copy is not enough."""
         self._update()
@@ -130,8 +131,11 @@ class ReplicaAcks:
         return max(acked, self._log.max_offset - self._live.current.replica_retention_bytes)
 
     def are_enough(self, end: int) -> bool:
-        """Return whether a message that ends at ``end`` can be confirmed by enough replicas."""
-        return 1 + self.in_sync(end) >= self.needed and not self.missing
+        """Return whether a message that ends at ``end`` can be confirmed by enough replicas.
+
+        Every put asks, so this is computed when a replica reports.
+        """
+        return end < self._enough_before
 
     def add(self, waiter: Waiter) -> None:
         """Notify ``waiter`` when enough replicas have the log up to its offset."""
@@ -180,13 +184,19 @@ class ReplicaAcks:
         before = self._log.confirmed_offset
         others = self.needed - 1
         offsets = sorted((ack.offset for ack in self._acks.values()), reverse=True)
-        confirmed = OFFSET_MAX
-        if others > 0:
-            confirmed = offsets[others - 1] if others <= len(offsets) else 0
+        confirmed = enough_before = OFFSET_MAX
+        if others > len(offsets):
+            confirmed = enough_before = 0
+        elif others > 0:
+            confirmed = offsets[others - 1]
+            enough_before = confirmed + self._live.current.max_gap_not_in_sync
         required = self._required or frozenset()
         if required and self._live.current.role is BrokerRole.SYNC_MASTER:
             ends = self._by_member()
             confirmed = min(confirmed, *(ends.get(member, 0) for member in required))
+            if not required <= ends.keys():
+                enough_before = 0
+        self._enough_before = enough_before
         self.are_needed = confirmed < OFFSET_MAX
         self._log.confirmed_offset = confirmed
         if self.are_needed:
