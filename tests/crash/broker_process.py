@@ -41,7 +41,9 @@ def broker_config(mode: str, **changes: Any) -> StoreConfig:
     return tiny_config(mode, **settings | changes)
 
 
-class _NoServer:
+class NoServer:
+    """A server that is not bound."""
+
     listens: Sequence[str] = ()
 
     async def start(self, host: str, port: int) -> int:
@@ -54,7 +56,7 @@ class _NoServer:
         """No request is in progress: each one is awaited."""
 
 
-class _NoHAPort:
+class NoHAPort:
     """An HA port that is not bound: a simulated process has no sockets."""
 
     listens: Sequence[str] = ()
@@ -119,8 +121,8 @@ class BrokerProcess(Process):
         self.loop = WorldLoop(self.world)
         try:
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
-            self.broker._server = cast(RemotingServer, _NoServer())
-            with patch("firetrail.broker.broker.HAPort", _NoHAPort):
+            self.broker._server = cast(RemotingServer, NoServer())
+            with patch("firetrail.broker.broker.HAPort", NoHAPort):
                 self.run(self.broker.start())
         except BaseException:
             self._end()
