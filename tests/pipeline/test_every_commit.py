@@ -19,15 +19,15 @@ pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="faults.c needs a C compiler"),
 ]
 STEPS = {
-    "sink": 1,
-    "archive parquet": 1,
-    "archive delta": 2,
-    "archive iceberg": 4,
-    "replay": 2,
-    "restore": 1,
-    "rebuild": 2,
-    "rebuild in place": 2,
-    "stream": 3,
+    "sink": 4,
+    "archive parquet": 2,
+    "archive delta": 4,
+    "archive iceberg": 8,
+    "replay": 8,
+    "restore": 5,
+    "rebuild": 8,
+    "rebuild in place": 10,
+    "stream": 10,
 }
 """Only every n-th step is tried here; ``PART='pipeline without Spark'`` tries all of them."""
 
@@ -44,7 +44,7 @@ def test_killed_at_a_commit(victim: Forge, job: str) -> None:
     numbers = range(random.Random(job).randrange(step), 10_000, step)
     kills = walk_alone(victim, job, random.Random(1), BOUNDARIES, numbers)
     print(f"{kills[job]} kills")
-    assert kills[job] > 15
+    assert kills[job] > 5
 
 
 @pytest.mark.parametrize(("job", "who", "number"), [("stream", "all", 40), ("sink", "one", 20)])
