@@ -254,3 +254,21 @@ async def test_the_epochs_are_told_as_rocketmq_tells_them(tmp_path: Path) -> Non
         assert (found.broker_name, found.broker_id, found.max_offset) == ("broker-a", 0, end)
         (entry,) = found.epoch_list
         assert (entry.epoch, entry.start_offset, entry.end_offset) == (1, 0, end)
+
+
+async def test_a_promoted_replica_registers_with_the_name_servers_of_its_master(
+    tmp_path: Path,
+) -> None:
+    """As a replica it had not registered, because an id may be taken in a production cluster."""
+    async with Group(tmp_path) as group:
+        old = await group.start("old")
+        await old.send("T1", b"first")
+        told = {"namesrv": "", "master_address": old.broker.address}
+        new = await group.start("new", SLAVE, promoted_namesrv=group.namesrv, **told)
+        await caught_up(new, old)
+        known = group.name_server.routes.broker("broker-a")
+        assert known is not None and list(known.broker_addrs.values()) == [old.broker.address]
+        found = await promote(new)
+        assert (found.role, found.name_servers) == ("ASYNC_MASTER", [group.namesrv])
+        await until(lambda: group.master == new.broker.address)
+        await caught_up(old, new)

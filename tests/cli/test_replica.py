@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.cli.conftest import CommandResult, Firetrail
 from tests.helpers import crash_image, eventually, put_all
 
 from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli import replica_promote, replica_status
@@ -22,6 +24,7 @@ from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
 
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)
+ANY_PORT = SLAVE.replace(store_host=SLAVE.store_host._replace(port=0))
 COMMON = [b"%d" % number for number in range(10)]
 
 
@@ -172,6 +175,21 @@ def test_a_promotion_by_command(
     # The former master may not have copied the new epoch yet, but its number is not used twice.
     result = firetrail("replica", "promote", master.address, "--force", "--json")
     assert (result.code, result.json["role"], result.json["epoch"]) == (0, "ASYNC_MASTER", 3)
+
+
+async def test_a_replica_that_no_client_would_find(tmp_path: Path, firetrail: Firetrail) -> None:
+    """It has no name server, and its master has told none."""
+    async with Broker.running(tmp_path / "m", store=SMALL) as master:
+        put_all(master.store, COMMON)
+        replica = Broker(tmp_path / "s", slave_of(master.address), ANY_PORT)
+        await replica.start()
+        promote = "replica", "promote", replica.address, "--force"
+        result = await asyncio.to_thread(firetrail, *promote)
+        await replica.stop()
+    assert result.code == 0
+    assert f"warning: {replica.address} has no name server to register with" in result.err
+    assert "restart it with --namesrv" in result.err
+    assert "clients do not find it, because it has no name server to register with" in result.out
 
 
 def test_a_diverged_slave_has_an_exit_code_of_its_own(

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import signal
+import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.cli.test_up import started
+from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker import BackgroundBroker, Broker, replica_settings
+from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.replica.master_settings import adopted_settings
 from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.cli.main import main
 from firetrail.cli.replica import spelled_out
-from firetrail.remoting.client import RemotingClient
+from firetrail.cli.replica_follow import _search
+from firetrail.format.hosts import Host
+from firetrail.format.java_properties import parse_properties
+from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.config import BrokerRole
 from firetrail.store.store import Store
+from firetrail.system import SYSTEM
 
 
 @pytest.mark.parametrize(
@@ -52,13 +61,93 @@ def test_a_master_must_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_errors_name_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with BackgroundBroker() as broker:
         for arguments, said in (
-            (["--of", "127.0.0.1:1"], "the master does not answer: 127.0.0.1:1: cannot be reached"),
             (["--of", "nowhere"], "expected HOST:PORT"),
+            (["--of", broker.namesrv], f"{broker.namesrv} is the address of a name server, not of"),
             (["--namesrv", broker.namesrv, "--broker", "b"], "knows no broker 'b'"),
         ):
             assert main(["replica", str(tmp_path / "r"), *arguments]) == 2
             assert said in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "one"])
+def test_the_id_of_a_master_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["replica", str(tmp_path / "r"), "--of", "127.0.0.1:1", "--id", text])
+    said = f"argument --id: '{text}': the id of a replica is a whole number, 1 or larger; 0 is the"
+    assert said in capsys.readouterr().err
+
+
+async def test_a_new_replica_waits_for_its_master(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says so once. With the file sizes of its master it can start without it later."""
+    master = await stopped_master(tmp_path / "m")
+    args = argparse.Namespace(store=tmp_path / "r", of=master.address, namesrv=None, json=True)
+    searching = asyncio.ensure_future(_search(args, asyncio.Event()))
+    said = ""
+
+    def has_said() -> bool:
+        nonlocal said
+        said += capsys.readouterr().out
+        return bool(said)
+
+    await until(has_said)
+    line = json.loads(said)
+    assert (line["state"], line["caught_up"]) == ("waiting", False)
+    assert f"the broker of the master does not answer: {master.address}: " in line["error"]
+    store = SMALL.replace(store_host=Host(*split_address(master.address)))
+    again = Broker(tmp_path / "m", BrokerConfig(ha_listen_port=master.ha_port), store)
+    await again.start()
+    found = await searching
+    await again.stop()
+    assert found is not None and found[0] == master.address
+    (tmp_path / "r" / "config").mkdir(parents=True)
+    found[1].save(SYSTEM, tmp_path / "r")
+    capsys.readouterr()
+    assert await _search(args, asyncio.Event()) == found
+    assert "the replica starts with what it has, and tries again" in capsys.readouterr().err
+
+
+async def test_a_replica_that_waits_can_be_stopped(tmp_path: Path) -> None:
+    args = argparse.Namespace(store=tmp_path / "r", of="127.0.0.1:1", namesrv=None, json=False)
+    stop = asyncio.Event()
+    searching = asyncio.ensure_future(_search(args, stop))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await searching is None
+    assert not (tmp_path / "r").exists()
+
+
+class StoppedMaster(NamedTuple):
+    """Where a broker has listened."""
+
+    address: str
+    ha_port: int
+
+
+async def stopped_master(folder: Path) -> StoppedMaster:
+    """Run a broker that gets a message."""
+    async with talking(folder) as talk:
+        await talk.send("T1", b"one")
+        return StoppedMaster(talk.broker.address, talk.broker.config.ha_listen_port)
+
+
+async def messages_at(broker: str) -> str:
+    """Return how many messages a broker serves."""
+    client = RemotingClient()
+    asked = RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": "T1", "queueId": "0"})
+    answer = await client.ask(broker, asked, PATIENCE_S)
+    await client.close()
+    return answer.fields["offset"]
+
+
+async def next_line(process: subprocess.Popen[str]) -> dict[str, Any]:
+    assert process.stdout is not None
+    line: dict[str, Any] = json.loads(await asyncio.to_thread(process.stdout.readline))
+    return line
 
 
 async def test_a_replica_catches_up_serves_reads_and_stops(
@@ -69,27 +158,26 @@ async def test_a_replica_catches_up_serves_reads_and_stops(
         to_master = "--namesrv", talk.broker.namesrv, "--broker", "broker-a"
         arguments = str(tmp_path / "r"), *to_master, "--port", "0", "--id", "2", "--json"
         with started("replica", *arguments) as process:
-            assert process.stdout is not None
-            lines = process.stdout
-            found = await asyncio.to_thread(lambda: json.loads(lines.readline()))
+            found = await next_line(process)
             assert found["master"] == talk.broker.address
             assert found["store"] == str(tmp_path / "r")
             line: dict[str, Any] = {"caught_up": False}
             while not line["caught_up"]:
-                line = await asyncio.to_thread(lambda: json.loads(lines.readline()))
+                line = await next_line(process)
             assert (line["state"], line["lag"], line["error"]) == ("following", 0, "")
-            client = RemotingClient()
-            fields = {"topic": "T1", "queueId": "0"}
-            asked = RemotingCommand(RequestCode.GET_MAX_OFFSET, fields)
-            answer = await client.ask(found["broker"], asked, PATIENCE_S)
-            assert answer.fields["offset"] == "1"
-            await client.close()
+            assert await messages_at(found["broker"]) == "1"
             assert found["broker"] in await cluster_of(talk)
             for command in ("info", "dump", "fsck"):
                 assert main([command, str(tmp_path / "r")]) == 0
             assert "one" in capsys.readouterr().out
             process.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
+    with started("replica", *arguments) as process:  # master and name server are down
+        found = await next_line(process)
+        assert found["master"] == ""
+        assert await messages_at(found["broker"]) == "1"
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
     with Store.open(tmp_path / "r") as store:
         assert [record.body for record in store.read("T1")] == [b"one"]
 
@@ -108,8 +196,15 @@ async def test_a_promoted_store_does_not_follow_by_mistake(
         async with Broker.running(tmp_path, config, store) as replica:
             await replica.become(BrokerRole.ASYNC_MASTER, 0)
             replica.roles.save(SavedRole("ASYNC_MASTER", 0, "", "SLAVE", 1))
+            adopted = await adopted_settings(talk.broker.address)
+            adopted.with_name_servers("h:9876").save(SYSTEM, tmp_path)
         of = "--of", talk.broker.address
         assert main(["replica", str(tmp_path), *of]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path} was promoted to ASYNC_MASTER and may be the master of others" in said
     assert f"remove {tmp_path / 'config' / 'firetrailRole.json'} and its .bak" in said
+    conf = parse_properties(said.partition("broker.conf:\n")[2].rpartition("To make")[0])
+    loaded = load_entries(conf)
+    assert loaded.broker.replace(master_address="") == BrokerConfig(namesrv="h:9876")
+    assert loaded.store.role is BrokerRole.ASYNC_MASTER
+    assert loaded.store.commit_log_file_size == SMALL.commit_log_file_size

@@ -344,8 +344,11 @@ class Broker:
             store = before.store.replace(role=role)
             plan = replace(before, store=store, epoch=epoch, known_epoch=self.newest_epoch)
             config = self.config
+            is_slave = role is BrokerRole.SLAVE
             changed = config.replace(
-                broker_id=broker_id, master_address=master_address or config.master_address
+                broker_id=broker_id,
+                master_address=master_address or config.master_address,
+                namesrv=config.namesrv if is_slave else ";".join(config.name_servers_as_master),
             )
             check_id(changed, plan.store)
             epochs, notes = self.epochs.epochs, self.slave_mark.notes

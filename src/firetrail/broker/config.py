@@ -243,6 +243,13 @@ class BrokerConfig:
         ADDRESS,
         "Address of the master's broker, for a slave that does not learn it from a name server.",
     )
+    promoted_namesrv: str = REPLICATION(
+        "",
+        "",
+        ADDRESSES,
+        "Name servers that a slave without `namesrv` registers with once a promotion has made it"
+        " the master. `firetrail replica` sets this to those of its master.",
+    )
     ha_master_address: str = REPLICATION(
         "",
         "haMasterAddress",
@@ -366,6 +373,11 @@ class BrokerConfig:
     def name_servers(self) -> list[str]:
         """The addresses in ``namesrv``."""
         return [address for address in self.namesrv.split(";") if address]
+
+    @property
+    def name_servers_as_master(self) -> list[str]:
+        """The name servers with which the broker registers while it is a master."""
+        return self.name_servers or [each for each in self.promoted_namesrv.split(";") if each]
 
     @property
     def ha_address(self) -> str:

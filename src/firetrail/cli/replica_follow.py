@@ -5,25 +5,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.replica.master_settings import (
     FIRST_SLAVE_ID,
+    AdoptedSettings,
+    adopted_settings,
     find_master,
-    replica_settings,
 )
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import ROLE_JSON, saved_role
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
-from firetrail.cli.output import human_size
-from firetrail.errors import ReplicationError
+from firetrail.cli.output import human_size, say
+from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.names import CONFIG
+from firetrail.remoting.bodies import MASTER_ID
 from firetrail.replication.follower import FollowerState, FollowerStatus
+from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
 
@@ -33,11 +35,17 @@ folder, and keep them up to date. 'firetrail replica STORE --of …' is the shor
 
 The replica has the names and file sizes of its master, and serves reads. Spark and all commands
 that read a store can read the folder meanwhile. SIGTERM and Ctrl-C stop the replica cleanly; the
-same command continues where it stopped. The exit code is 1 if it could no longer follow."""
+same command continues where it stopped. If the master is down, the replica serves what it has and
+tries again; a new folder waits for the master.
+
+Exit code 0: it was stopped; 1: it was stopped, and could no longer follow its master (the state is
+stuck or diverged); 2: it did not start."""
 EXAMPLES = """\
   firetrail replica copy --of 10.0.0.5:10911
   firetrail replica copy --namesrv 10.0.0.4:9876 --broker broker-a
   firetrail replica copy --of 127.0.0.1:10911 --port 0 --json"""
+RETRY_S, RETRY_MAX_S = 0.5, 30.0
+"""The first and the longest pause before a master that does not answer is asked again."""
 LOOK_S = 0.5
 """Pause between two looks at the progress."""
 SHOW_S = 2.0
@@ -77,9 +85,15 @@ def add(actions: Subparsers) -> None:
 
 def slave_id(text: str) -> int:
     """Parse an argument that is the id of a slave."""
-    value = int(text)
+    try:
+        value = int(text)
+    except ValueError:
+        value = MASTER_ID
     if value < FIRST_SLAVE_ID:
-        raise ValueError
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: the id of a replica is a whole number, 1 or larger; {MASTER_ID} is the "
+            "master's"
+        )
     return value
 
 
@@ -94,10 +108,12 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 async def _follow(args: argparse.Namespace) -> ExitCode:
     stop = serving.stop_event()
-    master = args.of or await find_master(args.namesrv, args.broker)
-    config, store = await replica_settings(master, args.id)
-    if args.of is None:
-        config = config.replace(master_address="")  # name servers tell when it changes
+    search = await _search(args, stop)
+    if search is None:
+        return ExitCode.OK  # it was stopped before the master answered
+    master, adopted = search
+    # Without --of, name servers tell who the master is.
+    config, store = adopted.of_replica(args.of or "", args.id)
     config = config.replace(namesrv=args.namesrv or "")
     if args.host is not None:
         config = config.replace(bind=args.host)
@@ -106,6 +122,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
     broker = Broker(args.store, config, store)
     await broker.start()
     try:
+        adopted.save(SYSTEM, args.store)
         found = {"broker": broker.address, "store": str(args.store), "master": master}
         serving.print_addresses(found, args.json, {"broker": "serves reads"})
         watching = asyncio.create_task(_Watch(broker, args.json).run())
@@ -120,16 +137,51 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         await broker.stop()
 
 
+async def _search(
+    args: argparse.Namespace, stop: asyncio.Event
+) -> tuple[str, AdoptedSettings] | None:
+    """Return the address of the master and what to adopt from it; None if the command is stopped.
+
+    While the master does not answer, a store that has followed before starts with what it adopted
+    then, and the address is empty unless it was given. A new store waits for the master, because
+    its file sizes must be the master's.
+    """
+    saved = AdoptedSettings.load(SYSTEM, args.store)
+    reminders, pause_s = Reminders(SYSTEM.clock.monotonic), RETRY_S
+    while not stop.is_set():
+        try:
+            master = args.of or await find_master(args.namesrv, args.broker)
+            return master, (await adopted_settings(master)).with_name_servers(args.namesrv)
+        except (NotReachedError, NoSuchError) as error:
+            if saved is not None:
+                say(f"{error}; the replica starts with what it has, and tries again")
+                return args.of or "", saved.with_name_servers(args.namesrv)
+            if isinstance(error, NoSuchError):
+                raise
+            if reminders.is_due(str(error)):
+                _show(FollowerStatus(FollowerState.WAITING, None, 0, -1, str(error), 0), args.json)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await stop.wait()
+        pause_s = min(pause_s * 2, RETRY_MAX_S)
+    return None
+
+
 def _check_role(folder: Path) -> None:
     """Refuse to follow with a store that was promoted: it may be the master of others by now."""
     saved = saved_role(SYSTEM, folder)
-    if saved is not None and saved.role != BrokerRole.SLAVE.value:
-        raise ReplicationError(
-            f"{folder} was promoted to {saved.role} and may be the master of others. Start it as "
-            f"one with 'firetrail broker {folder} -c broker.conf', with the brokerName and "
-            "brokerClusterName that it had; to make it follow again, remove "
-            f"{folder / CONFIG / ROLE_JSON} and its .bak"
-        )
+    if saved is None or saved.role == BrokerRole.SLAVE.value:
+        return
+    adopted = AdoptedSettings.load(SYSTEM, folder) or AdoptedSettings(
+        {"brokerClusterName": "…", "brokerName": "…", "namesrvAddr": "…"}
+    )
+    lines = adopted.settings | {"brokerId": str(saved.broker_id), "brokerRole": saved.role}
+    conf = "\n".join(f"  {key}={value}" for key, value in lines.items() if value)
+    raise ReplicationError(
+        f"{folder} was promoted to {saved.role} and may be the master of others. Start it as one "
+        f"with 'firetrail broker {folder} -c broker.conf' and these lines in broker.conf:\n{conf}\n"
+        f"To make it follow again, remove {folder / CONFIG / ROLE_JSON} and its .bak"
+    )
 
 
 class _Watch:
@@ -153,36 +205,37 @@ class _Watch:
         status, now = replica.follower.status, SYSTEM.clock.monotonic()
         if status.error != self._error:
             self._error = status.error
-            self._show(status)
+            _show(status, self._as_json, self._caught_up)
         elif not self._caught_up and replica.is_caught_up:
             self._caught_up = True
-            self._show(status)
+            _show(status, self._as_json, True)
         elif not self._caught_up and now - self._shown_at >= SHOW_S:
             self._shown_at = now
-            self._show(status)
+            _show(status, self._as_json)
 
-    def _show(self, status: FollowerStatus) -> None:
-        if self._as_json:
-            found = {
-                "state": status.state.value,
-                "log_end": status.own_max,
-                "master_log_end": status.master_max,
-                "lag": status.lag,
-                "caught_up": self._caught_up,
-                "error": status.error,
-            }
-            print(json.dumps(found), flush=True)
-            return
-        print(f"{status.state.value}: {self._described(status)}")
-        sys.stdout.flush()
 
-    def _described(self, status: FollowerStatus) -> str:
-        if status.error:
-            is_idle = self._caught_up and status.state is FollowerState.WAITING
-            return f"caught up: {status.error}" if is_idle else status.error
-        own = human_size(status.own_max)
-        if status.master_max < 0:
-            return f"the log of the replica ends at {own}"
-        if self._caught_up:
-            return f"caught up with the master at {own}"
-        return f"{own} of {human_size(status.master_max)}"
+def _show(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> None:
+    if as_json:
+        found = {
+            "state": status.state.value,
+            "log_end": status.own_max,
+            "master_log_end": status.master_max,
+            "lag": status.lag,
+            "caught_up": caught_up,
+            "error": status.error,
+        }
+        print(json.dumps(found), flush=True)
+        return
+    print(f"{status.state.value}: {_described(status, caught_up)}", flush=True)
+
+
+def _described(status: FollowerStatus, caught_up: bool) -> str:
+    if status.error:
+        is_idle = caught_up and status.state is FollowerState.WAITING
+        return f"caught up: {status.error}" if is_idle else status.error
+    own = human_size(status.own_max)
+    if status.master_max < 0:
+        return f"the log of the replica ends at {own}"
+    if caught_up:
+        return f"caught up with the master at {own}"
+    return f"{own} of {human_size(status.master_max)}"

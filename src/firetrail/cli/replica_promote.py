@@ -87,13 +87,28 @@ def run(args: argparse.Namespace) -> ExitCode:
             f"its master had {human_size(follower.lag)} more, up to {follower.master_max_offset}, "
             "when it last answered"
         )
+    if _has_no_name_server(after):
+        print(
+            "clients do not find it, because it has no name server to register with: restart it "
+            "with namesrvAddr in its broker.conf"
+        )
     return ExitCode.OK
+
+
+def _has_no_name_server(status: ReplicaStatus) -> bool:
+    return status.name_servers == []  # None: it does not tell
 
 
 async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStatus]:
     """Return the status before and after."""
     async with broker_client() as client:
         before = await ask_status(client, args.address)
+        if _has_no_name_server(before):
+            say(
+                f"warning: {args.address} has no name server to register with, and its master has "
+                "told none, so clients will not find the new master; to change this, restart it "
+                "with --namesrv"
+            )
         header = PromoteHeader(args.force, args.role)
         try:
             await ask_status(client, args.address, RequestCode.PROMOTE_REPLICA, header)

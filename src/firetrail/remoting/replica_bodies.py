@@ -84,7 +84,8 @@ class ReplicaStatus(Body):
     ``follower`` is missing for a master, ``group`` for a broker whose role is fixed, and
     ``handOver`` unless a hand-over is not finished.
     ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
-    ``stepError`` why the last one failed.
+    ``stepError`` why the last one failed. ``nameServers`` are those with which the broker registers
+    while it is a master; None if it does not tell (a Java broker).
     """
 
     address: str
@@ -101,3 +102,4 @@ class ReplicaStatus(Body):
     follower: FollowerReport | None = None
     group: GroupReport | None = None
     hand_over: HandOverReport | None = None
+    name_servers: list[str] | None = None

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from firetrail.errors import (
     DivergedError,
+    FiretrailError,
     FormatError,
     NotReachedError,
     ProtocolError,
@@ -30,12 +31,13 @@ from firetrail.errors import (
 )
 from firetrail.format.java_properties import parse_properties
 from firetrail.format.layout import MAGIC_BLANK
-from firetrail.remoting.bodies import KVTable
+from firetrail.remoting.bodies import ClusterInfo, KVTable
 from firetrail.remoting.client import RemotingClient, split_address
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import ViewMessageHeader
 from firetrail.store.log_copy import LastRecord
+from firetrail.text import some_of
 
 NOT_FOUND = "can not find message by the offset"
 """The beginning of every broker's remark if no message begins at an offset."""
@@ -111,13 +113,39 @@ class Master:
         self._client = client
         self.address = address
 
+    async def settings(self) -> dict[str, str]:
+        """Return all settings by their keys in ``broker.conf``."""
+        try:
+            answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
+        except _RefusedError as error:
+            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                await self._check_is_broker()
+            raise
+        lines = answer.content.decode("utf-8", "replace")
+        return {key: entry.text for key, entry in parse_properties(lines).items()}
+
+    async def _check_is_broker(self) -> None:
+        """Raise ReplicationError if this is the address of a name server."""
+        address = self.address.broker
+        try:
+            command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            found = ClusterInfo.decode((await self._client.ask(address, command)).content)
+        except (FiretrailError, OSError):
+            return
+        masters = [
+            f"{name} at {data.master}"
+            for name, data in sorted(found.broker_addr_table.items())
+            if data.master is not None
+        ]
+        known = f"the masters that it knows: {some_of(masters)}" if masters else "it knows none"
+        raise ReplicationError(
+            f"{address} is the address of a name server, not of a broker; give the address of a "
+            f"master ({known})"
+        )
+
     async def config(self) -> MasterConfig:
         """Return the settings; raise ReplicationError also if the broker is not a master."""
-        answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
-        settings = {
-            key: entry.text
-            for key, entry in parse_properties(answer.content.decode("utf-8", "replace")).items()
-        }
+        settings = await self.settings()
         role = settings.get("brokerRole", "").upper()
         if role == "SLAVE":
             raise ReplicationError(
@@ -195,7 +223,7 @@ class Master:
                 f"the broker at {broker} refuses request {code.value} {code.name} ({error}), "
                 "without which the replica cannot tell whether it may follow; allow the replica's "
                 "address in the access control of the master",
-                error.remark,
+                error,
             ) from error
         except OSError as error:
             raise NotReachedError(f"the broker of the master does not answer: {error}") from error
@@ -212,9 +240,10 @@ class Master:
 class _RefusedError(ReplicationError):
     """The master has answered a request with an error."""
 
-    def __init__(self, message: str, remark: str) -> None:
+    def __init__(self, message: str, answer: RequestError) -> None:
         super().__init__(message)
-        self.remark = remark
+        self.code = answer.code
+        self.remark = answer.remark
 
     @property
     def is_java_failure(self) -> bool:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.master_settings import find_master, replica_settings
+from firetrail.broker.replica.master_settings import (
+    AdoptedSettings,
+    find_master,
+    replica_settings,
+)
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.delay import DelayLevels
+from firetrail.replication.master_check import Master
 from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
 
 
 async def test_names_and_sizes_are_adopted() -> None:
@@ -39,10 +47,39 @@ async def test_a_slave_is_not_followed() -> None:
 
 async def test_what_is_no_broker_is_named() -> None:
     async with talking() as talk:
-        with pytest.raises(ReplicationError, match="does not tell the settings of a broker: reque"):
+        is_not = f"{talk.broker.namesrv} is the address of a name server, not of a broker; give the"
+        known = rf"the masters that it knows: broker-a at {talk.broker.address}\)"
+        with pytest.raises(ReplicationError, match=f"^{is_not} .*{known}"):
             await replica_settings(talk.broker.namesrv)
-    with pytest.raises(NotReachedError, match=r"the master does not answer: 127.0.0.1:1: cannot"):
+    message = r"of the master does not answer: 127.0.0.1:1: cannot .* address of a running broker"
+    with pytest.raises(NotReachedError, match=message):
         await replica_settings("127.0.0.1:1")
+
+
+@pytest.mark.parametrize(("told", "known"), [("h:9876;i:9876", ["h:9876", "i:9876"]), ("?", [])])
+async def test_the_name_servers_of_the_master_are_known(
+    monkeypatch: pytest.MonkeyPatch, told: str, known: list[str]
+) -> None:
+    """The replica does not register with them before it is promoted."""
+
+    async def settings(_: Master) -> dict[str, str]:
+        return {"brokerName": "b", "namesrvAddr": told}
+
+    monkeypatch.setattr(Master, "settings", settings)
+    broker, _ = await replica_settings("127.0.0.1:1")
+    assert (broker.name_servers, broker.name_servers_as_master) == ([], known)
+
+
+def test_the_adopted_settings_are_kept_in_the_store(tmp_path: Path) -> None:
+    assert AdoptedSettings.load(SYSTEM, tmp_path) is None
+    adopted = AdoptedSettings({"brokerName": "b", "namesrvAddr": "h:1"})
+    (tmp_path / "config").mkdir()
+    adopted.save(SYSTEM, tmp_path)
+    assert AdoptedSettings.load(SYSTEM, tmp_path) == adopted
+    assert adopted.with_name_servers(None) == adopted
+    broker, store = adopted.with_name_servers("i:1").of_replica("h:2", 3)
+    assert (broker.name, broker.broker_id, broker.master_address) == ("b", 3, "h:2")
+    assert (store.role, broker.promoted_namesrv) == (BrokerRole.SLAVE, "i:1")
 
 
 async def test_a_master_is_found_by_its_name() -> None:
@@ -52,7 +89,7 @@ async def test_a_master_is_found_by_its_name() -> None:
         with pytest.raises(NoSuchError, match=r"knows no broker 'broker-b'.*it knows: broker-a"):
             await find_master(namesrv, "broker-b")
         await talk.broker.become(BrokerRole.SLAVE, 1)
-        with pytest.raises(NoSuchError, match="but no master of it is running"):
+        with pytest.raises(NotReachedError, match="but no master of it is running"):
             await find_master(namesrv, "broker-a")
     with pytest.raises(NotReachedError, match=r"no name server answers: 127.0.0.1:1: cannot be"):
         await find_master("127.0.0.1:1", "broker-a")

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple, Self
 
-from firetrail.broker.config import BrokerConfig, load_entries
-from firetrail.errors import NoSuchError, NotReachedError, ReplicationError, RequestError
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.broker.config import ADDRESSES, BrokerConfig, load_entries
+from firetrail.broker.state.config_file import ConfigFile
+from firetrail.errors import (
+    NoSuchError,
+    NotReachedError,
+    ReplicationError,
+    RequestError,
+)
+from firetrail.format.java_properties import Entry
 from firetrail.remoting.bodies import ClusterInfo
+from firetrail.remoting.body import Body
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.system import System
 from firetrail.text import did_you_mean
 
 ADOPTED = (
@@ -20,7 +32,9 @@ ADOPTED = (
     *("maxMessageSize", "messageDelayLevel", "enableLmq"),
 )
 """Keys of ``broker.conf`` that must not differ between a master and its replicas."""
+NAME_SERVERS = "namesrvAddr"
 FIRST_SLAVE_ID = 1
+ADOPTED_JSON = "firetrailReplica.json"
 
 
 class ReplicaSettings(NamedTuple):
@@ -35,8 +49,56 @@ class ReplicaSettings(NamedTuple):
     store: StoreConfig
 
 
+@dataclass(frozen=True, slots=True)
+class AdoptedSettings(Body):
+    """What a replica has adopted from its master, by the keys of ``broker.conf``.
+
+    It is kept in the store's folder, so that the replica can start while its master is down.
+    """
+
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, system: System, folder: Path) -> Self | None:
+        """Return what the store of a replica was last saved with; None if it never was."""
+        saved = ConfigFile(system, folder, ADOPTED_JSON).load(cls)
+        return saved if saved.settings else None
+
+    def save(self, system: System, folder: Path) -> None:
+        """Save this in the store, which the caller must have open."""
+        if self != self.load(system, folder):
+            ConfigFile(system, folder, ADOPTED_JSON).save(self.to_json())
+
+    def with_name_servers(self, name_servers: str | None) -> Self:
+        """Return a copy with other name servers than the master's; None for the master's."""
+        if name_servers is None:
+            return self
+        return replace(self, settings=self.settings | {NAME_SERVERS: name_servers})
+
+    def of_replica(self, master: str, broker_id: int = FIRST_SLAVE_ID) -> ReplicaSettings:
+        """Return the settings of a replica of the broker at ``master``.
+
+        Raises:
+            ConfigError: Firetrail cannot have the same settings.
+        """
+        adopted = {key: Entry(self.settings[key], "") for key in ADOPTED if key in self.settings}
+        loaded = load_entries(adopted)
+        return ReplicaSettings(
+            loaded.broker.replace(
+                broker_id=broker_id,
+                master_address=master,
+                slave_read=True,
+                promoted_namesrv=self.settings.get(NAME_SERVERS, ""),
+            ),
+            loaded.store.replace(role=BrokerRole.SLAVE),
+        )
+
+
 async def replica_settings(master: str, broker_id: int = FIRST_SLAVE_ID) -> ReplicaSettings:
     """Return the settings of a replica: names and sizes are those of the master.
+
+    The replica does not register with name servers. If it is promoted, it registers with those of
+    the master.
 
     Args:
         master: ``host:port`` of the master's broker.
@@ -44,20 +106,44 @@ async def replica_settings(master: str, broker_id: int = FIRST_SLAVE_ID) -> Repl
 
     Raises:
         NotReachedError: The master does not answer.
-        ReplicationError: It refuses to answer, or is a slave itself.
+        ReplicationError: It refuses to answer, is a slave itself, or is not a broker.
         ConfigError: Firetrail cannot have the same settings.
     """
-    entries = await _settings_of(master)
-    if entries.get("brokerRole", Entry("", "")).text.upper() == BrokerRole.SLAVE.value:
+    return (await adopted_settings(master)).of_replica(master, broker_id)
+
+
+async def adopted_settings(master: str) -> AdoptedSettings:
+    """Return what a replica has to adopt from the broker at ``master``.
+
+    Raises:
+        NotReachedError: The master does not answer.
+        ReplicationError: It refuses to answer, is a slave itself, or is not a broker.
+    """
+    client = RemotingClient()
+    try:
+        told = await Master(client, MasterAddress(master)).settings()
+    except NotReachedError as error:
+        raise NotReachedError(
+            f"{error}; give the address of a running broker (not that of a name server or of an HA "
+            "port)"
+        ) from None
+    finally:
+        await client.close()
+    if told.get("brokerRole", "").upper() == BrokerRole.SLAVE.value:
         raise ReplicationError(
-            f"the broker at {master} is a slave itself, with brokerId "
-            f"{entries.get('brokerId', Entry('?', '')).text}; give the address of its master"
+            f"the broker at {master} is a slave itself, with brokerId {told.get('brokerId', '?')}; "
+            "give the address of its master"
         )
-    loaded = load_entries({key: entries[key] for key in ADOPTED if key in entries})
-    return ReplicaSettings(
-        loaded.broker.replace(broker_id=broker_id, master_address=master, slave_read=True),
-        loaded.store.replace(role=BrokerRole.SLAVE),
-    )
+    adopted = {key: told[key] for key in ADOPTED if key in told}
+    return AdoptedSettings(adopted | {NAME_SERVERS: _name_servers(told)})
+
+
+def _name_servers(told: Mapping[str, str]) -> str:
+    """Return the name servers that a master tells; none if they are not addresses."""
+    try:
+        return ADDRESSES.check(told.get(NAME_SERVERS, "").strip())
+    except ValueError:
+        return ""
 
 
 async def find_master(name_servers: str, name: str) -> str:
@@ -68,8 +154,8 @@ async def find_master(name_servers: str, name: str) -> str:
         name: The name of the broker.
 
     Raises:
-        NotReachedError: No name server answers.
-        NoSuchError: The name server knows no such broker, or no master of that name.
+        NotReachedError: No name server answers, or only replicas of the broker are running.
+        NoSuchError: The name server knows no such broker.
     """
     failures = []
     for address in filter(None, name_servers.split(";")):
@@ -91,26 +177,10 @@ def _master_in(clusters: ClusterInfo, address: str, name: str) -> str:
             f"name server {address} knows no broker {name!r}{hint}; it knows: {known}"
         )
     if data.master is None:
-        raise NoSuchError(
+        raise NotReachedError(
             f"name server {address} knows broker {name!r}, but no master of it is running"
         )
     return data.master
-
-
-async def _settings_of(master: str) -> dict[str, Entry]:
-    try:
-        answer = await _ask(master, RequestCode.GET_BROKER_CONFIG)
-    except OSError as error:
-        raise NotReachedError(
-            f"the master does not answer: {str(error) or f'{master}: no answer in time'}; give the "
-            "address of a running broker (not that of a name server or of an HA port)"
-        ) from None
-    except RequestError as error:
-        raise ReplicationError(
-            f"the server at {master} does not tell the settings of a broker: "
-            f"{error.remark.removeprefix(f'{master}: ').strip()}"
-        ) from None
-    return parse_properties(answer.content.decode("utf-8", "replace"), master)
 
 
 async def _ask(address: str, code: RequestCode) -> RemotingCommand:

@@ -35,6 +35,10 @@ class ReplicatedBroker(Protocol):
         """The settings in force."""
 
     @property
+    def namesrv(self) -> str:
+        """``ip:port`` of the name server in the same process; empty without one."""
+
+    @property
     def store(self) -> BrokerStore:
         """The store; closed during a change of role."""
 
@@ -100,6 +104,7 @@ def replica_status(
         _follower_report(broker.replica) if broker.replica is not None else None,
         _group_report(broker.group) if broker.group is not None else None,
         hand_over,
+        [*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
     )
 
 
