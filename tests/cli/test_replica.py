@@ -54,15 +54,23 @@ def test_rewind_for_people(old: Path, master: str, firetrail: Firetrail) -> None
     first, second, third, queue = result.out.splitlines()
     assert first.startswith(f"{old}: the last record in common with {master} is at offset ")
     assert second.startswith("would remove ") and " of the log, from " in second
-    assert third.startswith("would remove 3 messages, 3 of them readable")
+    assert third.startswith("would remove 3 messages, from physical offset ")
     assert third.endswith("the master does not have them")
-    assert queue.startswith("  T/0: 3 messages, offsets 10 to 12, 3 readable, stored ")
+    assert queue.startswith("  T/0: 3 messages, offsets 10 to 12, stored ")
     result = firetrail("replica", "rewind", old, "--of", master)
     assert result.code == 0, result.err
     last = result.out.splitlines()[-1]
     assert last.startswith(f"a copy of the removed records is in {old}/dropped-")
-    result = firetrail("dump", last.rpartition(" ")[2])
-    assert result.out.count("old") == 3
+    copy = Path(last.rpartition(" ")[2])
+    result = firetrail("dump", copy)
+    assert (result.code, result.out.count("old"), result.err) == (0, 3, "")
+    result = firetrail("dump", copy, "--topic", "T")
+    assert (result.code, "no consume queues; leave out --topic" in result.err) == (2, True)
+    result = firetrail("fsck", copy, "--repair", "truncate-log")
+    assert (result.code, f"{copy} is not a whole store" in result.err) == (2, True)
+    result = firetrail("salvage", copy, "--into", old.with_name("saved"))
+    said = f"{old.with_name('saved')}: 3 messages that were removed from the store {old}\n"
+    assert (result.code, result.out.startswith(said)) == (0, True)
     result = firetrail("replica", "rewind", old, "--of", master)
     assert "there is nothing to remove" in result.out
     with BrokerStore.open(old, SMALL) as store:
@@ -190,6 +198,24 @@ async def test_a_replica_that_no_client_would_find(tmp_path: Path, firetrail: Fi
     assert f"warning: {replica.address} has no name server to register with" in result.err
     assert "restart it with --namesrv" in result.err
     assert "clients do not find it, because it has no name server to register with" in result.out
+
+
+def test_a_sync_master_without_replicas(tmp_path: Path, firetrail: Firetrail) -> None:
+    config = SMALL.replace(role=BrokerRole.SYNC_MASTER, slave_timeout_ms=100)
+    with BackgroundBroker(tmp_path / "m", store=config) as master:
+        result = firetrail("replica", "status", master.address)
+        assert result.code == 8
+        assert result.out.splitlines()[2] == (
+            "does not confirm messages: no replica in sync, but 2 copies are required, the "
+            "master's own included"
+        )
+        result = firetrail("send", "T", "one", "--namesrv", master.namesrv)
+        assert result.code == 8
+        assert result.out.startswith("SLAVE_NOT_AVAILABLE ")
+        assert "1 message stored, but not confirmed" in result.err
+        with BackgroundBroker(tmp_path / "s", slave_of(master.address), SLAVE):
+            assert wait_for(firetrail, master.address, 0).json["unconfirmed"] == ""
+            assert firetrail("send", "T", "two", "--namesrv", master.namesrv).code == 0
 
 
 def test_a_diverged_slave_has_an_exit_code_of_its_own(

@@ -34,6 +34,9 @@ class ExitCode(IntEnum):
     UNFINISHED = 7
     """``replica status``, ``replica promote``: a hand-over is not finished, or its outcome is not
     known."""
+    UNCONFIRMED = 8
+    """``send``: a message is stored, but not confirmed as the broker's settings require;
+    ``replica status``: the master has too few replicas to confirm messages."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 

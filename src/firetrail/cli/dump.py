@@ -22,8 +22,10 @@ from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.store.inspect.gaps import queue_gaps
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
+from firetrail.store.lifecycle.dropped_records import is_copy_of_dropped
 from firetrail.store.log.records import record_at
 from firetrail.store.log.walk import Damage, RecordBatch
+from firetrail.store.problems import ProblemKind
 from firetrail.store.queues.consume_queue import ConsumeQueue
 
 DESCRIPTION = """\
@@ -31,6 +33,9 @@ Print the messages of a store in the order of the log, one per line.
 
 Without --topic it reads the log and prints every message, even those that no consumer sees
 (prepared and rolled back transactions). With --topic it follows the consume queues.
+
+STORE may also be a folder dropped-<time> in a store: it has records that were removed from the
+store, by recovery after an unclean stop or by 'firetrail replica rewind'.
 
 It continues after damage: each damaged place, and the offset where it continues, is reported on
 standard error. Exit code 0: success; 1: the store is damaged; 2: not a store, or unreadable."""
@@ -68,6 +73,11 @@ def run(args: argparse.Namespace) -> ExitCode:
         raise FiretrailError("--queue needs --topic")
     shower = Shower()
     show = shower.json if args.json else shower.line
+    if args.topic is not None and is_copy_of_dropped(args.store):
+        raise FiretrailError(
+            f"{args.store} has the records that were removed from a store, but no consume queues; "
+            "leave out --topic"
+        )
     with open_view(args.store) as view:
         dump = Dump(view)
         if args.topic is None:
@@ -89,6 +99,7 @@ class Dump:
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
+        self._is_copy = is_copy_of_dropped(view.root)
         self.problems = 0
 
     # -- along the log ------------------------------------------------------------------------
@@ -98,7 +109,8 @@ class Dump:
         view = self._view
         for part in view.walk(self._first_record(start)):
             if isinstance(part, Damage):
-                self._report(part)
+                if not self._is_expected(part):
+                    self._report(part)
                 continue
             if part.failed is not None:
                 self._report(part.failed)
@@ -110,6 +122,12 @@ class Dump:
                 last_ok=part.failed is None,
             )
         self._report_tail()
+
+    def _is_expected(self, damage: Damage) -> bool:
+        """Whether damage is the hole with which the copy of dropped records begins."""
+        is_first = damage.physical_offset == self._view.log.min_offset
+        is_hole = damage.kind is ProblemKind.LOG_HOLE
+        return self._is_copy and is_first and is_hole and damage.resume is not None
 
     def _first_record(self, start: int | None) -> int | None:
         """Return the physical offset of the first record at or after ``start``."""

@@ -17,6 +17,7 @@ from firetrail.format.delay import DelayLevels
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.lifecycle.dropped_records import is_copy_of_dropped
 from firetrail.store.lifecycle.folder import check_not_in_use
 from firetrail.store.log.loss import Loss
 from firetrail.store.problems import Problem
@@ -69,6 +70,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Repair the store if asked to, check it, and print both results."""
+    if is_copy_of_dropped(args.store):
+        raise FiretrailError(
+            f"{args.store} is not a whole store: it has only the records that were removed from "
+            f"{args.store.resolve().parent}; 'firetrail dump' prints them, and 'firetrail salvage "
+            f"{args.store} --into DIR' creates a store from them"
+        )
     if args.dry_run:
         return _dry_run(args)
     repaired: list[str] = []

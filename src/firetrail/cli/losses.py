@@ -16,8 +16,8 @@ QUEUES_SHOWN = 20
 def loss_lines(loss: Loss, verb: str) -> list[str]:
     """Return a summary, and a line for each queue."""
     lines = [
-        f"{verb} {counted(loss.messages, 'message')}, {loss.readable} of them readable, from "
-        f"physical offset {loss.begin} to {loss.end}: {loss.detail}",
+        f"{verb} {_readable(loss.messages, loss.readable)}, from physical offset {loss.begin} to "
+        f"{loss.end}: {loss.detail}",
         *map(_queue_line, loss.queues[:QUEUES_SHOWN]),
     ]
     if len(loss.queues) > QUEUES_SHOWN:
@@ -28,14 +28,21 @@ def loss_lines(loss: Loss, verb: str) -> list[str]:
 
 
 def _queue_line(queue: QueueLoss) -> str:
-    stored = "none readable"
+    stored = ""
     if queue.first_stored is not None and queue.last_stored is not None:
         times = f"{human_time(queue.first_stored)} to {human_time(queue.last_stored)}"
-        stored = f"{queue.readable} readable, stored {times}"
+        stored = f", stored {times}"
     return (
-        f"  {queue.topic}/{queue.queue_id}: {counted(queue.messages, 'message')}, offsets "
-        f"{queue.first_offset} to {queue.end_offset - 1}, {stored}"
+        f"  {queue.topic}/{queue.queue_id}: {_readable(queue.messages, queue.readable)}, offsets "
+        f"{queue.first_offset} to {queue.end_offset - 1}{stored}"
     )
+
+
+def _readable(messages: int, readable: int) -> str:
+    """Return a number of messages, and how many can be read if not all can."""
+    if readable == messages:
+        return counted(messages, "message")
+    return f"{counted(messages, 'message')}, {readable or 'none'} of them readable"
 
 
 def confirm(args: argparse.Namespace, loss: Loss, advice: str = "") -> None:

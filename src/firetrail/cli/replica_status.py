@@ -35,12 +35,13 @@ Show the role of a broker, its epoch and the range of its log; for a slave, how 
 master, and for a master, its replicas. For a folder, what its files say.
 
 Exit codes for a broker:
-  0  a master that accepts messages, or a slave that follows its master
+  0  a master that accepts and confirms messages, or a slave that follows its master
   3  a slave that does not follow at the moment and tries again: see the error
   4  a stuck slave: the master no longer has, or does not send, what it needs next
   5  a diverged slave: its log is not that of the master ('firetrail replica rewind')
   6  a master that refuses messages, because there is a newer one or for another reason
   7  a hand-over of the master is not finished, so there may be no master: see the remedy
+  8  a SYNC_MASTER with too few replicas: it stores messages, but does not confirm them
   2  the broker does not answer
 Exit code for a folder: 0, or 2 if it is not a store."""
 EXAMPLES = """\
@@ -90,7 +91,9 @@ def _exit_code(status: ReplicaStatus) -> ExitCode:
     if status.hand_over is not None and not status.step:
         return ExitCode.UNFINISHED
     if status.role != BrokerRole.SLAVE.value:
-        return ExitCode.REFUSES if status.refusal else ExitCode.OK
+        if status.refusal:
+            return ExitCode.REFUSES
+        return ExitCode.UNCONFIRMED if status.unconfirmed else ExitCode.OK
     state = status.follower.state if status.follower is not None else ""
     return _EXITS.get(state, ExitCode.NOT_FOLLOWING)
 
@@ -147,6 +150,8 @@ def _lines(found: _BrokerStatus) -> list[str]:
     ]
     if status.refusal:
         lines.append(f"refuses messages: {status.refusal}")
+    if status.unconfirmed:
+        lines.append(f"does not confirm messages: {status.unconfirmed}")
     if status.step:
         lines.append(f"its role is being changed: {status.step}")
     elif status.step_error:

@@ -13,8 +13,9 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
 from firetrail.cli.fsck import checked, show
 from firetrail.cli.output import Progress, counted
+from firetrail.store.lifecycle.dropped_records import is_copy_of_dropped
 from firetrail.store.repair.misplaced import Misplaced
-from firetrail.store.repair.salvage import salvage_store
+from firetrail.store.repair.salvage import Salvaged, salvage_store
 from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
@@ -26,6 +27,9 @@ and, in queues that lost messages, a lower queue offset; the positions of consum
 levels are adjusted, so that groups continue where they were. Messages that were popped after the
 damage are redelivered, whether or not they were acknowledged. A record whose topic or queue id is
 damaged is left out and listed; a record whose queue offset is damaged gets the right one.
+
+From a folder dropped-<time> of a store, which has the records that recovery or 'firetrail replica
+rewind' removed, a store with these messages is created. Their queues begin with offset 0.
 
 At the end the new store is checked as by 'firetrail fsck'. Exit code 0: no problems; 1: the check
 found problems; 2: nothing was copied, because the store is in use or not damaged, for instance."""
@@ -87,16 +91,20 @@ def run(args: argparse.Namespace) -> ExitCode:
         }
         print(json.dumps(result))
     else:
-        print(
-            f"{args.into}: everything before the damage at {saved.cut_at}, and "
-            f"{counted(saved.kept, 'message')} after it"
-        )
+        print(f"{args.into}: {_summary(args.store, saved)}")
         if saved.left_out:
             print(f"{counted(saved.left_out, 'internal record')} of pops and transactions left out")
         if saved.deleted:
             print(f"{counted(saved.deleted, 'message')} of deleted topics left out")
         print("\n".join([*_notes(saved.misplaced), *broker.done, *show(report)]))
     return ExitCode.OK if report.ok else ExitCode.PROBLEMS
+
+
+def _summary(store: Path, saved: Salvaged) -> str:
+    kept = counted(saved.kept, "message")
+    if is_copy_of_dropped(store):
+        return f"{kept} that were removed from the store {store.resolve().parent}"
+    return f"everything before the damage at {saved.cut_at}, and {kept} after it"
 
 
 def _notes(misplaced: list[Misplaced]) -> list[str]:

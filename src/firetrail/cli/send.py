@@ -13,13 +13,17 @@ from contextlib import suppress
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
-from firetrail.cli.output import say
-from firetrail.client import Message, Producer, SendResult
+from firetrail.cli.output import counted, say
+from firetrail.client import Message, Producer, SendResult, SendStatus
 
 DESCRIPTION = """\
 Send one message to a topic, or each line of standard input as a message.
 
-For each message, print the status, the broker, the queue, the queue offset and the message id."""
+For each message, print the status, the broker, the queue, the queue offset and the message id.
+
+Exit code 0: all messages are stored and confirmed; 8: all are stored, but some are not confirmed as
+the broker's settings require: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE; 2: a
+message was not sent, and neither were those after it."""
 EXAMPLES = """\
   firetrail send orders '{"id": 7}' --tags new --key o-7
   seq 1000 | firetrail send numbers"""
@@ -80,11 +84,19 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Send the messages, and print where each one is stored."""
-    cluster.run(args, _send(args))
-    return ExitCode.OK
+    unconfirmed = cluster.run(args, _send(args))
+    if not unconfirmed:
+        return ExitCode.OK
+    say(
+        f"{counted(unconfirmed, 'message')} stored, but not confirmed as the broker's settings "
+        "require (see the status); do not send again, which would store a second copy"
+    )
+    return ExitCode.UNCONFIRMED
 
 
-async def _send(args: argparse.Namespace) -> None:
+async def _send(args: argparse.Namespace) -> int:
+    """Send the messages; return how many were not confirmed."""
+    unconfirmed = 0
     async with Producer(args.namesrv, "firetrail-send") as producer:
         async for body in _bodies(args):
             message = Message(
@@ -95,7 +107,10 @@ async def _send(args: argparse.Namespace) -> None:
                 properties=dict(args.property),
                 delay_level=args.delay_level,
             )
-            _print_sent(args, await producer.send(message, order_key=args.order_key))
+            sent = await producer.send(message, order_key=args.order_key)
+            _print_sent(args, sent)
+            unconfirmed += sent.status is not SendStatus.OK
+    return unconfirmed
 
 
 async def _bodies(args: argparse.Namespace) -> AsyncIterator[bytes]:

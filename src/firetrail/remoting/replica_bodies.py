@@ -85,7 +85,8 @@ class ReplicaStatus(Body):
     ``handOver`` unless a hand-over is not finished.
     ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
     ``stepError`` why the last one failed. ``nameServers`` are those with which the broker registers
-    while it is a master; None if it does not tell (a Java broker).
+    while it is a master; None if it does not tell (a Java broker). ``unconfirmed`` says why a
+    SYNC_MASTER cannot confirm messages now.
     """
 
     address: str
@@ -103,3 +104,4 @@ class ReplicaStatus(Body):
     group: GroupReport | None = None
     hand_over: HandOverReport | None = None
     name_servers: list[str] | None = None
+    unconfirmed: str = ""

@@ -299,8 +299,8 @@ class TestDamage:
         spoil(shop.root, b"T/0: 2")  # of the former life
         assert main(["fsck", str(shop.root), "--repair", "truncate-log", "--dry-run"]) == 0
         out = capsys.readouterr().out
-        assert "would discard 7 messages, 7 of them readable" in out
-        assert "T/0: 2 messages, offsets 0 to 1, 2 readable" in out
+        assert "would discard 7 messages, from physical offset " in out
+        assert "T/0: 2 messages, offsets 0 to 1, stored" in out
         assert "Gone" not in out and "T/1" not in out
 
     @pytest.mark.parametrize("body", [b"T/0: 2", b"U/0: 10", b"T/0: 12"])

@@ -21,6 +21,7 @@ from firetrail.replication.epochs import EpochFile
 from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+from firetrail.text import counted
 
 
 class ReplicatedBroker(Protocol):
@@ -105,7 +106,24 @@ def replica_status(
         _group_report(broker.group) if broker.group is not None else None,
         hand_over,
         [*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
+        _why_unconfirmed(store),
     )
+
+
+def _why_unconfirmed(store: BrokerStore) -> str:
+    """Return why the store cannot confirm messages now; empty if it can."""
+    acks, end = store.replica_acks, store.log_range[1]
+    if store.config.role is not BrokerRole.SYNC_MASTER or acks.are_enough(end):
+        return ""
+    if acks.missing:
+        return f"the members {acks.missing} of the in-sync set are not connected"
+    return too_few_copies(acks.in_sync(end), acks.needed)
+
+
+def too_few_copies(replicas: int, needed: int) -> str:
+    """Return why messages are not confirmed that have fewer copies than ``inSyncReplicas``."""
+    connected = counted(replicas, "replica") if replicas else "no replica"
+    return f"{connected} in sync, but {needed} copies are required, the master's own included"
 
 
 def _group_report(group: GroupStatus) -> GroupReport:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.format.columns import Check
-from firetrail.format.names import COMMIT_LOG, DROPPED_PREFIX
+from firetrail.format.names import COMMIT_LOG, CONSUME_QUEUE, DROPPED_PREFIX
 from firetrail.storage.copies import copy_file
 from firetrail.store.lifecycle.folder import stamped_folder
 from firetrail.store.lifecycle.new_folder import built
@@ -87,6 +87,11 @@ def find_dropped(
             first = last if first < 0 else first
             loss.end = last + len(record.content)
     return Dropped(loss, first, last, last_stored) if first >= 0 else None
+
+
+def is_copy_of_dropped(root: Path) -> bool:
+    """Return whether a folder is such a copy: its log has a hole before the first record."""
+    return root.resolve().name.startswith(DROPPED_PREFIX) and not (root / CONSUME_QUEUE).exists()
 
 
 def set_aside(system: System, root: Path, dropped: Dropped) -> Path:
