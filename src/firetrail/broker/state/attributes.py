@@ -1,7 +1,7 @@
-"""Attributes of topics, as RocketMQ 5.x has them: ``+message.type=FIFO,-reserve.time``.
+"""Attributes of topics and groups, as RocketMQ 5.x has them: ``+message.type=FIFO,-reserve.time``.
 
 A request marks attributes to add or change with ``+`` and attributes to delete with ``-``. The
-attributes of a topic are stored and returned without these signs.
+attributes are stored and returned without these signs.
 """
 
 from __future__ import annotations
@@ -96,6 +96,23 @@ def altered(
             found[name] = value
         elif found.pop(name, None) is None:
             raise _refused(f"attempt to delete a nonexistent key: {name}")
+    return found or None
+
+
+def altered_of_group(
+    current: Mapping[str, str] | None, changes: Mapping[str, str] | None
+) -> dict[str, str] | None:
+    """Return the attributes of a consumer group after the changes, None for none.
+
+    They only matter to Java brokers, so every name and value is kept. A name without a sign is
+    taken like one with ``+``: tools send back what they have read.
+    """
+    found = dict(current or {})
+    for signed, value in (changes or {}).items():
+        if signed.startswith(DROP):
+            found.pop(signed[1:], None)
+        else:
+            found[signed.removeprefix(ADD)] = value
     return found or None
 
 

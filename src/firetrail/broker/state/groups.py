@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.state.attributes import altered_of_group
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import QUEUES_MAX
@@ -88,7 +89,10 @@ class GroupTable:
         return group
 
     def put(self, groups: Iterable[SubscriptionGroupConfig]) -> None:
-        """Add or change groups; raise RequestError, and change nothing, if one is invalid."""
+        """Add or change groups; raise RequestError, and change nothing, if one is invalid.
+
+        As in Java, the attributes of a group are changes to those that it has.
+        """
         groups = list(groups)
         for group in groups:
             check_group(group.group_name)
@@ -99,7 +103,9 @@ class GroupTable:
                     f"must be from 0 to {QUEUES_MAX}",
                 )
         for group in groups:
-            self._groups[group.group_name] = group
+            before = self._groups.get(group.group_name)
+            kept = altered_of_group(before.attributes if before else None, group.attributes)
+            self._groups[group.group_name] = replace(group, attributes=kept)
         self._changed()
 
     def recover(self, popped: Iterable[tuple[str, int]]) -> None:
@@ -127,8 +133,10 @@ class GroupTable:
         return True
 
     def remove(self, name: str) -> None:
-        """Delete the group."""
-        if self._groups.pop(name, None) is not None:
+        """Delete the group, and what it was forbidden to read."""
+        is_known = self._groups.pop(name, None) is not None
+        was_forbidden = self.forbidden.pop(name, None) is not None
+        if is_known or was_forbidden:
             self._changed()
 
     def is_forbidden(self, name: str, topic: str) -> bool:
