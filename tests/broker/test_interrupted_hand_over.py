@@ -153,6 +153,22 @@ async def test_the_master_is_not_reached_until_it_runs_again(
         assert (new.broker.role, await remark_of(new)) == (MASTER, "")
 
 
+async def test_a_replica_that_was_overtaken_by_another_one_gives_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path) as (group, old, new):
+        third = await group.start("third", SLAVE, broker_id=2)
+        await caught_up(third, old)
+        await die_in("copy_tables", new)
+        assert old.broker.replica is not None
+        await old.broker.replica.stop()  # it does not find the third one
+        assert (await promote(third, force="true")).epoch == 2
+        new = await group.start("new", SLAVE)
+        await until(lambda: "is over: another master has epoch 2" in caplog.text)
+        await caught_up(new, third)
+        assert (new.broker.role, await remark_of(new)) == (BrokerRole.SLAVE, "")
+
+
 async def test_the_hand_over_is_undone_later_if_it_cannot_be_undone_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -461,9 +461,13 @@ class Broker:
     def newest_epoch(self) -> int:
         """The largest number of an epoch that the broker has heard of, after the start."""
         heard = self.fencing.newest if self.fencing is not None else 0
-        told = self._parts.registration.newest_epoch
         noted = max(self.roles.known_epoch, self.slave_mark.notes.known_epoch)
-        return max(heard, told, self.epochs.number, noted)
+        return max(heard, self.registered_epoch, self.epochs.number, noted)
+
+    @property
+    def registered_epoch(self) -> int:
+        """The largest number of an epoch with which a master has registered, after the start."""
+        return self._parts.registration.newest_epoch
 
     @property
     def fencing(self) -> Fencing | None:

@@ -29,8 +29,9 @@ CATCH_UP_S = 30.0
 that hands over refuses messages."""
 STEP_DOWN_S = 60.0
 """How long the former master may take to become a slave."""
-RESTORE_S = 20.0
-"""How long the former master may take to become the master again."""
+RESTORE_S = 8.0
+"""How long a failed promotion waits for the former master to become the master again. Afterwards it
+is asked in the background."""
 RESTORE_PAUSE_S = 0.5
 """Pause between two looks at a former master that is made the master again."""
 POLL_S = 0.05

@@ -68,6 +68,10 @@ class ReplicatedBroker(Protocol):
         """The largest number of an epoch that was heard of; 0 if of none."""
 
     @property
+    def registered_epoch(self) -> int:
+        """The largest number of an epoch with which a master has registered; 0 if not known."""
+
+    @property
     def roles(self) -> RoleFile:
         """The file that keeps the role over a restart."""
 

@@ -125,6 +125,12 @@ class UnfinishedHandOver:
             self.give_up()
             await asyncio.gather(task, return_exceptions=True)
 
+    def _remind(self) -> None:
+        """Log that the hand-over is not finished, at growing intervals."""
+        report = self.report
+        if report is not None and self._reminders.is_due(report.remark):
+            _log.warning("%s", report.remark)
+
     # -- on the replica -----------------------------------------------------------------------
 
     async def _settle(self, note: HandOverNote) -> None:
@@ -132,8 +138,7 @@ class UnfinishedHandOver:
         _log.warning("the hand-over from %s to this broker was interrupted", note.master)
         try:
             while not await self._try_settle(hand_over, note):
-                if self._reminders.is_due(self._reason):
-                    _log.warning("%s", self.report.remark if self.report is not None else "")
+                self._remind()
                 await asyncio.sleep(PAUSE_S)
         finally:
             await hand_over.close()
@@ -174,8 +179,10 @@ class UnfinishedHandOver:
                 "it is a slave, but not of this broker; if there is no master, promote one of the "
                 "two with --force"
             )
-        newest = self._broker.newest_epoch
-        return f"another master has epoch {newest}" if newest > note.epoch else ""
+        registered, newest = self._broker.registered_epoch, self._broker.newest_epoch
+        if newest > note.epoch or registered == note.epoch:
+            return f"another master has epoch {newest}"
+        return ""
 
     def _lacks(self, status: ReplicaStatus) -> bool:
         """Whether this replica has lost the end of the log, which it had."""
@@ -200,10 +207,8 @@ class UnfinishedHandOver:
         """Wait until a master is found, and warn if it takes long."""
         began = _now()
         while not self._has_found_master:
-            report = self.report
-            is_late = _now() - began > SUCCESSOR_S
-            if is_late and report is not None and self._reminders.is_due(report.remark):
-                _log.warning("%s", report.remark)
+            if _now() - began > SUCCESSOR_S:
+                self._remind()
             await asyncio.sleep(PAUSE_S)
         self._broker.roles.end_hand_over()
 
