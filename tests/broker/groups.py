@@ -19,6 +19,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import StoreClosedError
 from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -27,7 +28,7 @@ from firetrail.system import Clock, System
 LEASE_S = 30
 LAG_S = 15
 FIRST = b"0"
-"""The first message of a group, which no replica could confirm in time."""
+"""The first message of a group."""
 QUICK: dict[str, Any] = {
     "ha_lease_s": LEASE_S,
     "ha_lag_ms": LAG_S * 1000,
@@ -152,8 +153,8 @@ async def broker_group(
             for number in range(1, members + 1):
                 await group.start(number)
             assert await group.master() == 1
-            await group.send(1, FIRST)  # replicas do not connect to an empty master
             await group.in_sync(*range(1, members + 1))
+            assert (await group.send(1, FIRST)).code == ResponseCode.SUCCESS
             yield group
         finally:
             await group.client.close()

@@ -23,7 +23,13 @@ from tests.crash.threads import World, WorldClock
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, StoreConfig
 from firetrail.errors import NotReachedError
-from firetrail.replication.frames import FROM_THE_START, REPORT, ReportReader, encode_report
+from firetrail.replication.frames import (
+    FROM_THE_START,
+    REPORT,
+    ReportReader,
+    encode_report,
+    introduced_member,
+)
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
@@ -236,7 +242,9 @@ class Pair:
 
         What replicas have not confirmed is not dispatched, and left to the next start.
         """
-        self.master.store.wait_dispatched()
+        for node in (self.master, self.replica):
+            if not node.store.wait_dispatched():
+                raise Violation(f"R7: what the replica has confirmed is not shown in {node}")
         self.stop_following()
         self.service.stop()
         self.master.close()
@@ -313,8 +321,9 @@ class Pair:
         if self._reader_of != self.network.connections:
             self._reader_of = self.network.connections
             self._reader = ReportReader()
-        assert len(data) == REPORT.size
-        self.reports += self._reader.feed(data)
+        assert len(data) % REPORT.size == 0
+        reports = self._reader.feed(data)
+        self.reports += (offset for offset in reports if introduced_member(offset) is None)
 
     @property
     def is_caught_up(self) -> bool:

@@ -6,6 +6,8 @@ silent. Before each operation on either disk both disks are recorded. Of each mo
 * every image of the replica has what it has reported, what the master has acknowledged and what
   consumers have seen on either side, and is a prefix of what the master was given (R1, R2, R7);
 * every image of the master has what it has acknowledged (I1 to I6);
+* neither of them, opened in its role again, shows what the replica had not reported by then; when
+  it is confirmed, everything is in the queues once (R7);
 * recovered replicas are promoted, and crash during that;
 * recovered replicas continue, with the master as it is at the end of the run or with an image of
   the master of the same moment, until both logs are equal byte for byte (R3).
@@ -22,11 +24,13 @@ from pathlib import Path
 from tests.crash.disk import PAGE, Image, random_image, write_image
 from tests.crash.files_check import check_files
 from tests.crash.oracle import History, Violation, check_store
-from tests.crash.pair import Pair, PairConfig, PairMoment, check_same_log, write_images
+from tests.crash.pair import Node, Pair, PairConfig, PairMoment, check_same_log, write_images
 from tests.crash.simulation import SLOTS, Checker, Producer, lists_at_once, scratch
 
 from firetrail import FiretrailError, FlushMode, Message, PutStatus
+from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.frames import HEADER
+from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 
 STEPS = 45
@@ -98,11 +102,14 @@ class PairChecker:
         source: random.Random,
         rejoin_share: float = 0.0,
         promotion_share: float = 0.0,
+        master_share: float = 0.0,
     ) -> None:
-        """Check an image of the replica; some join a master or are promoted."""
+        """Check an image of the replica, and some of the master; some are joined or promoted."""
         how, replica = self._replica_image(moment, source)
         try:
-            self._check_replica(moment, replica, how)
+            self._check_replica(moment, replica)
+            if source.random() < master_share:
+                self._check_master(moment, source)
             if source.random() < rejoin_share:
                 self._rejoin(moment, replica, source)
             if source.random() < promotion_share:
@@ -117,24 +124,54 @@ class PairChecker:
             return random_image(moment.replica, source)
         return "killed", moment.replica.image(PAGE, moment.replica.pending(PAGE))
 
-    def _check_replica(self, moment: PairMoment, image: Image, how: str) -> None:
+    def _master_image(self, moment: PairMoment, source: random.Random) -> tuple[str, Image]:
+        """Return an image that a power loss could leave; without SYNC_FLUSH, that of a kill.
+
+        Without SYNC_FLUSH the master could otherwise lose what the replica has.
+        """
+        snapshot = moment.master.snapshot
+        if self.config.master.flush is FlushMode.SYNC:
+            return random_image(snapshot, source)
+        return "killed", snapshot.image(PAGE, snapshot.pending(PAGE))
+
+    def _check_replica(self, moment: PairMoment, image: Image) -> None:
+        history, least = moment.replica_history(self._final), moment.least_on_replica(self._final)
+        self._check_tail("replica", image, moment, history, least)
+
+    def _check_master(self, moment: PairMoment, source: random.Random) -> None:
+        how, image = self._master_image(moment, source)
+        history, least = moment.master.history(self._final), moment.master.least(self._final)
+        try:
+            self._check_tail("master", image, moment, history, least)
+        except AssertionError as error:
+            error.add_note(f"master: {how}")
+            raise
+
+    def _check_tail(
+        self, name: str, image: Image, moment: PairMoment, history: History, least: int
+    ) -> None:
+        """Open one side in its role: it shows its tail only when that is confirmed (R7)."""
         self.images += 1
-        below = self._below / f"replica-{self.images}"
-        write_image(image, below / "replica")
-        least = moment.least_on_replica(self._final)
-        history = moment.replica_history(self._final)
+        below = self._below / f"{name}-{self.images}"
+        write_image(image, below / name)
         pair = Pair(below, self.config, self.images, preemption=0.0)
+        node: Node = getattr(pair, name)
         with pair.world.replaces_threading():
             try:
-                store = pair.replica.open()
+                store = node.open()
+                check_shown(store, history, moment.reported)
+                if name == "master":
+                    store.replica_acks.note("replica", store.log_range[1])
+                else:
+                    store.log_copy().confirm(OFFSET_MAX)
                 check_store(store, history, least)
-                pair.replica.close()
+                node.close()
             except FiretrailError as error:
-                raise Violation(f"I1: the replica refuses to open: {error}") from error
+                raise Violation(f"I1: the {name} refuses to open: {error}") from error
             finally:
                 pair.world.abandon()
-                pair.replica._release()
-        check_files(below / "replica", SLOTS)
+                node._release()
+        check_files(below / name, SLOTS)
         shutil.rmtree(below)
 
     def _promote(self, moment: PairMoment, replica: Image, source: random.Random) -> None:
@@ -161,12 +198,13 @@ class PairChecker:
             now=source.choice((0.0, 1000.0)),
         )
         with pair.running():
-            count = check_store(pair.master.store, history, history.survive_power_loss)
-            history.cut(count, durable=True)
             log = pair.replica.store.log_copy()
             if not log.is_empty and log.max_offset < pair.master.store.log_range[0]:
                 return  # retention of the master has deleted what the replica needs
+            least = history.survive_power_loss
             pair.catch_up()
+            count = check_store(pair.master.store, history, least)
+            history.cut(count, durable=True)
             use_pair(pair, source, 4, faults=False)
             pair.catch_up()
             check_same_log(pair)
@@ -190,20 +228,27 @@ class PairChecker:
     def _beside_crashed_master(
         self, below: Path, replica: Image, moment: PairMoment, source: random.Random
     ) -> History:
-        """Both have lost their power at the same time.
-
-        Without SYNC_FLUSH the master could lose what the replica has, so it is only killed.
-        """
-        snapshot = moment.master.snapshot
-        if self.config.master.flush is FlushMode.SYNC:
-            _, master = random_image(snapshot, source)
-        else:
-            master = snapshot.image(PAGE, snapshot.pending(PAGE))
+        """Both have lost their power at the same time."""
+        _, master = self._master_image(moment, source)
         write_images(below, master, replica)
         history = copy.copy(moment.master.history(self._final))
         history.messages = history.messages.copy()
         history.survive_power_loss = moment.master.least(self._final)
         return history
+
+
+def check_shown(store: BrokerStore, history: History, reported: int) -> None:
+    """Raise a Violation if consumers see a message that the replica has not reported (R7)."""
+    for message in history.messages:
+        if message.end <= reported:
+            continue
+        end = store.max_offset(message.topic, message.queue_id)
+        if message.is_in_queue and message.queue_offset < end:
+            raise Violation(f"R7: {message} is shown, but confirmed is the log up to {reported}")
+        for key in message.properties.get("KEYS", "").split():
+            found = store.query(message.topic, key)
+            if any(record.physical_offset == message.physical_offset for record in found):
+                raise Violation(f"R7: {message} is found, but confirmed is the log to {reported}")
 
 
 def check_reports(pair: Pair) -> None:
@@ -258,6 +303,7 @@ def pair_survey(
     share: float = 1.0,
     rejoin_share: float = 0.3,
     promotion_share: float = 0.1,
+    master_share: float = 0.3,
 ) -> PairChecker:
     """Let the power go at operations of a run; raises the first Violation that is found."""
     with scratch() as below, lists_at_once():
@@ -275,7 +321,7 @@ def pair_survey(
             checker = PairChecker(below, config, pair.history, pair.master.disk.root)
             for moment in pair.moments:
                 if source.random() < share:
-                    checker.check(moment, source, rejoin_share, promotion_share)
+                    checker.check(moment, source, rejoin_share, promotion_share, master_share)
         except AssertionError as error:
             error.add_note(f"seed {seed}")
             raise

@@ -16,6 +16,7 @@ from tests.crash.pair import Pair, PairConfig, check_same_log, pair_config
 from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import DEEP, Producer, tiny_config
 
+from firetrail.format.names import OFFSET_MAX
 from firetrail.store.config import BrokerRole
 
 SEEDS = range(40) if DEEP else range(1)
@@ -49,6 +50,7 @@ def test_a_killed_replica_keeps_records_that_its_master_has_not_sealed(tmp_path:
     again = Pair(tmp_path / "again", config, seed=2)
     with again.world.replaces_threading():
         store = again.replica.open()
+        store.log_copy().confirm(OFFSET_MAX)
         check_store(store, pair.history, len(pair.history.messages))
         again.replica.close()
 

@@ -25,6 +25,7 @@ class MemoryLog:
     content: bytearray = field(default_factory=bytearray)
     min_offset: int = 0
     file_size: int = FILE_SIZE
+    shown_offset: int = 0
 
     @property
     def max_offset(self) -> int:

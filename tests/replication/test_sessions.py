@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 from tests.replication.logs import FILE_SIZE, MemoryLog, written_log
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
-from firetrail.replication.frames import encode_header, encode_introduction, encode_report
+from firetrail.format.names import OFFSET_MAX
+from firetrail.replication.frames import (
+    encode_confirmation,
+    encode_header,
+    encode_introduction,
+    encode_report,
+)
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.replication.replica_session import ReplicaSession
 
@@ -200,12 +206,18 @@ class TestReplica:
             session.receive(memoryview(encode_header(5, 0)), 0.0)
 
 
+def introduced(log: MemoryLog, confirmed: list[int], member: int = 0) -> ReplicaSession:
+    """The session of a replica whose master is Firetrail."""
+    begin = log.max_offset
+    return ReplicaSession(
+        log, lambda: log.max_offset, begin, 0.0, HEARTBEAT_S, member, confirmed.append
+    )
+
+
 def test_a_member_of_a_group_introduces_itself_with_its_first_report(log: bytes) -> None:
     master, replica = MemoryLog(bytearray(log)), MemoryLog(bytearray(log[:FILE_SIZE]))
     sending = master_session(master)
-    receiving = ReplicaSession(
-        replica, lambda: replica.max_offset, FILE_SIZE, 0.0, HEARTBEAT_S, member=7
-    )
+    receiving = introduced(replica, [], member=7)
     report = receiving.report(0.0)
     assert report is not None and report.endswith(encode_report(FILE_SIZE))
     sending.receive(report[:3], 0.0)
@@ -218,3 +230,56 @@ def test_a_replica_introduces_itself_at_most_once(log: bytes) -> None:
     sending = master_session(MemoryLog(bytearray(log)))
     with pytest.raises(ProtocolError, match="the replica reports offset -"):
         sending.receive(encode_introduction(7) + encode_introduction(8), 0.0)
+
+
+def test_a_replica_is_told_what_it_may_show(log: bytes) -> None:
+    master, replica = MemoryLog(bytearray(log)), MemoryLog(bytearray(log))
+    master.shown_offset = 100
+    sending, confirmed = master_session(master), list[int]()
+    receiving = introduced(replica, confirmed)
+    report = receiving.report(0.0)
+    assert report is not None
+    assert sending.next_confirmation() is None  # the replica has not introduced itself yet
+    sending.receive(report, 0.0)
+    for shown in (100, OFFSET_MAX, 0):  # 0 after a change of settings
+        master.shown_offset = shown
+        offset = sending.next_confirmation()
+        assert offset == shown
+        frame = encode_confirmation(offset)
+        assert not receiving.receive(memoryview(frame)[:5], 0.0)
+        receiving.receive(memoryview(frame)[5:], 0.0)
+        assert sending.next_confirmation() is None  # it knows it
+    assert confirmed == [100, OFFSET_MAX, 0]
+    assert receiving.master_offset == -1  # a confirmation says nothing about the master's log
+
+
+def test_a_java_replica_gets_no_confirmations(log: bytes) -> None:
+    sending = master_session(MemoryLog(bytearray(log)))
+    sending.receive(encode_report(FILE_SIZE), 0.0)
+    assert (sending.is_introduced, sending.next_confirmation()) == (False, None)
+
+
+@pytest.mark.parametrize(("introduces", "size"), [(False, 0), (True, 1)])
+def test_a_negative_offset_is_refused_unless_it_confirms(
+    log: bytes, introduces: bool, size: int
+) -> None:
+    replica = MemoryLog(bytearray(log))
+    session = introduced(replica, []) if introduces else replica_session(replica)
+    session.report(0.0)
+    with pytest.raises(ProtocolError, match=f"a transfer of {size} bytes at offset -101"):
+        session.receive(memoryview(encode_header(~100, size)), 0.0)
+
+
+def test_an_empty_master_is_followed_from_its_first_record_on(log: bytes) -> None:
+    """Its first message is confirmed like any other one."""
+    master, replica = MemoryLog(), MemoryLog()
+    sending, receiving = master_session(master), introduced(replica, [])
+    sending.receive(receiving.report(0.0) or b"", 0.0)
+    assert sending.next_transfer(0.0) == Transfer(1, 0)
+    receiving.receive(memoryview(encode_header(1, 0)), 0.0)
+    master.content += log[:FILE_SIZE]
+    while (transfer := sending.next_transfer(0.0)) is not None:
+        content = master.content[transfer.offset : transfer.offset + transfer.size]
+        receiving.receive(memoryview(encode_header(*transfer) + content), 0.0)
+    sending.receive(receiving.report(0.0) or b"", 0.0)
+    assert (sending.acked, replica.content) == (FILE_SIZE, master.content)

@@ -117,7 +117,9 @@ class Term:
         env = self.plan.env
         refused = unsupported.refused_files(env.system.files, env.folder)
         unsupported.check(refused, self.plan.ignored)
-        self.store = BrokerStore.open(env.folder, self.plan.store, system=env.system)
+        self.store = BrokerStore.loading(
+            env.folder, self.plan.store, system=env.system, in_group=env.keeper is not None
+        )
         try:
             was_slave = env.slave_mark.notes.is_slave
             if self.is_slave:
@@ -128,6 +130,7 @@ class Term:
             # A slave's tables are copies of its master's, which may be older than the log.
             state_lags = was_slave or not self.store.recovery.clean
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
+            self.store.withhold_unconfirmed()
             self._log_unsupported()
             if self.is_slave:
                 self.replica = ReplicaService(env, parts)

@@ -289,7 +289,7 @@ class Follower:
         begin, there = await check_history(self._log, master)
         self._leave_if_changed()
         self._master_max = there.end
-        if there.end == 0:
+        if there.end == 0 and not config.is_firetrail:  # it would be asked for more than it has
             self._enter(FollowerState.WAITING, "the master has no messages yet")
             self._pause_s = self._settings.retry_s  # its first message waits for this replica
             await self._pause()
@@ -315,6 +315,7 @@ class Follower:
             return LearnerClient(log, config.ha, begin, self._clock, **times)
         client = HAClient(self._log, config.ha, begin, self._clock, **times)
         client.member = settings.member
+        client.is_confirmed = config.is_firetrail
         return client
 
     async def _connect(self, connection: HAClient, master: Master) -> None:

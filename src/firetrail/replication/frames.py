@@ -4,9 +4,11 @@ A slave connects to the HA port of its master. It sends *reports*: 8 bytes with 
 its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
 size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
 
-A Firetrail replica that is a member of a group with failover introduces itself before its first
-report: INTRODUCTION and its number. As a report this is a negative offset, which a Java master
-ignores.
+Two frames are Firetrail's own. A replica that knows its master to be Firetrail introduces itself
+before its first report: INTRODUCTION, and its number if it is a member of a group with failover. As
+a report this is a negative offset, which a Java master would ignore. Such a replica gets
+*confirmations*: the header of a transfer without bytes whose offset has all bits inverted, so that
+it is negative. Before this offset, the replica may show the log to consumers.
 """
 
 from __future__ import annotations
@@ -16,11 +18,13 @@ from struct import Struct
 from typing import NamedTuple
 
 from firetrail.errors import ProtocolError
+from firetrail.format.names import OFFSET_MAX
 
 REPORT = Struct(">q")
 HEADER = Struct(">qi")
 INTRODUCTION = b"\x80FTM"
 MEMBER_MAX = (1 << 31) - 1
+OFFSET_MIN = ~OFFSET_MAX
 BODY_MAX = (4 << 20) - HEADER.size
 """The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
 FROM_THE_START = 1
@@ -38,6 +42,11 @@ class Piece(NamedTuple):
     offset: int
     content: memoryview
 
+    @property
+    def confirmed(self) -> int:
+        """The offset that this piece confirms; -1 if it is not a confirmation."""
+        return ~self.offset if self.offset < 0 else -1
+
 
 def encode_report(offset: int) -> bytes:
     """Return the report of a replica whose log ends at ``offset``."""
@@ -45,19 +54,24 @@ def encode_report(offset: int) -> bytes:
 
 
 def encode_introduction(member: int) -> bytes:
-    """Return what a member of a group sends before its first report."""
+    """Return what a Firetrail replica sends to a Firetrail master before its first report."""
     return INTRODUCTION + member.to_bytes(4, "big")
 
 
-def introduced_member(offset: int) -> int:
-    """Return the number of the member that introduces itself with this "report"; 0 if none does."""
+def introduced_member(offset: int) -> int | None:
+    """Return the member that introduces itself with this "report"; None if it is not one."""
     content = REPORT.pack(offset)
-    return int.from_bytes(content[4:], "big") if content.startswith(INTRODUCTION) else 0
+    return int.from_bytes(content[4:], "big") if content.startswith(INTRODUCTION) else None
 
 
 def encode_header(offset: int, size: int) -> bytes:
     """Return the header of a transfer of ``size`` bytes at ``offset``."""
     return HEADER.pack(offset, size)
+
+
+def encode_confirmation(offset: int) -> bytes:
+    """Return what tells a replica that it may show the log before ``offset``."""
+    return encode_header(~offset, 0)
 
 
 class TransferReader:
@@ -66,7 +80,12 @@ class TransferReader:
     A piece may be part of a transfer, so that no transfer has to be kept in memory as a whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, confirmations: bool = False) -> None:
+        """Begin with a new connection; the master sends ``confirmations`` only if it was asked to.
+
+        That is if the replica has introduced itself. Default: it has not.
+        """
+        self._least_offset = OFFSET_MIN if confirmations else 0
         self._header = bytearray()
         self._offset = 0
         self._left = 0
@@ -97,7 +116,8 @@ class TransferReader:
     def _begin(self) -> None:
         self._offset, self._left = HEADER.unpack(self._header)
         self._header.clear()
-        if self._offset < 0 or not 0 <= self._left <= BODY_MAX:
+        least = self._least_offset if self._left == 0 else 0
+        if self._offset < least or not 0 <= self._left <= BODY_MAX:
             raise ProtocolError(
                 f"the master sent a transfer of {self._left} bytes at offset {self._offset}, which "
                 f"is not possible: a transfer has 0 to {BODY_MAX} bytes; check that the address is "

@@ -11,6 +11,7 @@ from firetrail.errors import NotReachedError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.remoting.client import split_address
 from firetrail.replication.replica_session import ReplicaSession
+from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 
@@ -48,6 +49,7 @@ class HAClient:
     Attributes:
         status: The state of the connection.
         member: The number of the replica in its group; 0 if it is in none.
+        is_confirmed: Whether the master is Firetrail, and so tells what the replica may show.
     """
 
     def __init__(
@@ -81,7 +83,8 @@ class HAClient:
         self._socket: socket.socket | None = None
         self._stopping = False
         self.status = HAClientStatus(address)
-        self.member = 0
+        self.member = NO_MEMBER
+        self.is_confirmed = True
 
     def connect(self) -> None:
         """Open the connection, with the handshake if the protocol has one; the log is not sent yet.
@@ -139,9 +142,11 @@ class HAClient:
 
     def _open_session(self, now: float) -> ReplicaSession:
         log = self._log
-        log.confirm(OFFSET_MAX)  # in this protocol the master confirms nothing
+        confirm = log.confirm if self.is_confirmed else None
+        if confirm is None:
+            log.confirm(OFFSET_MAX)  # a Java master shows everything to its own consumers
         return ReplicaSession(
-            log, log.durable_offset, self._begin, now, self._heartbeat_s, self.member
+            log, log.durable_offset, self._begin, now, self._heartbeat_s, self.member, confirm
         )
 
     def _connect(self) -> socket.socket:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.flow_control import RateMeter, TokenBucket
-from firetrail.replication.frames import BODY_MAX, encode_header
+from firetrail.replication.frames import BODY_MAX, encode_confirmation, encode_header
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Signal
@@ -194,11 +194,22 @@ class HAConnection:
             transfer = self.session.next_transfer(now, BODY_MAX if allowance is None else allowance)
             if transfer is not None:
                 self._send_one(transfer)
-            else:
-                self._wake.wait(LIMITED_S if allowance == 0 else IDLE_S)
+                continue
+            is_idle = not self._wake.wait(LIMITED_S if allowance == 0 else IDLE_S)
+            if is_idle and (confirmation := self._confirmation()):
+                self._send_all([memoryview(confirmation)])
+
+    def _confirmation(self) -> bytes:
+        """Return the confirmation that is due; empty if none is.
+
+        It is sent with the next transfer, or when there was none for IDLE_S: a frame of its own for
+        each message would cost the master as much as the message.
+        """
+        confirmed = self.session.next_confirmation()
+        return encode_confirmation(confirmed) if confirmed is not None else b""
 
     def _send_one(self, transfer: Transfer) -> None:
-        header = encode_header(*transfer)
+        header = self._confirmation() + encode_header(*transfer)
         if transfer.size == 0:
             self._send_all([memoryview(header)])
             return

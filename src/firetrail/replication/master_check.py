@@ -44,6 +44,8 @@ NOT_FOUND = "can not find message by the offset"
 RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
 """How often a broker is asked for its figures, which Java fails to tell right after its start."""
 _JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
+FIRETRAIL_KEY = "ha_allowed_peers"
+"""A setting that every Firetrail broker has, and no other one."""
 EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 
@@ -99,6 +101,8 @@ class MasterConfig(NamedTuple):
     """Whether the master is in controller mode, and so speaks the auto-switch protocol."""
     role: str
     """``brokerRole`` in capitals; empty if the master does not tell it."""
+    is_firetrail: bool
+    """Whether the master is Firetrail, and so tells replicas what is confirmed."""
 
 
 class Master:
@@ -159,6 +163,7 @@ class Master:
             settings.get("brokerName", ""),
             settings.get("enableControllerMode", "").lower() == "true",
             role,
+            FIRETRAIL_KEY in settings,
         )
 
     def _ha_address(self, settings: Mapping[str, str]) -> str:

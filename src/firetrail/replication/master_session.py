@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
 from firetrail.replication.frames import BODY_MAX, FROM_THE_START, ReportReader, introduced_member
+from firetrail.store.log.replica_acks import NO_MEMBER
 
 
 class SentLog(Protocol):
@@ -24,6 +25,10 @@ class SentLog(Protocol):
     def sendable_offset(self) -> int:
         """The physical offset up to which the log may be sent."""
 
+    @property
+    def shown_offset(self) -> int:
+        """The physical offset before which consumers may see the log."""
+
 
 class Transfer(NamedTuple):
     """What to send next: bytes of the log, or with size 0 a heartbeat."""
@@ -39,6 +44,7 @@ class MasterSession:
         acked: The end of the replica's log as it was last reported; -1 before the first report.
         position: The offset of the next byte to send; -1 before the first report.
         member: The number of the replica in its group; 0 if it has not named one.
+        is_introduced: Whether the replica is Firetrail, and so takes confirmations.
     """
 
     def __init__(self, log: SentLog, batch_size: int, heartbeat_s: float, now: float) -> None:
@@ -57,7 +63,9 @@ class MasterSession:
         self._sent_at = now
         self.acked = -1
         self.position = -1
-        self.member = 0
+        self.member = NO_MEMBER
+        self.is_introduced = False
+        self._confirmed = -1  # the offset that was last confirmed to the replica
         self.read_at = now
         """When the replica reported for the last time."""
 
@@ -72,10 +80,11 @@ class MasterSession:
         acked = self.acked
         for offset in self._reader.feed(data):
             self.read_at = now
-            if self.position < 0 and self.member == 0 and (member := introduced_member(offset)):
-                self.member = member
-                continue
             if self.position < 0:
+                member = None if self.is_introduced else introduced_member(offset)
+                if member is not None:
+                    self.member, self.is_introduced = member, True
+                    continue
                 self.position = self._start(offset)
                 self._sent_at = -inf  # answer at once, if only with a heartbeat
             elif not 0 <= offset <= self.position:
@@ -132,3 +141,11 @@ class MasterSession:
         self.position += transfer.size
         self._sent_at = now
         return transfer
+
+    def next_confirmation(self) -> int | None:
+        """Return the offset before which the replica may show the log; None if it knows it."""
+        shown = self._log.shown_offset
+        if not self.is_introduced or self.position < 0 or shown == self._confirmed:
+            return None
+        self._confirmed = shown
+        return shown

@@ -17,6 +17,7 @@ from firetrail.replication.frames import (
     encode_report,
 )
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
+from firetrail.store.log.replica_acks import NO_MEMBER
 
 
 class ReplicaSession:
@@ -37,7 +38,8 @@ class ReplicaSession:
         begin: int,
         now: float,
         heartbeat_s: float,
-        member: int = 0,
+        member: int = NO_MEMBER,
+        confirm: Callable[[int], None] | None = None,
     ) -> None:
         """Prepare to follow.
 
@@ -49,13 +51,16 @@ class ReplicaSession:
             now: The current monotonic time.
             heartbeat_s: The most seconds between two reports.
             member: The number of the replica in its group. Default: it is in none.
+            confirm: Called with the offset before which the master shows its log, if it tells that.
+                Default: it does not, because it is not Firetrail.
         """
         self._log = log
         self._durable_offset = durable_offset
         self._incoming = IncomingLog(log, begin)
-        self._reader = TransferReader()
+        self._reader = TransferReader(confirmations=confirm is not None)
+        self._confirm = confirm
         self._heartbeat_s = heartbeat_s
-        self._introduction = encode_introduction(member) if member else b""
+        self._introduction = encode_introduction(member) if confirm is not None else b""
         self._reported = -1
         self._reported_at = now
         self._first_report = self._ask_for(begin)
@@ -85,6 +90,9 @@ class ReplicaSession:
         self.read_at = now
         grown = False
         for piece in self._pieces(data):
+            if piece.confirmed >= 0 and self._confirm is not None:
+                self._confirm(piece.confirmed)
+                continue
             if not piece.content:
                 self._check_heartbeat(piece.offset)
             elif self._incoming.receive(piece.offset, piece.content):

@@ -8,12 +8,14 @@ sync (``flush``, ``settle``) or delete files belong in a thread.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.config import StoreConfig
 from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
@@ -29,6 +31,7 @@ from firetrail.store.put.draft import Batch
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
 from firetrail.store.store import Store
+from firetrail.system import System
 
 SKIPPED_UNITS_MAX = 8
 """Damaged units that one read skips; it searches the log for the record of each."""
@@ -50,6 +53,28 @@ class BrokerStore(Store):
         self._damage_reports = DamageReports(engine.log.queue)
         self._monotonic = engine.system.clock.monotonic
         self._last_put = 0.0
+
+    @classmethod
+    def loading(
+        cls, path: Path, config: StoreConfig, *, system: System, in_group: bool = False
+    ) -> Self:
+        """Open a store as :meth:`open` does, with the messages that replicas have to confirm.
+
+        They can be read until :meth:`withhold_unconfirmed` hides them. A broker that starts reads
+        its own queues before that: they tell which transactions and pops are open.
+
+        Args:
+            path: The folder of the store.
+            config: The settings.
+            system: Files and clock.
+            in_group: Whether the broker is a member of a group with failover. Then a master shows
+                nothing more until it knows the in-sync set. Default: it is not.
+        """
+        return cls(Engine(path, config, system, in_group=in_group, loading=True))
+
+    def withhold_unconfirmed(self) -> None:
+        """Show messages that replicas have yet to confirm only when they have."""
+        self._engine.withhold_tail()
 
     def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
@@ -209,6 +234,22 @@ class BrokerStore(Store):
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a queue has a message right before ``offset``, or had one."""
         return self._engine.queues.reaches(topic, queue_id, offset)
+
+    def numbered_end(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset of the next message; messages that are not shown yet count.
+
+        A position up to here is valid, because messages that were shown before an unclean stop may
+        have to be confirmed again.
+        """
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.next_offset if queue is not None else 0
+
+    def unconfirmed(self, topic: str) -> int:
+        """Return how many messages of a topic lack the confirmation of replicas."""
+        if self._log.shown_offset >= self._log.max_offset:
+            return 0
+        queues = [self._engine.queues.open(topic, queue_id) for queue_id in self.queues(topic)]
+        return sum(max(queue.next_offset - queue.max_offset, 0) for queue in queues)
 
     def stored_bytes(self, topic: str, queue_id: int, first: int, end: int) -> int:
         """Return the bytes in the log of the messages from ``first`` up to before ``end``."""

@@ -8,6 +8,7 @@ flushes what was derived, writes the watermark and applies retention.
 
 from __future__ import annotations
 
+import logging
 import os
 import weakref
 from collections.abc import Callable
@@ -46,21 +47,42 @@ from firetrail.store.lifecycle.watermark import (
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import LogFlusher
 from firetrail.store.log.records import store_time_at
-from firetrail.store.log.replica_acks import ReplicaAcks
+from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
 from firetrail.store.put.draft import Drafter, LightNumbers
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import QueueTable
 from firetrail.store.reader import Reader
 from firetrail.system import NO_SPACE, System
+from firetrail.text import human_size
 
+_log = logging.getLogger(__name__)
 _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 class Engine:
     """An open store without its public interface."""
 
-    def __init__(self, root: Path, config: StoreConfig, system: System) -> None:
+    def __init__(
+        self,
+        root: Path,
+        config: StoreConfig,
+        system: System,
+        *,
+        in_group: bool = False,
+        loading: bool = False,
+    ) -> None:
+        """Open a store.
+
+        Args:
+            root: The folder.
+            config: The settings.
+            system: Files and clock.
+            in_group: Whether the store belongs to a member of a group with failover. Default: no.
+            loading: Whether messages that replicas have to confirm can be read until
+                :meth:`withhold_tail` is called. Default: they are withheld.
+        """
         prepare_folder(system, root)
+        self._in_group = in_group
         self.root = root.absolute()  # the process may change its folder before files are created
         self.system = system
         self.failure: BaseException | None = None
@@ -74,6 +96,8 @@ class Engine:
             try:
                 self._build(adopt_sizes(system, root, config))
                 self._start()
+                if not loading:
+                    self.withhold_tail()
             except OSError as error:
                 kind = DiskFullError if error.errno in NO_SPACE else StoreError
                 raise kind(f"{root}: cannot be opened for writing: {error}") from error
@@ -106,10 +130,13 @@ class Engine:
         self.light_numbers = LightNumbers(self.queues)
         self._deriver.light = config.light_queues or self.queues.has_light_queues
         self.drafter.rules.light_queues = self._deriver.light
-        self.reader = Reader(self.log.queue, self.queues, self.index, live)
-        self.dispatcher = Dispatcher(self.log, self._deriver, self.fail)
-        self.dispatcher.listeners.append(self.arrivals.notice)
-        self.acks = ReplicaAcks(self.log, live, self.dispatcher.wake_if_idle)
+        self.dispatcher = dispatcher = Dispatcher(self.log, self._deriver, self.fail)
+        self.reader = Reader(
+            self.log.queue, self.queues, self.index, live, lambda: dispatcher.position
+        )
+        dispatcher.listeners.append(self.arrivals.notice)
+        self._begin_dispatch()
+        self.acks = ReplicaAcks(self.log, live, dispatcher.wake_if_idle, in_group=self._in_group)
         self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
             self._parts,
@@ -119,9 +146,48 @@ class Engine:
             self.acks.retained_from,
         )
 
+    def _begin_dispatch(self) -> None:
+        """Set where dispatch continues: after what was dispatched, and therefore confirmed, before.
+
+        Recovery has derived queues and index from the whole log, because a broker reads its own
+        queues to the end when it starts. After an unclean stop, nobody knows whether replicas have
+        the part after the watermark. It is dispatched again when they confirm it.
+        """
+        report, mark = self.recovery, self._found_watermark
+        shown = Watermark(False, 0, report.end, report.last_record_offset, report.last_store_time)
+        unconfirmed = starts_unconfirmed(self.config, in_group=self._in_group)
+        if unconfirmed and mark is not None and not report.clean:
+            shown = mark._replace(dispatched_offset=min(report.scanned_from, report.end))
+            self._deriver.copying = True  # topics may have been created again in the last part
+            self._deriver.index_from = report.end
+        self.log.once_confirmed = shown.dispatched_offset
+        self.dispatcher.begin_at(
+            shown.dispatched_offset, shown.last_record_offset, shown.last_store_time
+        )
+
+    def withhold_tail(self) -> None:
+        """Let queues end where dispatch has arrived, and so hide what replicas have not confirmed.
+
+        Nobody may read them during this call.
+        """
+        with self.housekeeper.paused(), self.dispatcher.paused():
+            shown, end = self.dispatcher.position, self.log.max_offset
+            if shown >= end:
+                return
+            self.queues.withhold(shown)
+            self.reader.forget_cursors()
+        _log.warning(
+            "%s: %s at the end of the log, from offset %d on, may lack the confirmation of "
+            "replicas: consumers will see it when it is confirmed",
+            self.root,
+            human_size(end - shown),
+            shown,
+        )
+
     def _recover(self) -> RecoveryReport:
         clean = not self._abort.exists
         watermark = read_watermark(self.system, self.root) if clean or self._abort.is_ours else None
+        self._found_watermark = watermark
         self.inventory = InventoryFile(self.system, self.root)
         if self._lock.last_held_by_java:
             self.inventory.distrust()
@@ -213,7 +279,6 @@ class Engine:
             self._note_files(report.end)
         self._lock.sign()
         self.log.start(report.last_store_time)
-        self.dispatcher.begin_at(report.end, report.last_record_offset, report.last_store_time)
         watermark_file = WatermarkFile(self.system, self.root)
         self._resources.callback(watermark_file.close)
         self.housekeeper = Housekeeper(
@@ -315,9 +380,16 @@ class Engine:
             self.fail(error)
 
     def _note_end(self, is_over: Callable[[], bool]) -> None:
-        """Mark the store as cleanly closed, unless some work is left to the next opening."""
-        is_dispatched = self.dispatcher.position >= self.log.readable_offset
+        """Mark the store as cleanly closed, unless some work is left to the next opening.
+
+        Messages that lack the confirmation of replicas are such work: the next opening has to know
+        where they begin.
+        """
+        is_dispatched = self.dispatcher.position >= self.log.dispatchable()
         if not is_dispatched or not self.housekeeper.flush_derived(is_over):
+            return
+        if self.dispatcher.position < self.log.readable_offset:
+            self.housekeeper.write_watermark(clean=False)
             return
         self._note_files(self.log.flushed_offset)
         self.housekeeper.write_watermark(clean=True)

@@ -6,7 +6,7 @@ Java store's table, condition by condition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from firetrail.format.ids import decode_message_id
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
+from firetrail.format.names import OFFSET_MAX
 from firetrail.format.whole import INT64_MAX
 from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
@@ -63,9 +64,25 @@ class Reader:
     """Reads from a log, its queues and its index; any number of threads may use it."""
 
     def __init__(
-        self, log: SegmentQueue, queues: QueueTable, index: Index | None, config: Live[StoreConfig]
+        self,
+        log: SegmentQueue,
+        queues: QueueTable,
+        index: Index | None,
+        config: Live[StoreConfig],
+        shown: Callable[[], int] = lambda: OFFSET_MAX,
     ) -> None:
+        """Prepare to read.
+
+        Args:
+            log: The segments of the log.
+            queues: The consume queues.
+            index: The index, None if there is none.
+            config: The settings in force.
+            shown: Returns the physical offset before which queries find records. Default: they find
+                all that are in the index.
+        """
         self._log = log
+        self._shown = shown
         self._queues = queues
         self._index = index
         self._live = config
@@ -104,6 +121,8 @@ class Reader:
         if queue is None:
             return self._nothing(GetStatus.NO_MATCHED_LOGIC_QUEUE, offset, 0, 0, 0)
         low, high = queue.min_offset(self._log.min_offset), queue.max_offset
+        if high < offset <= queue.next_offset:  # in the log, but not shown yet
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if high == 0:
             return self._nothing(GetStatus.NO_MESSAGE_IN_QUEUE, offset, 0, low, high)
         if offset < low:
@@ -306,11 +325,12 @@ class Reader:
     def _answers(self, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
         """Return the records at these offsets that match the question."""
         found = []
+        shown = self._shown()
         # The index may contain an entry twice: 4.9 indexes some messages again after a crash.
         for offset in offsets if len(offsets) == 1 else dict.fromkeys(offsets):
             segment = self._log.find(offset)
             view = segment.look() if segment is not None else None
-            if segment is not None and view is not None:
+            if segment is not None and view is not None and offset < shown:
                 at = offset - segment.base
                 size = question.fits(view, at, segment.committed, segment.base)
                 if size:

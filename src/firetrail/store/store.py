@@ -402,7 +402,8 @@ class Store(Writer):
             timeout: Seconds to wait at most; 60 by default.
 
         Returns:
-            False if they were not when the time was over.
+            False if they were not when the time was over. A ``SYNC_MASTER`` with too few connected
+            replicas returns False as soon as only messages are missing that nobody can confirm.
         """
         seconds("timeout", timeout)
         self._check_open()
@@ -416,6 +417,8 @@ class Store(Writer):
                 mark = arrivals.mark
                 if self._dispatcher.position >= end:
                     return True
+                if self._dispatcher.behind == 0 and not self._acks.may_confirm(end):
+                    return False
                 left = deadline - clock.monotonic()
                 if left <= 0 or self._engine.failure is not None or arrivals.is_closed:
                     return False

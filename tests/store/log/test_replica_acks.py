@@ -90,15 +90,6 @@ def test_consumers_see_a_message_only_after_the_replica_has_it(store: BrokerStor
     eventually(lambda: visible(store) == 2)
 
 
-def test_an_unconfirmed_message_survives_a_stop(tmp_path: Path, config: StoreConfig) -> None:
-    with BrokerStore.open(tmp_path, config) as store:
-        store.try_put(Message("T", b"1"))
-        assert visible(store) == 0
-    with BrokerStore.open(tmp_path, config) as store:
-        assert store.recovery.clean
-        assert [message.body for message in store.read("T")] == [b"1"]
-
-
 def test_a_confirmed_message_is_shown_although_the_replica_has_left(store: BrokerStore) -> None:
     with store._engine.dispatcher._stepping:  # dispatch is late
         store.try_put(Message("T", b"1"))

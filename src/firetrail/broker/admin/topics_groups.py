@@ -134,11 +134,19 @@ class TopicGroupProcessor:
             settled = await asyncio.to_thread(self._store.settle)
             if self._store.remove_topic(name, settled):
                 return
+            waiting = self._store.unconfirmed(name)
+            if waiting and not self._store.replica_acks.may_confirm(self._store.log_range[1]):
+                break
             await asyncio.sleep(REMOVAL_PAUSE_S)
+        reason = (
+            f"{waiting} of its messages wait for the confirmation of replicas; delete it again "
+            "when enough replicas are connected"
+            if waiting
+            else "messages keep arriving; stop its producers and delete it again"
+        )
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
-            f"topic {name:.255} is deleted, but not its queues, because messages keep arriving; "
-            "stop its producers and delete it again",
+            f"topic {name:.255} is deleted, but not its queues, because {reason}",
         )
 
     async def _clean_unused(

@@ -140,7 +140,7 @@ class AckProcessor:
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
         first = self._store.min_offset(header.topic, header.queue_id)
-        end = self._store.max_offset(header.topic, header.queue_id)
+        end = self._store.numbered_end(header.topic, header.queue_id)
         if not first <= header.offset < end:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,

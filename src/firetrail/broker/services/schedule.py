@@ -91,7 +91,7 @@ class Schedule:
 
     def _deliver_level(self, level: int) -> float:
         queue_id = level - 1
-        end = self._store.max_offset(SCHEDULE_TOPIC, queue_id)
+        end = self._store.numbered_end(SCHEDULE_TOPIC, queue_id)
         if not end:
             return POLL_S
         first = self._store.min_offset(SCHEDULE_TOPIC, queue_id)

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
@@ -129,6 +130,12 @@ class Dispatcher:
             self._stepping.release()
         if self.behind:
             self.wake()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Take no step until the end of the block."""
+        with self._stepping:
+            yield
 
     def note_new_queue(self, queue: ConsumeQueue, end: int) -> None:
         """Note that a message ending at ``end`` was put to a queue that is not created yet."""

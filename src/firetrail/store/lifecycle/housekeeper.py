@@ -6,8 +6,8 @@ The cost of a round depends on what has changed since the last one, not on the s
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 from firetrail.errors import DiskFullError
 from firetrail.store.dispatch.dispatcher import Dispatcher
@@ -151,6 +151,13 @@ class Housekeeper:
             self._logics_offset = logics_offset
             self._filled = filled
         return True
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Sync no queue until the end of the block; all units are on disk."""
+        with self._flushing:
+            self._queues.flush()
+            yield
 
     def settle_derived(self) -> int:
         """Sync queues and index; return the position up to which they contain the log on disk."""

@@ -91,7 +91,7 @@ class CommitLog:
         It goes back when a replica disconnects.
         """
         self.once_confirmed = 0
-        """The offset up to which enough replicas have had the log at some time."""
+        """The offset up to which enough replicas have had the log, now or at some time before."""
 
     # -- start and stop -----------------------------------------------------------------------
 
@@ -158,12 +158,17 @@ class CommitLog:
         if notify is not None:
             notify()
 
-    def dispatchable(self) -> int:
-        """Return the end of what may be dispatched: consumers must not see what could be lost.
+    @property
+    def shown_offset(self) -> int:
+        """The offset before which consumers may see the log, as far as replicas are concerned.
 
-        A confirmed message is dispatched even if a replica disconnects before that.
+        A confirmed message is shown even if a replica disconnects before that.
         """
-        return min(self.sendable_offset, max(self.confirmed_offset, self.once_confirmed))
+        return max(self.confirmed_offset, self.once_confirmed)
+
+    def dispatchable(self) -> int:
+        """Return the end of what may be dispatched: consumers must not see what could be lost."""
+        return min(self.sendable_offset, self.shown_offset)
 
     # -- append -------------------------------------------------------------------------------
 

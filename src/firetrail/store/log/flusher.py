@@ -149,9 +149,9 @@ class Signal:
         """Undo a :meth:`set` that has released no waiter."""
         self._lock.acquire(False)
 
-    def wait(self, timeout_s: float = -1) -> None:
-        """Wait for the next :meth:`set`, and clear it."""
-        self._lock.acquire(timeout=timeout_s)
+    def wait(self, timeout_s: float = -1) -> bool:
+        """Wait for the next :meth:`set`, and clear it; return False if the time is over before."""
+        return self._lock.acquire(timeout=timeout_s)
 
 
 class LogFlusher:

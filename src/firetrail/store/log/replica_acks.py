@@ -16,6 +16,33 @@ NO_MEMBER = 0
 """In the place of its number, for a replica that is not a member of a group."""
 
 
+def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int:
+    """Return how many copies of a message there must be, the master's own included.
+
+    Args:
+        config: The settings of the store.
+        connected: How many replicas are connected.
+        in_group: Whether the store belongs to a member of a group with failover.
+    """
+    if config.role is not BrokerRole.SYNC_MASTER:
+        return 1
+    if not config.auto_in_sync_replicas:
+        return config.in_sync_replicas
+    if in_group:
+        return config.min_in_sync_replicas
+    return max(config.min_in_sync_replicas, min(config.in_sync_replicas, 1 + connected))
+
+
+def starts_unconfirmed(config: StoreConfig, *, in_group: bool) -> bool:
+    """Return whether a store that is opened must be told what is confirmed, by replicas or master.
+
+    The arguments are those of :func:`copies_needed`.
+    """
+    if config.role is BrokerRole.SYNC_MASTER and in_group:
+        return True  # the in-sync set is not known yet
+    return config.role is BrokerRole.SLAVE or copies_needed(config, 0, in_group=in_group) > 1
+
+
 class _Confirmation(NamedTuple):
     offset: int
     member: int
@@ -32,7 +59,12 @@ class ReplicaAcks:
     """
 
     def __init__(
-        self, log: CommitLog, config: Live[StoreConfig], on_progress: Callable[[], None]
+        self,
+        log: CommitLog,
+        config: Live[StoreConfig],
+        on_progress: Callable[[], None],
+        *,
+        in_group: bool = False,
     ) -> None:
         """Start without replicas.
 
@@ -40,8 +72,11 @@ class ReplicaAcks:
             log: The log, whose ``confirmed_offset`` is kept up to date.
             config: The settings in force.
             on_progress: Called when the confirmed offset has grown.
+            in_group: Whether the store belongs to a member of a group with failover. Then a master
+                confirms nothing before :meth:`require` is called. Default: it does not.
         """
         self._log = log
+        self._in_group = in_group
         self._live = config
         self._on_progress = on_progress
         self._acks: dict[
@@ -54,6 +89,8 @@ class ReplicaAcks:
         self._enough_before = 0  # messages that end before this offset can be confirmed
         self.are_needed = False
         """Whether the master's own copy is not enough."""
+        if starts_unconfirmed(config.current, in_group=in_group):
+            log.confirmed_offset = log.once_confirmed
         self._update()
 
     def note(self, replica: Hashable, offset: int, member: int = NO_MEMBER) -> None:
@@ -130,6 +167,14 @@ class ReplicaAcks:
             acked = min((ack.offset for ack in self._acks.values()), default=OFFSET_MAX)
         return max(acked, self._log.max_offset - self._live.current.replica_retention_bytes)
 
+    def may_confirm(self, end: int) -> bool:
+        """Return whether the log up to ``end`` may be confirmed without any further replica.
+
+        It is False only for a master with too few replicas.
+        """
+        is_master = self._live.current.role is not BrokerRole.SLAVE
+        return not (is_master and self.are_needed) or self.are_enough(end)
+
     def are_enough(self, end: int) -> bool:
         """Return whether a message that ends at ``end`` can be confirmed by enough replicas.
 
@@ -146,15 +191,10 @@ class ReplicaAcks:
                 self._tell_waiters()
 
     def give_up(self) -> None:
-        """Notify current and later waiters: nothing will be confirmed any more.
-
-        The store is being closed. The rest of the log may be dispatched, as the next opening would
-        do, so that a master without replicas can stop cleanly.
-        """
+        """Notify current and later waiters: nothing is confirmed any more, the store is closed."""
         with self._guard:
             self._final = self._log.confirmed_offset
             self._tell_waiters()
-            self._log.confirmed_offset = OFFSET_MAX
 
     def _tell_waiters(self) -> None:
         """Notify those that wait no longer. Two threads at a time could miss one."""
@@ -166,14 +206,8 @@ class ReplicaAcks:
     @property
     def needed(self) -> int:
         """How many copies of a message there must be now, the master's own included."""
-        config = self._live.current
-        if config.role is not BrokerRole.SYNC_MASTER:
-            return 1
-        if not config.auto_in_sync_replicas:
-            return config.in_sync_replicas
-        if self._required is not None:
-            return config.min_in_sync_replicas
-        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, 1 + len(self._acks)))
+        in_group = self._in_group or self._required is not None
+        return copies_needed(self._live.current, len(self._acks), in_group=in_group)
 
     def _update(self) -> bool:
         """Compute the confirmed offset again, and notify waiters; return whether it has grown."""
@@ -190,11 +224,9 @@ class ReplicaAcks:
         elif others > 0:
             confirmed = offsets[others - 1]
             enough_before = confirmed + self._live.current.max_gap_not_in_sync
-        required = self._required or frozenset()
-        if required and self._live.current.role is BrokerRole.SYNC_MASTER:
-            ends = self._by_member()
-            confirmed = min(confirmed, *(ends.get(member, 0) for member in required))
-            if not required <= ends.keys():
+        if self._live.current.role is BrokerRole.SYNC_MASTER:
+            confirmed = min(confirmed, self._confirmed_by_required())
+            if not (self._required or frozenset()) <= self._by_member().keys():
                 enough_before = 0
         self._enough_before = enough_before
         self.are_needed = confirmed < OFFSET_MAX
@@ -206,3 +238,10 @@ class ReplicaAcks:
             return False
         self._tell_waiters()
         return True
+
+    def _confirmed_by_required(self) -> int:
+        """Return where the shortest log of the required members ends; 0 if they are not known."""
+        if self._required is None:
+            return 0 if self._in_group else OFFSET_MAX
+        ends = self._by_member()
+        return min((ends.get(member, 0) for member in self._required), default=OFFSET_MAX)

@@ -339,6 +339,22 @@ class ConsumeQueue:
         self.forget_positions()
         return end - keep
 
+    def withhold(self, log_offset: int) -> None:
+        """Show no more units of records at or after ``log_offset`` until they are appended again.
+
+        They stay on disk, and the next message gets the same queue offset as before.
+        """
+        first, end = self.files.min_offset // UNIT_SIZE, self.max_offset
+        shown = self.first_where(first, end, lambda unit: unit.physical_offset >= log_offset)
+        if shown == end:
+            return
+        at = shown * UNIT_SIZE
+        kept = max(sum(segment.base < at for segment in self.files.segments), 1)
+        self.files.keep_first(kept)
+        last = self.files.segments[-1]
+        last.set_position(at - last.base)
+        self.forget_positions()
+
     def begin_new_life(self) -> None:
         """Remove every unit, because the numbers begin with 0 again later in the log."""
         while self.files.segments:

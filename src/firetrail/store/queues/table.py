@@ -271,6 +271,14 @@ class QueueTable:
         for queue in self.loaded.values():
             queue.next_offset = queue.max_offset
 
+    def withhold(self, log_offset: int) -> None:
+        """Show no more units of records at or after ``log_offset`` until they are appended again.
+
+        All units must be on disk.
+        """
+        for queue in list(self.loaded.values()):
+            queue.withhold(log_offset)
+
     def flush(self, least_pages: int = 0, is_over: Callable[[], bool] | None = None) -> bool:
         """Sync the queues that have enough unsynced units.
 
