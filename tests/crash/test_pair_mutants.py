@@ -13,6 +13,7 @@ from tests.crash.pair_survey import check_count_of_replicas, damage_survey, pair
 
 from firetrail import FiretrailError
 from firetrail.format.columns import Check, Stop
+from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.frames import FROM_THE_START
 from firetrail.replication.incoming_log import IncomingLog
 from firetrail.replication.master_session import MasterSession, Transfer
@@ -116,6 +117,9 @@ def dispatched_before_sync(patch: pytest.MonkeyPatch) -> None:
     def dispatchable(self: CommitLog) -> int:
         return min(self.readable_offset, self.confirmed_offset)
 
+    # What the master confirms is on the replica's disk.
+    confirm = LogCopy.confirm
+    patch.setattr(LogCopy, "confirm", lambda self, offset: confirm(self, OFFSET_MAX))
     patch.setattr(CommitLog, "dispatchable", dispatchable)
 
 
