@@ -13,15 +13,20 @@ from tests.crash.pair_survey import check_count_of_replicas, damage_survey, pair
 
 from firetrail import FiretrailError
 from firetrail.format.columns import Check, Stop
+from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.frames import FROM_THE_START
 from firetrail.replication.incoming_log import IncomingLog
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.replication.replica_session import ReplicaSession
+from firetrail.store import engine
+from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Waiter
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
+from firetrail.store.queues.table import QueueTable
+from firetrail.store.reader import Reader
 
 ATTEMPTS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -157,6 +162,41 @@ def transfer_across_files(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MasterSession, "next_transfer", next_transfer)
 
 
+def whole_log_shown_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(engine, "starts_unconfirmed", lambda config, *, in_group: False)
+
+
+def queues_not_withheld(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueTable, "withhold", lambda self, log_offset: None)
+
+
+def keys_of_the_tail_found(patch: pytest.MonkeyPatch) -> None:
+    def answers(self: Reader, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
+        self._shown = lambda: OFFSET_MAX
+        return original(self, question, offsets)
+
+    original = Reader._answers
+    patch.setattr(Reader, "_answers", answers)
+
+
+def tail_indexed_twice(patch: pytest.MonkeyPatch) -> None:
+    def begin(self: Engine) -> None:
+        original(self)
+        self._deriver.index_from = 0
+
+    original = Engine._begin_dispatch
+    patch.setattr(Engine, "_begin_dispatch", begin)
+
+
+def numbers_of_the_tail_reused(patch: pytest.MonkeyPatch) -> None:
+    def withhold(self: QueueTable, log_offset: int) -> None:
+        original(self, log_offset)
+        self.continue_numbering()
+
+    original = QueueTable.withhold
+    patch.setattr(QueueTable, "withhold", withhold)
+
+
 MUTANTS: list[tuple[str, Patch, int]] = [
     # name, what is wrong, and the seed of a survey that catches it
     ("a replica confirms records before the sync", confirmed_before_sync, 0),
@@ -172,6 +212,11 @@ MUTANTS: list[tuple[str, Patch, int]] = [
     ("a confirmation of bytes that were not sent counts", any_confirmation_counts, 0),
     ("a put is acknowledged without a confirmation", acknowledged_without_confirmation, 0),
     ("consumers see messages that no replica has", dispatched_without_confirmation, 0),
+    ("a restart shows messages that no replica has", whole_log_shown_after_a_restart, 0),
+    ("queues keep messages that no replica has", queues_not_withheld, 0),
+    ("queries find messages that no replica has", keys_of_the_tail_found, 0),
+    ("messages that no replica had are indexed twice", tail_indexed_twice, 0),
+    ("numbers of messages that no replica has are reused", numbers_of_the_tail_reused, 0),
 ]
 OTHERS = (
     "a replica connects before its log is synced",

@@ -141,8 +141,16 @@ def counts_as_closed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(AbortFile, "create", lambda self, sealed: None)
 
 
+MUTANTS: list[tuple[str, Patch]] = [
+    ("removed records are not copied", nothing_copied),
+    ("removed records are copied after the log was cut", copied_too_late),
+    ("the watermark claims removed records", watermark_kept),
+    ("a store counts as closed while its log is cut", counts_as_closed),
+]
+
+
 @pytest.mark.parametrize(
-    "spoil", [nothing_copied, copied_too_late, watermark_kept, counts_as_closed]
+    "spoil", [mutant[1] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
 )
 def test_a_wrong_truncation_is_caught(spoil: Patch) -> None:
     with scratch() as folder, pytest.raises((AssertionError, FiretrailError)) as caught:

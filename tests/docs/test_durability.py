@@ -11,7 +11,9 @@ from tests.crash import (
     test_bulk_power_loss,
     test_mutants,
     test_pair_mutants,
+    test_truncation,
 )
+from tests.replication import test_election_mutants
 from tests.torture.mutants import BUGS
 from tests.torture.parts import PARTS
 
@@ -27,7 +29,9 @@ SIMULATED = [
     *(name for name, *_ in test_bulk_power_loss.MUTANTS),
     *(name for name, *_ in test_pair_mutants.MUTANTS),
     *test_pair_mutants.OTHERS,
+    *(name for name, *_ in test_truncation.MUTANTS),
 ]
+ELECTIONS = [name for name, *_ in test_election_mutants.MUTANTS]
 
 
 def listed_bugs(heading: str) -> list[str]:
@@ -38,7 +42,12 @@ def listed_bugs(heading: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("heading", "bugs"), [("On the simulated disk", SIMULATED), ("In real processes", list(BUGS))]
+    ("heading", "bugs"),
+    [
+        ("On the simulated disk", SIMULATED),
+        ("In simulated groups", ELECTIONS),
+        ("In real processes", list(BUGS)),
+    ],
 )
 def test_the_page_lists_exactly_the_seeded_bugs(heading: str, bugs: list[str]) -> None:
     assert sorted(listed_bugs(heading)) == sorted(bugs)
@@ -49,8 +58,9 @@ def test_a_retried_sync_has_a_test_of_its_own() -> None:
 
 
 def test_the_page_counts_the_seeded_bugs() -> None:
-    assert f"All {len(SIMULATED)} [seeded bugs]" in FINDINGS
-    assert f"and all {len(BUGS)} in real" in FINDINGS
+    text = " ".join(FINDINGS.split())
+    assert f"All {len(SIMULATED)} [seeded bugs]" in text
+    assert f"all {len(ELECTIONS)} in simulated groups, and all {len(BUGS)} in real" in text
 
 
 def test_the_page_describes_every_part_of_make_torture() -> None:
