@@ -16,7 +16,7 @@ from firetrail.replication.frames import (
     encode_report,
 )
 from firetrail.replication.master_session import MasterSession, Transfer
-from firetrail.replication.replica_session import ReplicaSession
+from firetrail.replication.replica_session import Introduction, ReplicaSession
 
 HEARTBEAT_S = 5.0
 
@@ -209,9 +209,8 @@ class TestReplica:
 def introduced(log: MemoryLog, confirmed: list[int], member: int = 0) -> ReplicaSession:
     """The session of a replica whose master is Firetrail."""
     begin = log.max_offset
-    return ReplicaSession(
-        log, lambda: log.max_offset, begin, 0.0, HEARTBEAT_S, member, confirmed.append
-    )
+    introduction = Introduction(confirmed.append, member)
+    return ReplicaSession(log, lambda: log.max_offset, begin, 0.0, HEARTBEAT_S, introduction)
 
 
 def test_a_member_of_a_group_introduces_itself_with_its_first_report(log: bytes) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from firetrail.errors import NotReachedError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.remoting.client import split_address
-from firetrail.replication.replica_session import ReplicaSession
+from firetrail.replication.replica_session import Introduction, ReplicaSession
 from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
@@ -142,11 +142,11 @@ class HAClient:
 
     def _open_session(self, now: float) -> ReplicaSession:
         log = self._log
-        confirm = log.confirm if self.is_confirmed else None
-        if confirm is None:
+        introduction = Introduction(log.confirm, self.member) if self.is_confirmed else None
+        if introduction is None:
             log.confirm(OFFSET_MAX)  # a Java master shows everything to its own consumers
         return ReplicaSession(
-            log, log.durable_offset, self._begin, now, self._heartbeat_s, self.member, confirm
+            log, log.durable_offset, self._begin, now, self._heartbeat_s, introduction
         )
 
     def _connect(self) -> socket.socket:

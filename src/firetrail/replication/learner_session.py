@@ -66,7 +66,7 @@ class LearnerSession(ReplicaSession):
             heartbeat_s: The most seconds between two reports.
         """
         super().__init__(log, durable_offset, begin, now, heartbeat_s)
-        self._confirm_copied = log.confirm
+        self._confirm = log.confirm
         self._epochs = epochs
         self._begin = begin
         self._frames = MasterReader()
@@ -109,7 +109,7 @@ class LearnerSession(ReplicaSession):
             last = self._epochs.last
             if frame.content and (last is None or frame.epoch.number > last.number):
                 self._epochs.append(frame.epoch)  # before its first record
-            self._confirm_copied(max(frame.confirmed, 0))
+            self._confirm(max(frame.confirmed, 0))
             if frame.offset >= 0:
                 yield Piece(frame.offset, frame.content)
 

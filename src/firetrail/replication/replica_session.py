@@ -7,6 +7,7 @@ and clocks are left to the caller, so that tests can cut and delay a connection 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from firetrail.errors import ReplicationError
 from firetrail.replication.frames import (
@@ -18,6 +19,18 @@ from firetrail.replication.frames import (
 )
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
 from firetrail.store.log.replica_acks import NO_MEMBER
+
+
+class Introduction(NamedTuple):
+    """What a replica agrees on with a Firetrail master.
+
+    Attributes:
+        confirm: Called with the offset before which the replica may show its log.
+        member: The number of the replica in its group; by default it is in none.
+    """
+
+    confirm: Callable[[int], None]
+    member: int = NO_MEMBER
 
 
 class ReplicaSession:
@@ -38,8 +51,7 @@ class ReplicaSession:
         begin: int,
         now: float,
         heartbeat_s: float,
-        member: int = NO_MEMBER,
-        confirm: Callable[[int], None] | None = None,
+        introduction: Introduction | None = None,
     ) -> None:
         """Prepare to follow.
 
@@ -50,17 +62,15 @@ class ReplicaSession:
                 first record.
             now: The current monotonic time.
             heartbeat_s: The most seconds between two reports.
-            member: The number of the replica in its group. Default: it is in none.
-            confirm: Called with the offset before which the master shows its log, if it tells that.
-                Default: it does not, because it is not Firetrail.
+            introduction: How the replica introduces itself. Default: not at all, because the
+                master is not Firetrail.
         """
         self._log = log
         self._durable_offset = durable_offset
         self._incoming = IncomingLog(log, begin)
-        self._reader = TransferReader(confirmations=confirm is not None)
-        self._confirm = confirm
+        self._reader = TransferReader(confirmations=introduction is not None)
+        self._introduction = introduction
         self._heartbeat_s = heartbeat_s
-        self._introduction = encode_introduction(member) if confirm is not None else b""
         self._reported = -1
         self._reported_at = now
         self._first_report = self._ask_for(begin)
@@ -90,8 +100,8 @@ class ReplicaSession:
         self.read_at = now
         grown = False
         for piece in self._pieces(data):
-            if piece.confirmed >= 0 and self._confirm is not None:
-                self._confirm(piece.confirmed)
+            if piece.confirmed >= 0 and self._introduction is not None:
+                self._introduction.confirm(piece.confirmed)
                 continue
             if not piece.content:
                 self._check_heartbeat(piece.offset)
@@ -132,13 +142,18 @@ class ReplicaSession:
         if self._reported < 0:
             if self._durable_offset() < self._log.max_offset:
                 return None  # the master takes the first report for a confirmation as well
-            return self._introduction + self._note_report(self._first_report, now)
+            report = self._note_report(self._first_report, now)
+            return self._encode_introduction() + report
         if self.master_offset < 0:
             return None
         offset = max(self._durable_offset(), self._first_report)
         if offset > self._reported or now - self._reported_at >= self._heartbeat_s:
             return self._note_report(offset, now)
         return None
+
+    def _encode_introduction(self) -> bytes:
+        introduction = self._introduction
+        return encode_introduction(introduction.member) if introduction is not None else b""
 
     def _note_report(self, offset: int, now: float) -> bytes:
         self._reported = offset
