@@ -19,6 +19,8 @@ CONNECT_S = 3.0
 """How long an attempt to connect may take."""
 RECEIVE_SIZE = 1 << 20
 """Bytes that one read from the socket takes at most."""
+REPORT_MAX = 16 << 20
+"""Bytes that a replica receives at most between two reports, however much there is to read."""
 POLL_S = 0.5
 """How long a read waits for the master before the replica checks whether a report is due."""
 
@@ -42,6 +44,9 @@ class HAClientStatus:
 
 class HAClient:
     """Follows a master over one connection, in the classic protocol.
+
+    As long as there is more to read than one read takes, the replica is behind. It then reports,
+    and with SYNC_FLUSH syncs, only once per REPORT_MAX bytes.
 
     :meth:`connect` and :meth:`follow` block their thread; :meth:`stop` and :meth:`close` may be
     called from any other one.
@@ -82,6 +87,9 @@ class HAClient:
         self._buffer = memoryview(bytearray(RECEIVE_SIZE))
         self._socket: socket.socket | None = None
         self._stopping = False
+        self._poll_s = min(POLL_S, heartbeat_s / 2)
+        self._has_more = False  # whether the last read has filled the buffer
+        self._reported_to = 0  # bytes received before the last report
         self.status = HAClientStatus(address)
         self.member = NO_MEMBER
         self.is_confirmed = True
@@ -158,7 +166,7 @@ class HAClient:
                 f"the HA port {self._address} of the master cannot be reached: {error}"
             ) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(min(POLL_S, self._heartbeat_s / 2))
+        connection.settimeout(self._poll_s)
         return connection
 
     def _exchange(
@@ -174,19 +182,38 @@ class HAClient:
 
     def _pass_bytes(self, connection: socket.socket, session: ReplicaSession) -> None:
         clock, status = self._clock, self.status
-        report = session.report(clock.monotonic())
-        if report is not None:
-            connection.sendall(report)
-            status.wrote_at_ms = clock.now_ms()
+        hurries = self._has_more and session.received - self._reported_to < REPORT_MAX
+        if not hurries:
+            self._report(connection, session)
         try:
-            size = connection.recv_into(self._buffer)
-        except TimeoutError:
+            size = self._receive(connection, waits=not hurries)
+        except (TimeoutError, BlockingIOError):
+            self._has_more = False
             silence_s = clock.monotonic() - session.read_at
             if silence_s > self._silence_s:
                 raise ConnectionError(f"it has sent nothing for {silence_s:.0f} seconds") from None
             return
         if size == 0:
             raise ConnectionError("it has closed the HA connection")
+        self._has_more = size == len(self._buffer)
         session.receive(self._buffer[:size], clock.monotonic())
         status.read_at_ms = clock.now_ms()
         status.received, status.master_offset = session.received, session.master_offset
+
+    def _report(self, connection: socket.socket, session: ReplicaSession) -> None:
+        """Send the report that is due; with SYNC_FLUSH, after a sync of everything received."""
+        report = session.report(self._clock.monotonic())
+        self._reported_to = session.received
+        if report is not None:
+            connection.sendall(report)
+            self.status.wrote_at_ms = self._clock.now_ms()
+
+    def _receive(self, connection: socket.socket, *, waits: bool) -> int:
+        """Read into the buffer; if nothing has arrived, wait for it or raise an error."""
+        if waits:
+            return connection.recv_into(self._buffer)
+        connection.settimeout(0)
+        try:
+            return connection.recv_into(self._buffer)
+        finally:
+            connection.settimeout(self._poll_s)
