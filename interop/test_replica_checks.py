@@ -39,6 +39,7 @@ from interop.servers import (
     ha_address,
     our_name_server,
 )
+from tests.torture.failing import can_mount, small_file_system
 
 from firetrail import Message
 from firetrail.remoting.client import RemotingClient
@@ -126,6 +127,14 @@ def aged(line: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaMa
     yield from run_master(line, folder)
 
 
+@pytest.fixture(scope="module")
+def young(line: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaMaster]:
+    """A master whose log has one file."""
+    folder = tmp_path_factory.mktemp(f"{line}-young")
+    write(folder / NAME, SIZES.log // 2, "early")
+    yield from run_master(line, folder)
+
+
 class Wire:
     """A connection to an HA port that is used without any code of Firetrail."""
 
@@ -202,6 +211,35 @@ async def followed_to_the_end(master: JavaMaster, root: Path) -> int:
 async def test_an_empty_replica_gets_the_whole_log(master: JavaMaster, tmp_path: Path) -> None:
     end = await followed_to_the_end(master, tmp_path / "empty")
     check_same(master.root, tmp_path / "empty", 0, end)
+
+
+async def test_an_empty_replica_gets_a_log_of_one_file(young: JavaMaster, tmp_path: Path) -> None:
+    assert len(log_files(young.root)) == 1
+    end = await followed_to_the_end(young, tmp_path / "r")
+    check_same(young.root, tmp_path / "r", 0, end)
+
+
+async def test_a_full_disk_stops_a_replica_until_there_is_room(
+    master: JavaMaster, tmp_path: Path
+) -> None:
+    if not can_mount():
+        pytest.skip("this user may not mount file systems")
+    root = tmp_path / "disk" / "r"
+    with small_file_system(tmp_path / "disk", SIZES.log * (FILES - 1) // 1024) as grow:
+        async with follower_of(root, master.broker, REPLICAS_STORE) as (store, follower):
+            error = await reached(follower, FollowerState.FAILED)
+            assert f"{root / 'commitlog'}" in error and "no space for" in error
+            assert "free some or let retention delete older files" in error
+            assert next(store.read(TOPIC)).body.startswith(b"early 0:")
+            whole = store.log_range[1]
+            assert 0 < whole < SIZES.log * (FILES - 1)
+            assert log_bytes(root, 0, whole) == log_bytes(master.root, 0, whole)
+            grow()
+            end = await log_end(master.namesrv, master.broker)
+            while store.log_range[1] < end:
+                await asyncio.sleep(0.02)
+            assert await reached(follower, FollowerState.FOLLOWING) == ""
+        check_same(master.root, root, 0, end)
 
 
 def test_java_sends_its_last_file_to_an_empty_replica(master: JavaMaster, aged: JavaMaster) -> None:

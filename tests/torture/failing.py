@@ -7,6 +7,8 @@ import errno
 import os
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.crash.oracle import Violation
@@ -94,14 +96,10 @@ async def start_fails(
 
 async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Counter[str]:
     """Let a file system in memory really fill up, and then give it more space."""
-    disk = folder / "disk"
-    disk.mkdir()
-    mounted = ["-t", "tmpfs", "-o", f"size={size_kib}k", "firetrail", str(disk)]
-    subprocess.run(["mount", *mounted], check=True)
-    try:
+    with small_file_system(folder / "disk", size_kib) as grow:
         # Ratios that the test's disk reaches: the broker meets the end of the space itself.
         conf = {"flushDiskType": mode, "cleanFileForciblyEnable": "false"}
-        async with scene(disk, seed, conf) as stage:
+        async with scene(folder / "disk", seed, conf) as stage:
             refused = stage.load.errors
             await stage.until(lambda: any(refused[code] for code in REFUSALS), "the disk is full")
             await asyncio.sleep(0.5)
@@ -111,14 +109,28 @@ async def small_disk(folder: Path, seed: int, mode: str, size_kib: int) -> Count
             if stage.source.random() < 0.5:
                 await stage.kill()
                 stage.load.gone()
-            subprocess.run(["mount", "-o", "remount,size=200m", str(disk)], check=True)
+            grow()
             if not stage.broker.is_running:
                 await stage.start()
             await stage.takes_messages()
             await stage.finish()
             return _figures(stage, "disks filled", 1)
+
+
+@contextmanager
+def small_file_system(folder: Path, size_kib: int) -> Iterator[Callable[[], None]]:
+    """Mount a file system in memory on a new folder; yield a function that gives it more space."""
+    folder.mkdir()
+    mounted = ["-t", "tmpfs", "-o", f"size={size_kib}k", "firetrail", str(folder)]
+    subprocess.run(["mount", *mounted], check=True)
+
+    def grow() -> None:
+        subprocess.run(["mount", "-o", "remount,size=200m", str(folder)], check=True)
+
+    try:
+        yield grow
     finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
 def can_mount() -> bool:
