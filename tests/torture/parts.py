@@ -31,7 +31,7 @@ from tests.torture.failing_over import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail
 from tests.torture.killing import kill_loop
 from tests.torture.mutants import BUGS, caught
 from tests.torture.replicating import kill_pair
-from tests.torture.soaking import soak
+from tests.torture.soaking import soak, soak_pair
 from tests.torture.spoiling import spoil
 from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
 
@@ -152,6 +152,10 @@ def _soak(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(soak(folder, seed, SOAK_S))
 
 
+def _soak_a_pair(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(soak_pair(folder, seed, SOAK_S))
+
+
 def _failover(folder: Path, seed: int) -> Counter[str]:
     if find_etcd() is None:
         return Counter({"left out: there is no etcd": 1})
@@ -177,6 +181,7 @@ PARTS: dict[str, Part] = {
     "memory": _memory,
     "spoil": _spoil,
     "soak": _soak,
+    "soak of a pair": _soak_a_pair,
     "seeded bugs": _seeded_bugs,
     "power loss of an append": _power_loss_of_an_append,
     "power loss of a pair": _power_loss_of_a_pair,

@@ -11,9 +11,10 @@ import asyncio
 import random
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.crash.files_check import check_files, readable
 from tests.crash.oracle import SCHEDULE, Violation
@@ -36,8 +37,12 @@ WAYS = ("moment", "operation")
 class ReplicaProcess(BrokerProcess):
     """A slave of another broker."""
 
-    def __init__(self, folder: Path, mode: str, master: BrokerProcess) -> None:
-        conf = REPLICATION | {
+    def __init__(
+        self, folder: Path, mode: str, master: BrokerProcess, more: Mapping[str, object]
+    ) -> None:
+        conf = {
+            **REPLICATION,
+            **more,
             "brokerRole": "SLAVE",
             "brokerId": "1",
             "flushDiskType": mode,
@@ -56,9 +61,9 @@ class KilledPair:
     """The deaths of a master and its replica."""
 
     def __init__(self, scene: Scene, replica: ReplicaProcess, replica_faults: Faults) -> None:
-        self._scene = scene
+        self.scene = scene
         self._source = scene.source
-        self._replica = replica
+        self.replica = replica
         self._brokers = {"master": scene.broker, "replica": replica}
         self._faults = {"master": scene.faults, "replica": replica_faults}
         self.kills = Counter[str]()
@@ -66,10 +71,10 @@ class KilledPair:
     async def run(self, count: int) -> None:
         """Kill this many times, and check after each kill, and everything at the end."""
         while self.kills.total() < count:
-            await self._scene.takes_messages()
+            await self.scene.takes_messages()
             await self._kill()
             await self._restart()
-        await self._scene.takes_messages()
+        await self.scene.takes_messages()
         await self._finish()
 
     async def _kill(self) -> None:
@@ -86,15 +91,15 @@ class KilledPair:
                     break
                 await asyncio.sleep(0.01)
         if "master" in names:
-            self._scene.load.gone()
+            self.scene.load.gone()
         for name in names:
             await self._brokers[name].kill()
-        self._scene.load.check()
+        self.scene.load.check()
         for name in names:
             self._faults[name].heal()
         self.kills[f"{target}, {way}"] += 1
         if "master" in names:
-            self._scene.look()
+            self.scene.look()
         if "replica" in names:
             self.check_replica()
 
@@ -107,29 +112,29 @@ class KilledPair:
             except Refused as refused:
                 raise Violation(f"I1: the {name} refused to start: {refused}") from refused
         if "master" in names:
-            self._scene.load.started()
+            self.scene.load.started()
 
     def check_replica(self) -> None:
         """Check the files of the replica, which does not run."""
-        store = self._replica.store
+        store = self.replica.store
         there = {
             serial_of(record.body)
             for record in readable(store / "commitlog")
             if record.topic.startswith(("T", SCHEDULE))
         }
-        ledger = self._scene.ledger
+        ledger = self.scene.ledger
         lost = [serial for serial in ledger.acknowledged if serial not in there]
         if lost:
             raise Violation(f"R2: {len(lost)} acknowledged messages are not on the replica: {lost}")
         ledger.check_files(store)
-        check_prefix(self._scene.broker.store, store)
+        check_prefix(self.scene.broker.store, store)
 
     async def _finish(self) -> None:
         """Stop both when everything is consumed; their logs must be equal."""
-        await self._scene.finish()
-        await self._replica.stop()
+        await self.scene.finish()
+        await self.replica.stop()
         self.check_replica()
-        check_files(self._replica.store, SLOTS)
+        check_files(self.replica.store, SLOTS)
         ends = [end_of(broker.store) for broker in self._brokers.values()]
         if ends[0] != ends[1]:
             raise Violation(f"R1: the logs end at {ends}")
@@ -142,9 +147,15 @@ def end_of(store: Path) -> int:
 
 
 def check_prefix(master: Path, replica: Path) -> None:
-    """Raise a Violation unless all records of the replica are the master's, byte for byte."""
+    """Raise a Violation unless all records of the replica are the master's, byte for byte.
+
+    Files that retention has deleted at the master are not compared.
+    """
     end = end_of(replica)
+    first = min((path.name for path in (master / "commitlog").iterdir()), default="")
     for path in sorted((replica / "commitlog").iterdir()):
+        if path.name < first:
+            continue
         size = min(max(end - int(path.name), 0), path.stat().st_size)
         copied, original = path.read_bytes()[:size], master / "commitlog" / path.name
         if size and (not original.exists() or original.read_bytes()[:size] != copied):
@@ -152,18 +163,25 @@ def check_prefix(master: Path, replica: Path) -> None:
 
 
 @asynccontextmanager
-async def pair_scene(folder: Path, seed: int, mode: str) -> AsyncIterator[KilledPair]:
-    """Run a master and its replica with clients; errors quote the last lines of both."""
+async def pair_scene(
+    folder: Path, seed: int, mode: str, more: Mapping[str, object] = MappingProxyType({})
+) -> AsyncIterator[KilledPair]:
+    """Run a master and its replica with clients; errors quote the last lines of both.
+
+    ``more`` has further settings of both.
+    """
     for name in ("master", "replica"):
         (folder / name).mkdir()
-    conf = REPLICATION | {
+    conf = {
+        **REPLICATION,
+        **more,
         "brokerRole": "SYNC_MASTER",
         "inSyncReplicas": "2",
         "flushDiskType": mode,
         "haListenPort": str(free_ports(1)[0]),
     }
     master = BrokerProcess(folder / "master", conf)
-    replica = ReplicaProcess(folder / "replica", mode, master)
+    replica = ReplicaProcess(folder / "replica", mode, master, more)
     ledger, source = Ledger(seed), random.Random(seed)
     faults, replica_faults = master.with_faults(), replica.with_faults()
     try:
@@ -186,4 +204,4 @@ async def kill_pair(folder: Path, seed: int, mode: str, count: int = 15) -> Coun
     async with pair_scene(folder, seed, mode) as killing:
         await killing.run(count)
         figures = Counter({f"kills: {way}": number for way, number in killing.kills.items()})
-        return figures + killing._scene.load.figures()
+        return figures + killing.scene.load.figures()

@@ -1,19 +1,26 @@
-"""Mixed load for a long time, with a slow consumer and retention at work: nothing piles up.
+"""Mixed load for a long time, with retention at work: nothing piles up.
 
-Memory, descriptors and mappings are counted again and again; the most of the last third of the time
-must not exceed the most of the second third by more than a fixed room.
+A single broker has a slow consumer as well. A master has a replica that is restarted again and
+again, and catches up each time. Memory, descriptors and mappings are counted again and again; the
+most of the last third of the time must not exceed the most of the second third by more than a fixed
+room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.crash.files_check import readable
 from tests.crash.oracle import Violation
+from tests.torture import process
+from tests.torture.replicating import KilledPair, check_prefix, pair_scene
 from tests.torture.scene import Scene, scene
 
 from firetrail.client import PullConsumer
@@ -28,6 +35,13 @@ CONF = {
     "destroyMapedFileIntervalForcibly": 500,
 }
 """A file of the log is deleted as soon as the next one is begun."""
+FILE_SIZE = int(process.CONF["mappedFileSizeCommitLog"])
+RESTART_S = 60.0
+"""How long a replica runs between two restarts, if there is enough time."""
+RESTARTS = 6
+"""How often it is restarted at least."""
+EMPTIED = 3
+"""Each third time it begins with an empty folder, while retention deletes files of the master."""
 RSS_ROOM_MB = 24
 """Memory that allocators and caches may return late."""
 
@@ -69,6 +83,61 @@ async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
         stage.ledger.check_files(stage.broker.store)
         figures = {"soaked seconds": int(seconds), "bytes expired": deleted}
         return Counter(figures) + stage.load.figures()
+
+
+async def soak_pair(folder: Path, seed: int, seconds: float) -> Counter[str]:
+    """Load a master for some seconds and restart its replica again and again; return figures."""
+    samples: dict[str, list[Sample]] = {"master": [], "replica": []}
+    behind_s: list[float] = []
+    end = time.monotonic() + seconds
+    async with pair_scene(folder, seed, "ASYNC_FLUSH", CONF) as pair:
+        stage, replica = pair.scene, pair.replica
+        stage.load.nothing_expires = False
+        while time.monotonic() < end or len(behind_s) < RESTARTS:
+            await _run_pair(pair, min(RESTART_S, seconds / RESTARTS), samples)
+            await stage.until(lambda: _has_room(stage.broker.store), "the log begins a file")
+            if await replica.stop() != 0:
+                raise Violation(f"a stop that failed: {replica.said[-2000:]}")
+            if len(behind_s) % EMPTIED == 0:
+                shutil.rmtree(replica.store)
+            await replica.start()
+            started = time.monotonic()
+            await stage.takes_messages()  # an OK needs the replica
+            behind_s.append(time.monotonic() - started)
+        for taken in samples.values():
+            _level(taken)
+        stage.load.gone()
+        for broker in (stage.broker, replica):
+            if await broker.stop() != 0:
+                raise Violation(f"a stop that failed: {broker.said[-2000:]}")
+            stage.ledger.check_files(broker.store)
+        check_prefix(stage.broker.store, replica.store)
+        figures = {
+            "soaked seconds of a pair": int(seconds),
+            "restarts of the replica": len(behind_s),
+            "longest ms until it had caught up": int(max(behind_s) * 1000),
+        }
+        return Counter(figures) + stage.load.figures()
+
+
+async def _run_pair(pair: KilledPair, seconds: float, samples: Mapping[str, list[Sample]]) -> None:
+    """Let a pair run, and take a sample of each at the end, when the replica has the same age."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pair.scene.load.check()
+        await asyncio.sleep(0.1)
+    samples["master"].append(sample(pair.scene.broker.pid))
+    samples["replica"].append(sample(pair.replica.pid))
+
+
+def _has_room(store: Path) -> bool:
+    """Whether the newest file of a log will not be full soon.
+
+    Otherwise retention could delete, while the replica is stopped, what it still needs.
+    """
+    newest = max((store / "commitlog").iterdir())
+    last = readable(store / "commitlog")[-1]
+    return last.offset >= int(newest.name) and last.offset % FILE_SIZE < FILE_SIZE // 2
 
 
 async def _slow_consumer(stage: Scene) -> None:
