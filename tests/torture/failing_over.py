@@ -48,9 +48,10 @@ CALM_S = 120.0
 KINDS = ("kill", "stop", "etcd", "replicas", "alone", "clock")
 """What happens to the master: it is killed, stopped for longer than its lease, cut off from etcd,
 cut off from the replicas, cut off from both, or its wall clock is set."""
-NAMESPACE_KINDS = ("deaf", "mute", "storm")
-"""What happens in network namespaces as well: the master hears nobody, nobody hears the master, or
-all kinds of things happen to all members at the same time."""
+NAMESPACE_KINDS = ("deaf", "mute", "storm", "tail")
+"""What happens in network namespaces as well: the master hears nobody, nobody hears the master, all
+kinds of things happen to all members at the same time, or two masters are killed whose last
+messages the third member does not have."""
 GROUP_KINDS = ("engine", "everybody", "successor")
 """What happens to more than the master: nobody reaches etcd, all members are killed, or the master
 and its successor are killed."""
@@ -186,6 +187,7 @@ class Group:
             "everybody": self._kill_everybody,
             "successor": self._kill_successor,
             "storm": self._storm,
+            "tail": self._leave_tail,
         }
 
     async def _kill(self, member: Member, pause_s: float) -> None:
@@ -228,6 +230,22 @@ class Group:
         await successor.kill()
         for member in self.random.sample([master, successor], 2):
             await asyncio.sleep(self.random.uniform(0, pause_s / 2))
+            await member.start()
+
+    async def _leave_tail(self, master: Member, pause_s: float) -> None:
+        """Kill two masters in a row whose last messages one replica does not have.
+
+        Consumers must not read these messages from the second one, which the replica succeeds.
+        """
+        lacking, having = self.random.sample([each for each in self.members if each != master], 2)
+        await self._network.cut(lacking.number, [master.number, having.number])
+        await asyncio.sleep(LAG_S / 2)  # it is still in the in-sync set
+        await master.kill()
+        await asyncio.sleep(pause_s)
+        await having.kill()
+        await self._network.heal(lacking.number)
+        await asyncio.sleep(2 * LEASE_S)
+        for member in self.random.sample([master, having], 2):
             await member.start()
 
     async def _storm(self, master: Member, pause_s: float) -> None:

@@ -144,7 +144,7 @@ class Recorder:
         assert not wrong, f"a pull at {offset} was answered with {records}"
         times = called, time.monotonic_ns()
         kind = Kind.READ if ids else Kind.END
-        end = int(answer.fields["maxOffset"])
+        end = int(answer.fields["maxOffset" if ids else "nextBeginOffset"])
         self.history.append(Operation(client, kind, queue, member, *times, True, offset, ids, end))
         return len(ids)
 
