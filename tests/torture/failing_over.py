@@ -43,7 +43,7 @@ MEMBERS = (1, 2, 3)
 PREFIX = "/firetrail/DefaultCluster/broker-a"
 LEASE_S = 3
 LAG_S = 2
-CALM_S = 120.0
+CALM_S = 300.0
 """Patience with a group to which nothing happens any more."""
 KINDS = ("kill", "stop", "etcd", "replicas", "alone", "clock")
 """What happens to the master: it is killed, stopped for longer than its lease, cut off from etcd,
