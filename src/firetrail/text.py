@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -35,6 +36,13 @@ def counted(number: int, thing: str) -> str:
     if number == 1:
         return f"1 {thing}"
     return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
+
+
+def os_reason(error: OSError) -> str:
+    """Return why an operation failed: ``Connection refused``, without number and address."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def some_of(names: Sequence[object]) -> str:

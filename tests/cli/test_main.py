@@ -94,7 +94,6 @@ def test_success_exits_with_0(failing: SimpleNamespace) -> None:
     ("error", "code"),
     [
         (NotAStoreError("data: not a store"), ExitCode.USAGE),
-        (PermissionError(13, "Permission denied", "data"), ExitCode.USAGE),
         (FormatError("size", 4, "is 0"), ExitCode.PROBLEMS),
         (StoreDamagedError("log", 4, 4, "bad magic", "run fsck"), ExitCode.PROBLEMS),
     ],
@@ -108,6 +107,22 @@ def test_an_error_is_one_line(
     failing.error = error
     assert cli.main(["fail"]) == code
     assert capsys.readouterr().err == f"firetrail: error: {error}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileNotFoundError(2, "No such file", "b.conf"), "b.conf: no such file or folder; check"),
+        (PermissionError(13, "Permission denied", "data"), "data: Permission denied\n"),
+        (OSError("the pool is empty"), "the pool is empty\n"),
+    ],
+)
+def test_a_failed_operation_on_a_file_names_it(
+    error: OSError, said: str, failing: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing.error = error
+    assert cli.main(["fail"]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith(f"firetrail: error: {said}")
 
 
 @pytest.mark.parametrize("text", ["no memory to map a file of 4096 bytes", ""])

@@ -99,8 +99,17 @@ def _missing() -> str:
 
 
 def _fail(error: Exception, code: ExitCode) -> ExitCode:
-    print(f"firetrail: error: {str(error) or 'not enough memory'}", file=sys.stderr)
+    print(f"firetrail: error: {_reason(error)}", file=sys.stderr)
     return code
+
+
+def _reason(error: Exception) -> str:
+    """Return the text of an error; for a failed operation on a file, its path and the reason."""
+    if isinstance(error, FileNotFoundError) and error.filename is not None:
+        return f"{error.filename}: no such file or folder; check the path"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error) or "not enough memory"
 
 
 def _end_without_reader() -> ExitCode:

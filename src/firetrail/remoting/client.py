@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping, Sequence
 
 from firetrail.errors import ConfigError, RequestError
@@ -12,6 +11,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Handler, answer_to, outcome_of
+from firetrail.text import os_reason
 
 CONNECT_S = 3.0
 """Time limit for opening a connection."""
@@ -36,13 +36,6 @@ def is_cancelled() -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def _reason(error: OSError) -> str:
-    """Return why a connect failed; str(error) would repeat the address and the error number."""
-    if error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return error.strerror or str(error)
 
 
 def _closed(address: str) -> ConnectionError:
@@ -123,7 +116,7 @@ class RemotingClient:
         except TimeoutError:
             raise TimeoutError(f"{address}: no connection within {CONNECT_S:g} s") from None
         except OSError as error:
-            raise ConnectionError(f"{address}: cannot be reached: {_reason(error)}") from error
+            raise ConnectionError(f"{address}: cannot be reached: {os_reason(error)}") from error
         self._connections[address] = connection
         if self._on_opened is not None:
             self._on_opened(address, connection)

@@ -218,13 +218,14 @@ def _tls(access: EtcdAccess) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=access.ca_file or None)
     except OSError as error:
         raise ConfigError(
-            "etcd_ca_file", access.ca_file, f"it cannot be loaded: {error}"
+            "etcd_ca_file", access.ca_file, f"it cannot be loaded: {error.strerror or error}"
         ) from error
     if access.cert_file:
         try:
             context.load_cert_chain(access.cert_file)
         except OSError as error:
-            detail = f"it cannot be loaded: {error}; it must hold a certificate and its key"
+            reason = error.strerror or error
+            detail = f"it cannot be loaded: {reason}; it must hold a certificate and its key"
             raise ConfigError("etcd_cert_file", access.cert_file, detail) from error
     return context
 

@@ -14,6 +14,7 @@ from firetrail.replication.replica_session import Introduction, ReplicaSession
 from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
+from firetrail.text import os_reason
 
 CONNECT_S = 3.0
 """How long an attempt to connect may take."""
@@ -163,7 +164,7 @@ class HAClient:
             connection = socket.create_connection((host, port), CONNECT_S)
         except OSError as error:
             raise NotReachedError(
-                f"the HA port {self._address} of the master cannot be reached: {error}"
+                f"the HA port {self._address} of the master cannot be reached: {os_reason(error)}"
             ) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.settimeout(self._poll_s)
@@ -178,7 +179,7 @@ class HAClient:
                 self._pass_bytes(connection, session)
         except OSError as error:
             if not self._stopping:
-                raise NotReachedError(f"master {self._address}: {error}") from error
+                raise NotReachedError(f"master {self._address}: {os_reason(error)}") from error
 
     def _pass_bytes(self, connection: socket.socket, session: ReplicaSession) -> None:
         clock, status = self._clock, self.status
