@@ -13,7 +13,8 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,19 +48,40 @@ RSS_ROOM_MB = 24
 
 
 class Sample(NamedTuple):
-    """The resources of a process at a moment; the resident memory does not include files."""
+    """The resources of a process at a moment.
+
+    The resident memory does not include files. Descriptors and mappings do not include files that
+    are in the store: how many there are depends on how fast retention deletes them, and a busy
+    machine may slow it down. Files that were deleted and are still open are counted.
+    """
 
     rss_mb: float
     descriptors: int
     mappings: int
 
 
-def sample(pid: int) -> Sample:
-    """Return the resources that a process uses now."""
+def sample(pid: int, store: Path) -> Sample:
+    """Return the resources that the process which has opened a store uses now."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     anonymous = next(line for line in status if line.startswith("RssAnon"))
     maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
-    return Sample(int(anonymous.split()[1]) / 1024, len(os.listdir(f"/proc/{pid}/fd")), len(maps))
+    return Sample(
+        int(anonymous.split()[1]) / 1024,
+        _not_in_store(_descriptors(pid), store),
+        _not_in_store(maps, store),
+    )
+
+
+def _descriptors(pid: int) -> Iterator[str]:
+    """Return what each descriptor of a process refers to."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # It was closed meanwhile.
+            yield os.readlink(link)
+
+
+def _not_in_store(entries: Iterable[str], store: Path) -> int:
+    """Count the entries that are not existing files of a store."""
+    return sum(str(store) not in entry or entry.endswith("(deleted)") for entry in entries)
 
 
 async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
@@ -72,7 +94,7 @@ async def soak(folder: Path, seed: int, seconds: float) -> Counter[str]:
         while time.monotonic() < end:
             await asyncio.sleep(seconds / 60)
             stage.load.check()
-            samples.append(sample(stage.broker.pid))
+            samples.append(sample(stage.broker.pid, stage.broker.store))
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
         _level(samples)
@@ -126,8 +148,8 @@ async def _run_pair(pair: KilledPair, seconds: float, samples: Mapping[str, list
     while time.monotonic() < end:
         pair.scene.load.check()
         await asyncio.sleep(0.1)
-    samples["master"].append(sample(pair.scene.broker.pid))
-    samples["replica"].append(sample(pair.replica.pid))
+    samples["master"].append(sample(pair.scene.broker.pid, pair.scene.broker.store))
+    samples["replica"].append(sample(pair.replica.pid, pair.replica.store))
 
 
 def _has_room(store: Path) -> bool:
