@@ -110,7 +110,7 @@ async def test_a_topic_with_unconfirmed_messages_is_deleted_when_they_are_confir
 
 async def test_a_slave_shows_what_consumers_of_its_master_see(tmp_path: Path) -> None:
     """It has the first message of an empty master, which waits for a second slave."""
-    store = MASTER.replace(in_sync_replicas=3, slave_timeout_ms=20)
+    store = MASTER.replace(in_sync_replicas=3)
     config = BrokerConfig(broker_id=1, **SLAVE)
     async with talking(config=CONFIG, store=store) as talk:
         master = talk.broker.store
