@@ -60,11 +60,12 @@ def replica_config(**settings: object) -> StoreConfig:
 def following(
     folder: Path, address: str, config: StoreConfig | None = None, begin: int | None = None
 ) -> Iterator[BrokerStore]:
-    """Follow the master whose HA port is ``address``; yield the store of the replica.
+    """Follow the Java master whose HA port is ``address``; yield the store of the replica.
 
     ``begin`` is the offset at which an empty replica begins. Following must not fail.
     """
-    with followers.following(folder, address, config or replica_config(), begin=begin) as store:
+    settings = config or replica_config()
+    with followers.following(folder, address, settings, begin=begin, is_java=True) as store:
         yield store
         store.wait_dispatched()
 

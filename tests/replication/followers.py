@@ -69,6 +69,8 @@ def following(
     config: StoreConfig = REPLICA,
     errors: list[FiretrailError] | None = None,
     begin: int | None = None,
+    *,
+    is_java: bool = False,
 ) -> Iterator[BrokerStore]:
     """A replica that follows the master at an address.
 
@@ -80,6 +82,7 @@ def following(
         log = store.log_copy()
         start = log.max_offset if begin is None else begin
         client = HAClient(log, address, start, SYSTEM.clock, heartbeat_s=0.05)
+        client.is_confirmed = not is_java
 
         def follow() -> None:
             try:
