@@ -87,6 +87,7 @@ def test_a_restarted_master_shows_its_tail_when_replicas_confirm_it(
             assert store.max_offset("T") == 2
             assert found(store, b"a", b"b", b"c", b"i") == [b"a", b"b"]
             assert store.unconfirmed("T") == 7
+        assert not checked(folder).problems
     with BrokerStore.open(folder, config) as store:
         put(store, b"j")
         assert shown(store) == [b"a", b"b"]
