@@ -18,6 +18,7 @@ from firetrail.format.names import COMMIT_LOG
 from firetrail.remoting.codes import RequestCode
 from firetrail.replication.follower import FollowerState
 from firetrail.replication.master_check import MasterAddress
+from firetrail.store.config import BrokerRole
 
 FOLLOWING, STUCK = FollowerState.FOLLOWING, FollowerState.STUCK
 DIVERGED, FAILED, WAITING = FollowerState.DIVERGED, FollowerState.FAILED, FollowerState.WAITING
@@ -68,7 +69,34 @@ def delete_oldest(folder: Path, count: int) -> None:
         path.unlink()
 
 
-async def test_a_replica_waits_for_the_first_message_of_its_master(tmp_path: Path) -> None:
+async def test_only_a_firetrail_master_says_what_a_replica_may_show(tmp_path: Path) -> None:
+    """A Java master shows its whole log to consumers, and its replicas do the same."""
+    unconfirmed = MASTER.replace(role=BrokerRole.SYNC_MASTER, in_sync_replicas=3)
+    async with master_in(tmp_path / "m", unconfirmed) as master:
+        master.store.try_put(Message("T", b"one"))
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.store.max_offset("T") == 1)
+        master.settings["ha_allowed_peers"] = ""
+        master.store.try_put(Message("T", b"two"))
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.store.commit_log.confirmed_offset == 0)
+            assert replica.store.max_offset("T") == 1
+            master.store.configure(in_sync_replicas=2)
+            await until(lambda: replica.store.max_offset("T") == 2)
+
+
+async def test_an_empty_firetrail_master_is_followed_at_once(tmp_path: Path) -> None:
+    async with master_in(tmp_path / "m") as master:
+        master.settings["ha_allowed_peers"] = ""
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await state_of(replica, FOLLOWING)
+            await until(lambda: master.acks.in_sync(0) == 1)
+            master.fill(3)
+            await until(lambda: replica.end == master.store.log_range[1])
+
+
+async def test_a_replica_waits_for_the_first_message_of_a_java_master(tmp_path: Path) -> None:
     async with (
         master_in(tmp_path / "m") as master,
         replica_in(tmp_path / "r", master.address) as replica,
