@@ -40,6 +40,7 @@ def connected(replica: BrokerStore) -> Iterator[tuple[HAClient, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as port:
         address = f"127.0.0.1:{port.getsockname()[1]}"
         client = HAClient(replica.log_copy(), address, 0, clock, heartbeat_s=1000)
+        client.is_confirmed = False  # as with a master of RocketMQ
         client.connect()
         master, _ = port.accept()
         with master:

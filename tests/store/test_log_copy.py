@@ -20,7 +20,9 @@ def test_records_are_written_to_the_file_rather_than_to_new_pages_of_a_mapping(
     records = memoryview(log_content(tmp_path / "master"))[:end]
     config = small_config(log=8192, role=BrokerRole.SLAVE)
     with BrokerStore.open(tmp_path / "replica", config, system=machine.system) as replica:
-        replica.log_copy().append_copied(0, records, 1)
+        copy = replica.log_copy()
+        copy.append_copied(0, records, 1)
+        copy.confirm(end)
         assert machine.files.count("write", "0") == 1
         assert replica.log_range == (0, end)
         assert log_content(tmp_path / "replica")[:end] == records
