@@ -58,6 +58,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "background",
             "broker",
             "promotion",
+            "terms",
             "failover",
             "term",
             "replica",

@@ -11,8 +11,9 @@ from tests.broker.brokers import SMALL
 from tests.broker.pairs import REFUSED, SLAVE, Group, caught_up, pair, promote, refusal, send
 from tests.client.clusters import until
 
-from firetrail.broker.broker import Broker
 from firetrail.broker.state.slave_mark import SlaveMark, SlaveNotes
+from firetrail.broker.term import TermPlan
+from firetrail.broker.terms import Terms
 from firetrail.format.names import TOPICS_JSON
 from firetrail.replication.epochs import Epoch
 from firetrail.store.config import BrokerRole
@@ -78,14 +79,14 @@ async def test_a_change_that_fails_leaves_no_mark(
 ) -> None:
     async with Group(tmp_path) as group:
         old = await group.start("old")
-        begin = Broker._begin_term
+        begin = Terms._begin
 
-        async def fail(self: Broker, plan: object) -> None:
-            monkeypatch.setattr(Broker, "_begin_term", begin)
-            self.slave_mark.set(known_epoch=1)
+        async def fail(self: Terms, plan: TermPlan) -> None:
+            monkeypatch.setattr(Terms, "_begin", begin)
+            plan.env.slave_mark.set(known_epoch=1)
             raise OSError("does not work")
 
-        monkeypatch.setattr(Broker, "_begin_term", fail)
+        monkeypatch.setattr(Terms, "_begin", fail)
         with pytest.raises(OSError, match="does not work"):
             await old.broker.become(BrokerRole.SLAVE, 1)
         assert not SlaveMark(SYSTEM, tmp_path / "old").notes.is_slave

@@ -13,12 +13,11 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
 from firetrail.broker.config import BrokerConfig, check_id
-from firetrail.broker.failover import Failover, lease_keeper, rewind_store
+from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
@@ -31,12 +30,11 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.term import Term, TermPlan
+from firetrail.broker.terms import RoleChange, Terms
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
@@ -124,8 +122,7 @@ class Broker:
         self._keeper: LeaseKeeper | None = None
         self._failover: Failover | None = None
         self._resources = AsyncExitStack()
-        self._changing = asyncio.Lock()  # held during a change of role
-        self._is_stopping = False
+        self._terms = Terms(self._handlers, self._promotion.handlers, self._drain)
         self.address = ""
         self.namesrv = ""
         self.listens: Sequence[str] = ()
@@ -205,20 +202,19 @@ class Broker:
                 self._ignored,
                 known_epoch=self.roles.known_epoch,
             )
-            self._term = Term(plan, self._drain)
             if self._name_server is not None:
                 resources.push_async_callback(self._name_server.stop)
             # Pushed a second time, so that the server stops first if the store cannot be opened.
             # What is stopped before it would let the event loop read requests without handlers.
             resources.push_async_callback(self._server.stop)
-            self._term.open()
+            self._terms.open(plan)
+            resources.push_async_callback(self._terms.end)
             if self._keeper is not None:
                 self._keeper.identify(member_identity(self._system, self._folder))
             else:
                 self.roles.discard_outdated()  # only now: another process may have the store open
             self._handlers.update(self._term.handlers)
             self._handlers.update(self._promotion.handlers)
-            resources.push_async_callback(self._end_term)
             resources.push_async_callback(self._promotion.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
@@ -314,100 +310,25 @@ class Broker:
         """
         if self._failover is not None:
             await self._failover.stop()
-        async with self._changing:
-            self._is_stopping = True
+        async with self._terms.ending():
             await self._resources.aclose()
 
     async def become(
         self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
     ) -> None:
-        """Change the role of the running broker.
-
-        Requests in progress are answered first; those that arrive during the change are refused
-        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
-        the new role, it continues in the old one.
-
-        Args:
-            role: The new role.
-            broker_id: The new broker id; 0 for a master, at least 1 for a slave.
-            epoch: The number of the epoch that begins with a new master. Default: none begins.
-            master_address: The master of a slave, if name servers do not tell it. Default: as
-                before.
-
-        Raises:
-            ConfigError: The broker id does not fit the role.
-            StoreError: The store cannot be closed or opened.
-            OSError: A file cannot be saved or read.
-        """
-        async with self._changing:
-            before = replace(self._term.plan, store=self.store.config, epoch=0)
-            store = before.store.replace(role=role)
-            plan = replace(before, store=store, epoch=epoch, known_epoch=self.newest_epoch)
-            config = self.config
-            is_slave = role is BrokerRole.SLAVE
-            changed = config.replace(
-                broker_id=broker_id,
-                master_address=master_address or config.master_address,
-                namesrv=config.namesrv if is_slave else ";".join(config.name_servers_as_master),
-            )
-            check_id(changed, plan.store)
-            epochs, notes = self.epochs.epochs, self.slave_mark.notes
-            try:
-                await self._end_term()
-                if before.store.role is not BrokerRole.SLAVE:
-                    self.slave_mark.learn_role(before.store.role.value)
-                self._live.current = changed
-                await self._begin_term(plan)
-            except BaseException:
-                _log.exception("the broker cannot become %s; it continues as before", role.value)
-                self._live.current = config
-                self.epochs.save(epochs)
-                self.slave_mark.save(notes)
-                await self._begin_term(before)
-                raise
+        """Change the role of the running broker: see :meth:`Terms.become`."""
+        known = self.newest_epoch
+        await self._terms.become(
+            RoleChange(role, broker_id, epoch, master_address, known_epoch=known)
+        )
 
     async def rewind(self, master: MasterAddress) -> None:
-        """Remove messages that a master does not have, so that this slave can follow it.
-
-        The store is closed meanwhile. A copy of the removed messages is kept in its folder.
-
-        Args:
-            master: The master.
-
-        Raises:
-            FiretrailError: The master cannot be asked, the logs have nothing in common, or the
-                store cannot be cut. The slave continues with its log as it was.
-            OSError: A file cannot be written.
-        """
-        async with self._changing:
-            plan = replace(self._term.plan, store=self.store.config, epoch=0)
-            await self._end_term()
-            try:
-                await rewind_store(self._system, self._folder, master)
-            finally:
-                await self._begin_term(plan)
-
-    async def _begin_term(self, plan: TermPlan) -> None:
-        term = Term(plan, self._drain)
-        term.open(self.clients)
-        self._term = term
-        self._handlers.update(term.handlers)
-        try:
-            await term.start()
-        except BaseException:
-            await self._end_term()
-            raise
-
-    async def _end_term(self) -> None:
-        if not self._is_stopping:
-            lasting = self._promotion.handlers
-            self._handlers.update({c: _between_terms for c in self._handlers if c not in lasting})
-            self._parts.state.long_polling.release()
-        await self._term.end()
+        """Remove messages that a master does not have: see :meth:`Terms.rewind`."""
+        await self._terms.rewind(master)
 
     async def _drain(self) -> None:
         """Wait until no request is handled any more."""
-        if self._is_stopping:
+        if self._terms.is_stopping:
             await self._server.stop()
         else:
             await self._server.drain()
@@ -417,6 +338,10 @@ class Broker:
         """The request codes that the broker handles, and those that its name server handles."""
         names = self._name_server.handlers if self._name_server is not None else {}
         return set(self._handlers), set(names)
+
+    @property
+    def _term(self) -> Term:
+        return self._terms.current
 
     @property
     def _parts(self) -> Parts:
@@ -488,9 +413,3 @@ class Broker:
             return  # the start has failed, so the connection was never served
         self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
-
-
-def _between_terms(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.answer(
-        ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is changing its role; retry in a moment"
-    )

@@ -1,0 +1,188 @@
+"""The terms of a broker, one after the other: a change of role ends one and begins the next."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+from firetrail.broker.config import check_id
+from firetrail.broker.failover import rewind_store
+from firetrail.broker.term import Term, TermPlan
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.replication.master_check import MasterAddress
+from firetrail.store.config import BrokerRole
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """Another role of a broker.
+
+    Attributes:
+        role: The new role.
+        broker_id: The new broker id; 0 for a master, at least 1 for a slave.
+        epoch: The number of the epoch that begins with a new master. Default: 0, which leaves the
+            number to the term.
+        master_address: The master of a slave, if name servers do not tell it. Default: as before.
+        known_epoch: The largest number of an epoch that the broker has heard of. Default: none.
+    """
+
+    role: BrokerRole
+    broker_id: int
+    epoch: int = 0
+    master_address: str = ""
+    known_epoch: int = 0
+
+
+class Terms:
+    """The current term of a broker, and its replacement by another one.
+
+    Attributes:
+        current: The current term, after :meth:`open`.
+        is_stopping: Whether the broker is being stopped, so that no term follows.
+    """
+
+    current: Term
+
+    def __init__(
+        self,
+        handlers: dict[int, Handler],
+        lasting: Mapping[int, Handler],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            handlers: The handlers of the broker, which are replaced with each term.
+            lasting: Those that also answer between two terms.
+            drain: Waits until no request is handled any more.
+        """
+        self._handlers = handlers
+        self._lasting = lasting
+        self._drain = drain
+        self._changing = asyncio.Lock()  # held during a change of role
+        self.is_stopping = False
+
+    def open(self, plan: TermPlan) -> None:
+        """Open the first term. The caller starts it, and announces its handlers.
+
+        Raises:
+            OSError: A file cannot be read.
+            StoreError: The store cannot be opened.
+            UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
+        """
+        term = Term(plan, self._drain)
+        term.open()
+        self.current = term
+
+    @asynccontextmanager
+    async def ending(self) -> AsyncIterator[None]:
+        """Wait for a change in progress, and begin no other term from now on."""
+        async with self._changing:
+            self.is_stopping = True
+            yield
+
+    async def become(self, change: RoleChange) -> None:
+        """Change the role of the running broker.
+
+        Requests in progress are answered first; those that arrive during the change are refused
+        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
+        the new role, it continues in the old one.
+
+        Raises:
+            ConfigError: The broker id does not fit the role.
+            StoreError: The store cannot be closed or opened.
+            OSError: A file cannot be saved or read.
+        """
+        async with self._changing:
+            before = self._same_plan()
+            env, role = before.env, change.role
+            plan = replace(
+                before,
+                store=before.store.replace(role=role),
+                epoch=change.epoch,
+                known_epoch=change.known_epoch,
+            )
+            config, is_slave = env.live.current, role is BrokerRole.SLAVE
+            changed = config.replace(
+                broker_id=change.broker_id,
+                master_address=change.master_address or config.master_address,
+                namesrv=config.namesrv if is_slave else ";".join(config.name_servers_as_master),
+            )
+            check_id(changed, plan.store)
+            epochs, notes = env.epochs.epochs, env.slave_mark.notes
+            try:
+                await self.end()
+                if before.store.role is not BrokerRole.SLAVE:
+                    env.slave_mark.learn_role(before.store.role.value)
+                env.live.current = changed
+                await self._begin(plan)
+            except BaseException:
+                _log.exception("the broker cannot become %s; it continues as before", role.value)
+                env.live.current = config
+                env.epochs.save(epochs)
+                env.slave_mark.save(notes)
+                await self._begin(before)
+                raise
+
+    async def rewind(self, master: MasterAddress) -> None:
+        """Remove messages that a master does not have, so that this slave can follow it.
+
+        The store is closed meanwhile. A copy of the removed messages is kept in its folder.
+
+        Args:
+            master: The master.
+
+        Raises:
+            FiretrailError: The master cannot be asked, the logs have nothing in common, or the
+                store cannot be cut. The slave continues with its log as it was.
+            OSError: A file cannot be written.
+        """
+        async with self._changing:
+            plan = self._same_plan()
+            await self.end()
+            try:
+                await rewind_store(plan.env.system, plan.env.folder, master)
+            finally:
+                await self._begin(plan)
+
+    def _same_plan(self) -> TermPlan:
+        """Return a plan to continue in the present role, with the settings in force."""
+        return replace(self.current.plan, store=self.current.store.config, epoch=0)
+
+    async def _begin(self, plan: TermPlan) -> None:
+        term = Term(plan, self._drain)
+        term.open(self.current.parts.state.clients)
+        self.current = term
+        self._handlers.update(term.handlers)
+        try:
+            await term.start()
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> None:
+        """End the current term; between two terms, requests are refused.
+
+        Raises:
+            OSError: A file cannot be saved.
+            StoreError: The store cannot be closed cleanly.
+        """
+        if not self.is_stopping:
+            refused = {code: _between_terms for code in self._handlers if code not in self._lasting}
+            self._handlers.update(refused)
+            self.current.parts.state.long_polling.release()
+        await self.current.end()
+
+
+def _between_terms(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    return request.answer(
+        ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is changing its role; retry in a moment"
+    )
