@@ -166,16 +166,18 @@ class ConfigError(FiretrailError, ValueError):
         key: the name of the setting or argument.
         value: the value that was given.
         allowed: what is allowed instead.
+        place: the file and line of the value with a colon and a space; empty if it is in no file.
     """
 
-    def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(key, value, allowed)
+    def __init__(self, key: str, value: object, allowed: str, place: str = "") -> None:
+        super().__init__(key, value, allowed, place)
         self.key = key
         self.value = value
         self.allowed = allowed
+        self.place = place
 
     def __str__(self) -> str:
-        return f"{self.key} = {_shown(self.value)}: {self.allowed}"
+        return f"{self.place}{self.key} = {_shown(self.value)}: {self.allowed}"
 
 
 class WrongTypeError(ConfigError, TypeError):

@@ -79,12 +79,19 @@ def test_the_vip_port_cannot_be_set() -> None:
     assert not load_entries(parse_properties("vip_channel=false", "b.conf")).broker.vip_channel
 
 
+def test_keys_without_effect_name_what_is_not_supported() -> None:
+    (remark,) = load_entries(parse_properties("useTLS=true", "b.conf")).remarks
+    assert str(remark) == (
+        "b.conf line 1: useTLS has no effect: TLS and access control are not supported"
+    )
+
+
 def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:
     conf = parse_properties("brokerName=b\nbrokerId=1", "b.conf")
     with pytest.raises(ConfigError) as caught:
         load_entries(conf)
     assert str(caught.value) == (
-        "brokerId = 1: b.conf line 2: the id of a master is 0, and clients send only to masters; "
+        "b.conf line 2: brokerId = 1: the id of a master is 0, and clients send only to masters; "
         "remove the key, and give each broker its own brokerName"
     )
     with pytest.raises(ConfigError, match="the id of a master is 0"):

@@ -40,7 +40,7 @@ def test_keys_without_effect_are_reported() -> None:
 
 @pytest.mark.parametrize("text", ["listenPort=x", "listenPort=65536", "listenPort=-1"])
 def test_invalid_numbers_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"namesrv\.conf line 1: must be a whole number"):
+    with pytest.raises(ConfigError, match=r"^namesrv\.conf line 1: listenPort = .*: must be a"):
         read(text)
 
 

@@ -194,7 +194,7 @@ def test_a_wrong_value_names_line_key_value_and_what_is_allowed(
     with pytest.raises(ConfigError) as raised:
         StoreConfig.from_properties(f"# a broker\n{key} = {text}\n")
     assert (raised.value.key, raised.value.value) == (key, text)
-    assert str(raised.value).startswith(f"{key} = {text!r}: line 2: ")
+    assert str(raised.value).startswith(f"line 2: {key} = {text!r}: ")
     assert message in str(raised.value)
 
 

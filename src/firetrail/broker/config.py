@@ -27,7 +27,7 @@ from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
 from firetrail.text import did_you_mean
 
-NOTHING_TO_SET = "the broker does this in one fixed way, or not at all"
+NOTHING_TO_SET = "the broker has no setting for this"
 
 FLAG = Flag()
 MS = Whole(1, unit="ms")
@@ -93,8 +93,9 @@ REPLICATION = Group(
 FAILOVER = Group(
     "Broker: automatic failover",
     "With `etcd_endpoints`, the members of a group elect their master. Every member starts as a"
-    " slave. `brokerRole` is the role that it has as master; one that is configured as `SLAVE`"
-    " becomes a `SYNC_MASTER`, and cannot be the first master of the group.",
+    " slave, and takes the role in its `brokerRole` when it becomes the master. A member with"
+    " `brokerRole=SLAVE` cannot be the first master of the group; if it becomes the master later,"
+    " it takes the role `SYNC_MASTER`.",
 )
 
 
@@ -111,7 +112,7 @@ class BrokerConfig:
         "broker-a", "brokerName", NAME, "Name of the broker. RocketMQ's default is the host name."
     )
     broker_id: int = IDENTITY(
-        0, "brokerId", Whole(0), "The id of a master is 0; a slave has its own id from 1 on."
+        0, "brokerId", Whole(0), "The id of a master is 0. Each slave has its own id, 1 or larger."
     )
     bind: str = IDENTITY(
         "127.0.0.1", "", HOST, "Address to listen on. RocketMQ listens on all addresses."
@@ -124,7 +125,10 @@ class BrokerConfig:
         " connect to. There is no such port if the main port is 0 (any free port).",
     )
     namesrv: str = IDENTITY(
-        "", "namesrvAddr", ADDRESSES, "Name servers to register with, besides the broker's own."
+        "",
+        "namesrvAddr",
+        ADDRESSES,
+        "Name servers to register with, in addition to the one that `firetrail up` starts.",
     )
     register_interval_ms: int = IDENTITY.live(
         30_000, "registerNameServerPeriod", MS, "Pause between registrations."
@@ -159,7 +163,7 @@ class BrokerConfig:
         8,
         "defaultTopicQueueNums",
         Whole(1, 10_000),
-        "Upper limit of the number of queues of a topic that is created automatically.",
+        "Maximum number of queues of a topic that is created automatically.",
     )
     trace_topic: bool = TOPICS(
         False, "traceTopicEnable", FLAG, "Create the topic for message traces at startup."
@@ -197,8 +201,7 @@ class BrokerConfig:
         500,
         "flushDelayOffsetInterval",
         MS,
-        "Pause between two saves of how far delayed messages were delivered. RocketMQ's default is"
-        " 10000.",
+        "Pause between two saves of the progress of delayed messages. RocketMQ's default is 10000.",
     )
     property_filter: bool = CONSUMING.live(
         True,
@@ -211,8 +214,9 @@ class BrokerConfig:
         True,
         "useServerSideResetOffset",
         FLAG,
-        "Announce an offset reset to a group in the responses to its pulls. If false, push it to"
-        " the members, as RocketMQ before 5.3 does. Broadcast groups always get it pushed.",
+        "Announce an offset reset to a group in the responses to its pulls. If false, send each"
+        " member a notification, as RocketMQ before 5.3 does. Members of broadcast groups always"
+        " get a notification.",
     )
     revive_queues: int = CONSUMING(
         8,
@@ -234,7 +238,10 @@ class BrokerConfig:
         30_000, "transactionCheckInterval", MS, "Pause between two rounds of checks."
     )
     transaction_check_max: int = TRANSACTIONS.live(
-        15, "transactionCheckMax", Whole(1), "A half message is given up after this many checks."
+        15,
+        "transactionCheckMax",
+        Whole(1),
+        "Number of checks after which the broker gives up on a half message.",
     )
 
     master_address: str = REPLICATION(
@@ -274,19 +281,19 @@ class BrokerConfig:
         0,
         "haListenPort",
         Whole(0, PORT_MAX),
-        "HA port. 0 is the port after `listenPort`, or any free port if that is 0 as well.",
+        "HA port. 0 means the port after `listenPort`, or any free port if `listenPort` is 0.",
     )
     ha_host: str = REPLICATION(
         "",
         "brokerIP2",
         HOST_OR_NONE,
-        "Host of the HA address that name servers tell replicas. By default that of `brokerIP1`.",
+        "Host of the HA address that name servers give to replicas. The default is `brokerIP1`.",
     )
     ha_heartbeat_ms: int = REPLICATION(
         5_000,
         "haSendHeartbeatInterval",
         MS,
-        "Longest pause between two transmissions of either side of an HA connection.",
+        "Each side of an HA connection sends something at least this often.",
     )
     ha_silence_ms: int = REPLICATION(
         20_000,
@@ -298,7 +305,7 @@ class BrokerConfig:
         256 << 10,
         "haTransferBatchSize",
         Whole(1, BODY_MAX, unit="bytes"),
-        "Most bytes of the log that are sent to a replica at once. RocketMQ's default is 32768.",
+        "Maximum bytes of the log per transfer to a replica. RocketMQ's default is 32768.",
     )
     ha_flow_control: bool = REPLICATION.live(
         False,
@@ -310,48 +317,49 @@ class BrokerConfig:
         100 << 20,
         "maxHaTransferByteInSecond",
         Whole(1 << 10, unit="bytes"),
-        "Most bytes per second to one replica, if `ha_flow_control` is on.",
+        "Maximum bytes per second to one replica, if `ha_flow_control` is on.",
     )
     ha_allowed_peers: str = REPLICATION.live(
         "",
         "",
         Networks(r"[^\s]*", "IP addresses or networks, separated by ';', or nothing"),
-        "Who may connect to the HA port, such as `10.1.2.3;10.2.0.0/16`. By default this machine"
-        " and the brokers that name servers list under the name of this one.",
+        "Addresses that may connect to the HA port, such as `10.1.2.3;10.2.0.0/16`. By default,"
+        " this machine may connect, and so may the brokers that name servers list under this"
+        " broker's name.",
     )
 
     etcd_endpoints: str = FAILOVER(
         "",
         "",
         ENDPOINTS,
-        "Servers of etcd, which decides which member of the group is the master. Members have the"
-        " same cluster and broker name. Empty for a broker whose role is fixed.",
+        "Addresses of etcd, which decides which member of the group is the master. All members"
+        " have the same cluster and broker name. Leave it empty if the broker's role is fixed.",
     )
     ha_member: int = FAILOVER(
         0,
         "",
         Whole(0, MEMBER_MAX),
-        "Number of this member of the group, from 1 on, different for every member. It is the"
-        " broker id while the member is a slave.",
+        "Number of this member in the group: 1 or larger, and different for every member. It is"
+        " the broker id while the member is a slave.",
     )
     ha_lease_s: int = FAILOVER(
         10,
         "",
         Whole(2, 3600, unit="s"),
-        "How long the lease of a master lasts that cannot renew it. A fifth earlier it stops"
-        " acknowledging messages.",
+        "Duration of the master's lease. A master that cannot renew its lease stops acknowledging"
+        " messages after four fifths of this time, and loses the lease at the end of it.",
     )
     ha_lag_ms: int = FAILOVER(
         15_000,
         "haMaxTimeSlaveNotCatchup",
         MS,
-        "A member that has not caught up for this long leaves the in-sync set: it is not waited for"
-        " and cannot become the master.",
+        "A member that has not caught up for this long leaves the in-sync set: puts do not wait for"
+        " it, and it cannot become the master.",
     )
     etcd_prefix: str = FAILOVER(
-        "/firetrail", "", Text(r"/[^\s]*[^\s/]", "a path such as /firetrail"), "Beginning of keys."
+        "/firetrail", "", Text(r"/[^\s]*[^\s/]", "a path such as /firetrail"), "Prefix of all keys."
     )
-    etcd_user: str = FAILOVER("", "", WORD, "User of etcd; empty if it requires none.")
+    etcd_user: str = FAILOVER("", "", WORD, "User name for etcd; empty if etcd requires none.")
     etcd_password_file: str = FAILOVER("", "", WORD, "File with the password of that user.")
     etcd_ca_file: str = FAILOVER(
         "", "", WORD, "Certificates to trust for `https` endpoints; by default the system's."
@@ -467,13 +475,15 @@ def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
         raise ConfigError(
             "brokerId",
             broker.broker_id,
-            f"{place}{MASTER_ID} is the id of the master; give each slave of a broker its own id, "
+            f"{MASTER_ID} is the id of the master; give each slave of a broker its own id, "
             "1 or larger, and the master's brokerName and brokerClusterName",
+            place,
         )
     if not is_slave and broker.broker_id != MASTER_ID:
         raise ConfigError(
             "brokerId",
             broker.broker_id,
-            f"{place}the id of a master is {MASTER_ID}, and clients send only to masters; remove "
+            f"the id of a master is {MASTER_ID}, and clients send only to masters; remove "
             "the key, and give each broker its own brokerName",
+            place,
         )

@@ -24,7 +24,7 @@ copy is a closed store, which can be opened or put in the place of the original.
 when it is complete.
 
 At the end the copy is checked as by 'firetrail fsck'. Exit code 0: success; 1: the check found
-problems, which the original then has, too; 2: nothing was copied."""
+problems, which are then also in the original; 2: nothing was copied."""
 EXAMPLES = """\
   firetrail backup data /backups/monday
   firetrail backup data /backups/monday --json"""

@@ -44,7 +44,10 @@ def add_action(
         action.add_argument(argument, metavar=argument.upper(), help=f"name of the {argument}")
     add_namesrv(action, default=argparse.SUPPRESS)
     action.add_argument(
-        "--json", action="store_true", default=argparse.SUPPRESS, help="print JSON, not a table"
+        "--json",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="print JSON instead of a table",
     )
     return action
 

@@ -49,9 +49,9 @@ loaded = StoreConfig.from_mapping({"flushDiskType": "SYNC_FLUSH", "fileReservedT
 assert loaded.config == config
 ```
 
-`StoreConfig.from_properties(Path("broker.conf"))` reads a file of RocketMQ. It accepts the Python
-names of the settings as well as RocketMQ's keys, and the Python names take precedence. It returns
-the settings as `config`, and three lists of remarks:
+`StoreConfig.from_properties(Path("broker.conf"))` reads one of RocketMQ's files. It accepts the
+Python names of the settings as well as RocketMQ's keys, and the Python names take precedence. It
+returns the settings as `config`, and three lists of remarks:
 
 - `unknown`: keys that neither RocketMQ nor Firetrail has, with the name that was probably meant.
 - `adjusted`: values that RocketMQ corrects instead of rejecting, such as a ratio outside its
@@ -59,8 +59,8 @@ the settings as `config`, and three lists of remarks:
 - `ignored`: keys of RocketMQ that have no effect on this store, and the reason.
 
 An invalid value is an error. It names the line, the key, the value and what is allowed. In a file,
-a ratio is a whole number of percents (`75`) or has a decimal point (`0.75`). Numbers have no unit:
-sizes are in bytes, and times are in the unit at the end of the setting's name.
+a ratio is either a whole percentage (`75`) or a fraction with a decimal point (`0.75`). Numbers
+have no unit: sizes are in bytes, and times are in the unit at the end of the setting's name.
 
 ## How to read the entries
 
@@ -73,9 +73,10 @@ Settings marked *live* can be changed without a restart, by `mqadmin updateBroke
 UNUSED_INTRO = """\
 ## Keys without effect
 
-Firetrail knows these keys of RocketMQ 4.9 and 5.x and reports them as `ignored`, except those that
-are listed above. `*` matches any characters, and `[…]` matches one of the characters in it. The
-reason comes first. In `broker.conf`:
+Firetrail knows these keys of RocketMQ 4.9 and 5.x, but they have no effect. They are reported as
+`ignored`, with the reason that is given here before the keys. `*` matches any characters, and `[…]`
+matches one of the characters in it. A key that has an entry above has an effect even if it matches
+one of these patterns. In `broker.conf`:
 
 """
 UNUSED_BY_NAME_SERVER = "\nIn `namesrv.conf`:\n\n"
@@ -91,9 +92,9 @@ def page() -> str:
     unused = {reason.replace(BROKERS, NOTHING_TO_SET): keys for reason, keys in UNUSED.items()}
     sections.append(
         UNUSED_INTRO
-        + "".join(_unused(unused))
+        + "".join(_unused(unused, store_config.SETTINGS, broker_config.SETTINGS))
         + UNUSED_BY_NAME_SERVER
-        + "".join(_unused(namesrv_config.UNUSED))
+        + "".join(_unused(namesrv_config.UNUSED, namesrv_config.SETTINGS))
     )
     return "\n".join(sections)
 
@@ -109,9 +110,11 @@ def _entry(setting: Setting) -> str:
     )
 
 
-def _unused(table: Mapping[str, str]) -> Iterator[str]:
+def _unused(table: Mapping[str, str], *settings: Mapping[str, Setting]) -> Iterator[str]:
+    """Yield a list item per reason, without the keys that have an entry of their own."""
+    listed = {key for each in settings for setting in each.values() for key in setting.keys}
     for reason, patterns in table.items():
-        keys = ", ".join(f"`{pattern}`" for pattern in patterns.split())
+        keys = ", ".join(f"`{pattern}`" for pattern in patterns.split() if pattern not in listed)
         yield _filled(f"- *{reason}*: {keys}.", indent="  ")
 
 

@@ -31,8 +31,8 @@ DESCRIPTION = """\
 Check the log, the consume queues, the index and the checkpoint, whether they agree with each other,
 and whether the broker's files in config/ can be read.
 
-Without --repair the store is only read. After a crash, a torn tail and a queue or index that lags
-the log are not problems: recovery takes care of them when the store is opened.
+Without --repair the store is only read. After a crash, a torn tail is not a problem, and neither is
+a queue or index that ends before the log: recovery takes care of them when the store is opened.
 Exit code 0: no problems; 1: problems were found; 2: not a store, or unreadable.
 
 Repairs (the store must not be in use; removed files are kept in its folder repair-<time>):

@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = cluster.add_parser(
         subparsers, "group", "list, show, create and delete groups", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     cluster.add_action(actions, "list", "list the names of all consumer groups")
     cluster.add_action(actions, "show", "show the connected members of a group", "group")

@@ -48,8 +48,8 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--layout",
         choices=("day", "topic"),
-        help="folders of a new lake: one per day, or one per topic and day, of which every run "
-        "writes at least one file each (default: day)",
+        help="folders of a new lake: one per day, or one per topic and day (default: day). With "
+        "topic, every run writes at least one file for each topic and day",
     )
     parser.add_argument(
         "--follow", action="store_true", help="keep archiving new records until Ctrl-C"

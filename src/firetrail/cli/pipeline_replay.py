@@ -48,7 +48,10 @@ def add(subparsers: Subparsers) -> None:
         "--topic", metavar="TOPIC", help="topic of the copies (default: that of each message)"
     )
     parser.add_argument(
-        "--rate", metavar="N", type=_rate, help="messages per second at most (default: no limit)"
+        "--rate",
+        metavar="N",
+        type=_rate,
+        help="copy at most N messages per second (default: no limit)",
     )
     parser.add_argument(
         "--id",

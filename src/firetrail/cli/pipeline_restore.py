@@ -37,7 +37,7 @@ def add(subparsers: Subparsers) -> None:
         "--part",
         metavar="N",
         type=common.not_negative,
-        help="part to restore of an archive with gaps, counted from 0, the oldest",
+        help="which part of an archive with gaps to restore; 0 is the oldest",
     )
     common.add_delay_levels(parser)
     common.add_json(parser, "print a JSON object: what was restored")

@@ -15,8 +15,8 @@ from firetrail.cli.common import action_names, add_actions, add_plain_parser
 DESCRIPTION = """\
 Run and operate replicas: brokers that keep a copy of a master's log.
 
-'firetrail replica STORE --of HOST:PORT' is short for 'firetrail replica follow STORE …'; a folder
-that has the name of an action is written as ./NAME."""
+'firetrail replica STORE --of HOST:PORT' is short for 'firetrail replica follow STORE …'; if the
+folder has the name of an action, write ./NAME."""
 NAME, FOLLOW = "replica", "follow"
 
 

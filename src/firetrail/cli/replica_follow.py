@@ -34,7 +34,7 @@ Follow a running RocketMQ or Firetrail broker: copy its log, topics, groups and 
 folder, and keep them up to date. 'firetrail replica STORE --of …' is the short form.
 
 The replica has the names and file sizes of its master, and serves reads. Spark and all commands
-that read a store can read the folder meanwhile. SIGTERM and Ctrl-C stop the replica cleanly; the
+that read a store can read the folder at any time. SIGTERM and Ctrl-C stop the replica cleanly; the
 same command continues where it stopped. If the master is down, the replica serves what it has and
 tries again; a new folder waits for the master.
 
@@ -74,7 +74,7 @@ def add(actions: Subparsers) -> None:
         metavar="N",
         type=slave_id,
         default=FIRST_SLAVE_ID,
-        help="brokerId of the replica, another one for each replica of a master "
+        help="brokerId of the replica, different for each replica of a master "
         "(default: %(default)s)",
     )
     serving.add_listening(parser, "127.0.0.1", "10911")

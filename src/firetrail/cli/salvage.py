@@ -32,7 +32,7 @@ From a folder dropped-<time> of a store, which has the records that recovery or 
 rewind' removed, a store with these messages is created. Their queues begin with offset 0.
 
 At the end the new store is checked as by 'firetrail fsck'. Exit code 0: no problems; 1: the check
-found problems; 2: nothing was copied, because the store is in use or not damaged, for instance."""
+found problems; 2: nothing was copied, for instance because the store is in use or not damaged."""
 EXAMPLES = """\
   firetrail salvage data --into saved
   firetrail salvage data --into saved --json"""

@@ -28,7 +28,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = cluster.add_parser(
         subparsers, "topic", "list, show, create and delete topics", DESCRIPTION, EXAMPLES
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     cluster.add_action(actions, "list", "list the names of all topics")
     cluster.add_action(actions, "show", "show the queues of a topic and their offsets", "topic")

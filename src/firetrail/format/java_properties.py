@@ -99,7 +99,7 @@ def _unescape(text: str, place: str) -> str:
         code = escape[1]
         if code == "u":
             raise ConfigError(
-                "escape", text, f"{place}\\u needs four hexadecimal digits; write \\\\ for one \\"
+                "escape", text, "\\u needs four hexadecimal digits; write \\\\ for one \\", place
             )
         return chr(int(code[1:], 16)) if len(code) > 1 else _CONTROL.get(code, code)
 

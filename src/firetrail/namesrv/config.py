@@ -21,9 +21,10 @@ UNUSED: Mapping[str, str] = {
     "controllers and acting masters are not supported": """
         enableControllerInNamesrv supportActingMaster notifyMinBrokerIdChanged *ontroller*
         """,
-    "the name server does this in one fixed way": """
+    "TLS is not supported": "useTLS",
+    "the name server has no setting for this": """
         productEnvName clusterTest needWaitForService waitSecondsForService enableTopicList
-        deleteTopicWithBrokerRegistration configBlackList useTLS
+        deleteTopicWithBrokerRegistration configBlackList
         """,
 }
 """Keys of RocketMQ 4.9 and 5.x that have no effect: patterns of the keys by reason."""
@@ -80,13 +81,13 @@ class NameServerConfig:
         False,
         "orderMessageEnable",
         FLAG,
-        "Include the order of brokers in the routes of topics that have one.",
+        "Include the order of brokers in the route of a topic, if an order is set for the topic.",
     )
     return_order_topics: bool = NAME_SERVER.live(
         True,
         "returnOrderTopicConfigToBroker",
         FLAG,
-        "Send the order of brokers to brokers when they register.",
+        "Send the orders that are set for topics to brokers when they register.",
     )
     all_topic_list: bool = NAME_SERVER.live(
         True, "enableAllTopicList", FLAG, "Let clients list the names of all topics."

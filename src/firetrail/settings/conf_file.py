@@ -46,20 +46,21 @@ UNUSED: Mapping[str, str] = {
         putMessageTimeout correctLogicMinOffset* enableRunningFlagsInFlush
         enableLogConsumeQueue* diskFallRecorded
         """,
-    "the store does this in one fixed way": """
+    "the store has no setting for this": """
         messageIndexSafe indexFile*Enable forceVerifyPropCRC checkCommitLogOffsetOnRecover
         autoMessageVersionOnTopicLen maxTopicLength readUnCommitted recheckReputOffsetFromCq
         maxRecoveryCommitlogFiles commitLogRecoverMaxNum deleteConsumeQueueFilesInterval
         redeleteHangedFileInterval maxBatchDeleteFilesNum maxConsumeQueueScan
         travelCqFileNumWhenGetMessage logicalDiskSpaceCleanForciblyThreshold
         """,
+    "TLS and access control are not supported": "useTLS acl* auth*",
     BROKERS: """
         haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
         haFlowControlEnable maxHaTransferByteInSecond
         brokerClusterName brokerName brokerId brokerIP2 brokerPermission brokerConfigPath
         brokerTopicEnable brokerFastFailureEnable brokerNotActiveTimeoutMillis clusterTopicEnable
         namesrv* fetchName* *NameServer* *NameSrv rocketmqHome register* *Register *Heartbeat*
-        *ThreadPoolNums *PoolQueueCapacity waitTimeMillsIn* server* client[A-Z]* useTLS
+        *ThreadPoolNums *PoolQueueCapacity waitTimeMillsIn* server* client[A-Z]*
         useEpollNativeSelector writeBuffer*WaterMark forwardTimeout channelExpiredTimeout
         subscriptionExpiredTimeout syncBroker* cleanOfflineBrokerInterval asyncSendEnable
         autoCreate* defaultTopicQueueNums validateSystemTopicWhenUpdateTopic
@@ -67,7 +68,7 @@ UNUSED: Mapping[str, str] = {
         *BroadcastOffset* broadcastOffset* enableCleanExpiredOffset flushDelayOffsetInterval
         *cheduleAsyncDeliver* enableScheduleMessageStats pullBatchMaxMessageCount
         transaction* transWrite* checkTransactionMessageEnable rejectTransactionMessage
-        acl* auth* longPollingEnable shortPollingTimeMills transferMsgByHeap
+        longPollingEnable shortPollingTimeMills transferMsgByHeap
         *ConsumerReadSlowly consumerFallbehindThreshold notifyConsumerIdsChangedEnable
         realTimeNotifyConsumerChange litePull* rejectPullConsumerEnable useStaticSubscription
         defaultMessageRequestMode defaultPopShareQueueNum pop* *Pop* revive* *AwaitingAck
@@ -143,7 +144,7 @@ def _read_value(reading: Reading, setting: Setting, key: str, entry: Entry) -> N
         kept = setting.kind.check(setting.kind.tolerate(value))
     except ValueError as error:
         hint = "; a comment needs a line of its own" if "#" in text else ""
-        raise ConfigError(key, text, f"{entry.place}{error}{hint}") from None
+        raise ConfigError(key, text, f"{error}{hint}", entry.place) from None
     if kept != value:
         reading.adjusted.append(
             Remark(key, f"= {text} is taken as {setting.kind.show(kept)}", entry.place)

@@ -152,7 +152,7 @@ class StoreConfig:
         1_000,
         "osPageCacheBusyTimeOutMills",
         MS,
-        "A put is refused as busy if it has to wait longer for the lock.",
+        "A put that has to wait longer than this for the lock is refused as busy.",
     )
 
     flush: FlushMode = FLUSH(
@@ -162,7 +162,7 @@ class StoreConfig:
         5_000,
         "syncFlushTimeout",
         MS,
-        "How long a put waits for the disk, after which its status is a timeout.",
+        "How long a put waits for the disk. After that, its status is `FLUSH_DISK_TIMEOUT`.",
     )
     flush_interval_ms: int = FLUSH.live(
         500, "flushIntervalCommitLog", MS, "Pause between syncs of the log."
@@ -177,7 +177,7 @@ class StoreConfig:
         10_000,
         "flushCommitLogThoroughInterval",
         MS_OR_0,
-        "The log is synced after this time, however little is new.",
+        "Sync the log after this time, even if fewer than `flush_least_pages` pages are new.",
     )
     consume_queue_flush_interval_ms: int = FLUSH(
         1_000, "flushIntervalConsumeQueue", MS, "Pause between syncs of the consume queues."
@@ -192,14 +192,17 @@ class StoreConfig:
         60_000,
         "flushConsumeQueueThoroughInterval",
         MS_OR_0,
-        "Every consume queue is synced after this time, and the checkpoint is written.",
+        "Sync every consume queue after this time, and write the checkpoint.",
     )
 
     write_buffer_pool: bool = POOL(
         False, "transientStorePoolEnable", FLAG, "Collect messages in memory buffers."
     )
     write_buffer_count: int = POOL(
-        5, "transientStorePoolSize", Whole(1), "Buffers of 8 MiB each, or of the longest record."
+        5,
+        "transientStorePoolSize",
+        Whole(1),
+        "Number of buffers. Each has 8 MiB, or the size of the longest record.",
     )
     fail_fast_without_buffer: bool = POOL(
         False,
@@ -220,7 +223,7 @@ class StoreConfig:
         200,
         "commitCommitLogThoroughInterval",
         MS_OR_0,
-        "Everything is committed after this time, however little is new.",
+        "Commit everything after this time, even if fewer than `commit_least_pages` pages are new.",
     )
 
     check_crc_on_recover: bool = RECOVERY(
@@ -264,7 +267,10 @@ class StoreConfig:
         10_000, "cleanResourceInterval", MS, "Pause between cleanup rounds."
     )
     delete_batch_max: int = RETENTION.live(
-        10, "deleteFileBatchMax", Whole(1, unit="files"), "Maximum files deleted per round."
+        10,
+        "deleteFileBatchMax",
+        Whole(1, unit="files"),
+        "Maximum number of files deleted per round.",
     )
     delete_interval_ms: int = RETENTION.live(
         100,
@@ -277,7 +283,7 @@ class StoreConfig:
         "",
         FLAG,
         "Delete only files that `firetrail pipeline archive` has copied to every lake it writes to,"
-        " however full the disk is, and none before its first run.",
+        " however full the disk is. Before the first run of the job, delete none.",
     )
     destroy_forcibly_after_ms: int = RETENTION.live(
         120_000,
@@ -287,15 +293,17 @@ class StoreConfig:
     )
 
     in_sync_replicas: int = REPLICATION.live(
-        2, "inSyncReplicas", Whole(1), "Copies of a message to wait for; RocketMQ's default is 1."
+        2, "inSyncReplicas", Whole(1), "Number of copies to wait for. RocketMQ's default is 1."
     )
     auto_in_sync_replicas: bool = REPLICATION.live(
         False, "enableAutoInSyncReplicas", FLAG, "Wait only for the replicas that are connected."
     )
     min_in_sync_replicas: int = REPLICATION.live(
-        1, "minInSyncReplicas", Whole(1), "Copies needed at least with `auto_in_sync_replicas`."
+        1, "minInSyncReplicas", Whole(1), "Minimum number of copies with `auto_in_sync_replicas`."
     )
-    slave_timeout_ms: int = REPLICATION.live(3000, "slaveTimeout", MS, "Longest wait of a put.")
+    slave_timeout_ms: int = REPLICATION.live(
+        3000, "slaveTimeout", MS, "How long a put waits for replicas."
+    )
     max_gap_not_in_sync: int = REPLICATION.live(
         256 * MIB,
         "haMaxGapNotInSync haSlaveFallbehindMax",
@@ -314,44 +322,54 @@ class StoreConfig:
         256 * KIB,
         "maxTransferBytesOnMessageInMemory",
         BYTES,
-        "Maximum number of bytes that a get returns of messages that are likely in memory.",
+        "Maximum bytes per get, for messages that are likely in memory.",
     )
     max_transfer_count_in_memory: int = READ.live(
         32,
         "maxTransferCountOnMessageInMemory",
         MESSAGES,
-        "Maximum number of messages that a get returns if they are likely in memory.",
+        "Maximum messages per get, for messages that are likely in memory.",
     )
     max_transfer_bytes_on_disk: int = READ.live(
-        64 * KIB, "maxTransferBytesOnMessageInDisk", BYTES, "Maximum bytes of older messages."
+        64 * KIB,
+        "maxTransferBytesOnMessageInDisk",
+        BYTES,
+        "Maximum bytes per get, for older messages, which are likely only on disk.",
     )
     max_transfer_count_on_disk: int = READ.live(
-        8, "maxTransferCountOnMessageInDisk", MESSAGES, "Maximum number of older messages."
+        8,
+        "maxTransferCountOnMessageInDisk",
+        MESSAGES,
+        "Maximum messages per get, for older messages, which are likely only on disk.",
     )
     in_memory_ratio: float = READ(
         0.40,
         "accessMessageInMemoryMaxRatio",
         Ratio(),
-        "Fraction of the machine's memory that likely holds the newest messages.",
+        "Fraction of the machine's memory that is assumed to hold the newest messages.",
     )
     max_filter_bytes: int = READ.live(
         16_000,
         "maxFilterMessageSize",
         Whole(layout.UNIT.size, unit="bytes"),
-        "Maximum consume-queue bytes that one get examines (20 per message), unless it asks for"
-        " more messages than that.",
+        "Maximum bytes of the consume queue that one get examines, 20 per message. A get that asks"
+        " for more messages than that examines as many as it asks for.",
     )
     offset_check_in_slave: bool = READ.live(
         False,
         "offsetCheckInSlave",
         FLAG,
-        "On a slave, too, a get outside the queue returns the offset to continue from.",
+        "Let a slave answer a get outside the queue with the offset to continue from, as a master"
+        " does.",
     )
     max_query_count: int = READ.live(
         64, "maxMsgsNumBatch", MESSAGES, "Maximum number of messages per query by key."
     )
     default_query_count: int = READ.live(
-        32, "defaultQueryMaxNum", MESSAGES, "Messages per query by key without a maximum."
+        32,
+        "defaultQueryMaxNum",
+        MESSAGES,
+        "Maximum number of messages per query by key that does not name a maximum.",
     )
 
     def __post_init__(self) -> None:

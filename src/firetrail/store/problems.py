@@ -135,8 +135,8 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
     if any(_is_in(COMMIT_LOG, problem) for problem in found):
         return (
             f"{_put_back_first(found)}'firetrail salvage {store} --into DIR' copies every good "
-            f"message to a new store; 'firetrail fsck {store} --repair truncate-log' drops all "
-            "from the first damage on"
+            f"message to a new store; 'firetrail fsck {store} --repair truncate-log' removes the "
+            "first damaged message and everything after it"
         )
     if any(not _is_in(CONFIG, problem) for problem in found):
         return f"'firetrail fsck {store} --repair rebuild-derived' rebuilds queues and index"

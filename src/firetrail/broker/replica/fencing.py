@@ -129,5 +129,7 @@ class Fencing:
             self._newest = max(self._newest, ReplicaStatus.decode(answer.content).epoch)
         except (OSError, FiretrailError) as error:
             _log.info(
-                "whether there is a newer master is not known from %s: %s", name_server, error
+                "cannot learn from name server %s whether there is a newer master: %s",
+                name_server,
+                error,
             )
