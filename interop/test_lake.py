@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from firetrail import Store
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.pipeline import archive, restore, session
-from firetrail.store.bulk import BulkAppend, Journal, Ticket
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.bulk_journal import Journal, Ticket
 
 LINES = pytest.mark.parametrize("line", ["v4", "v5"])
 

@@ -48,7 +48,8 @@ LAYERS[""] = {"format", "system", "store"}
 # which makes them, and the calls that append are above it.
 ROOMS: dict[str, tuple[str, ...]] = {
     "store": (
-        *("repair", "bulk", "broker_store", "log_copy", "store", "put.writer", "status", "engine"),
+        *("repair", "bulk", "bulk_journal", "broker_store", "log_copy", "store", "put.writer"),
+        *("status", "engine"),
         *("put.draft", "inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log"),
         *("queues", "live_config", "config", "config_rules", "config_groups", "stats", "results"),
         *("problems", "kernels"),

@@ -21,6 +21,7 @@
     │   ├── JavaMissingError            Java is not installed
     │   ├── JavaTooOldError             Java is too old for Spark
     │   ├── NotSharedError              a worker does not see the driver's files
+    │   ├── CheckpointError             a stream would lose rows: wrong checkpoint or writeId
     │   └── LakeError                   an archive cannot be written or read as requested
     ├── ReplicationError                a replica cannot follow its master
     │   ├── DivergedError               the logs of two brokers are not the same
@@ -214,6 +215,14 @@ class JavaTooOldError(PipelineError):
 
 class NotSharedError(PipelineError):
     """A worker and the driver see different files under the same path, or one of them sees none."""
+
+
+class CheckpointError(PipelineError):
+    """A write was refused because the store has other rows under the same id and number.
+
+    The rows would be lost if the write were skipped as a repetition. The checkpoint of the stream
+    is older than the store, was emptied or copied, or its ``writeId`` is used by another query.
+    """
 
 
 class LakeError(PipelineError):

@@ -20,7 +20,8 @@ from tests.crash.simulation import SLOTS, Checker, Moment, Process, Producer, sc
 
 from firetrail import FiretrailError, Store, StoreConfig
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.store.bulk import BulkAppend, Ticket
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.bulk_journal import Ticket
 
 WRITER = "w"
 APPENDS = 2

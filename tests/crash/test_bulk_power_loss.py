@@ -18,7 +18,8 @@ from tests.crash.simulation import DEEP, tiny_config
 from firetrail import FiretrailError
 from firetrail.storage.segment import Segment
 from firetrail.store import bulk
-from firetrail.store.bulk import BulkAppend, Journal
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.bulk_journal import Journal
 from firetrail.store.lifecycle.folder import AbortFile
 from firetrail.system import Files
 

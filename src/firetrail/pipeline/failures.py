@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 
-from firetrail.errors import NotSharedError, PipelineError, StoreDamagedError
+from firetrail.errors import CheckpointError, NotSharedError, PipelineError, StoreDamagedError
 
 _CARRIED = re.compile(r"firetrail-error:([A-Za-z0-9+/=]+)")
 _TRACED = re.compile(r"^(?:pyspark\S*: )?firetrail\.errors\.(\w+): (.+)$", re.M)
@@ -64,6 +64,7 @@ def _from_text(name: str, message: str) -> Exception:
         file, offset, record, detail, remedy = parts.groups()
         physical_offset = None if record is None else int(record)
         return StoreDamagedError(file, int(offset), physical_offset, detail, remedy)
-    if name == NotSharedError.__name__:
-        return NotSharedError(message)
+    for kind in (NotSharedError, CheckpointError):
+        if name == kind.__name__:
+            return kind(message)
     return PipelineError(message)

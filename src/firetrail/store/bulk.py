@@ -8,19 +8,14 @@ are derived from the log when the store is opened, as after any unclean stop. Th
 clears what was not committed.
 
 A writer that appends with an id and a number (the batches of a stream) never appends a number
-twice: before the commit, the file ``firetrail.sink`` says which record is about to appear where;
-after it, that it did. A process that was killed in between leaves a pending note, and the log shows
-whether that commit happened::
-
-    {"writers": {id: number}, "pending": {"writer", "number", "head_at", "head", "record_at",
-                                          "record_size", "record_sha256"} or null}
+twice. The file ``firetrail.sink`` has the last number of each writer
+(:mod:`firetrail.store.bulk_journal`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -33,11 +28,12 @@ from firetrail.format.kernels.encode import RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic, segment_name
 from firetrail.format.record import move_record
 from firetrail.storage.segment import Segment
+from firetrail.store.bulk_journal import Commit, Journal, Ticket
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.lifecycle.sizes import adopt_sizes
-from firetrail.store.log.good_records import GoodRecord
+from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.put.draft import without_crcs
 from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
@@ -46,13 +42,6 @@ from firetrail.system import SYSTEM, System
 
 _HEAD = layout.BLANK.size
 _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
-
-
-class Ticket(NamedTuple):
-    """The id of a writer, and the number of its batch; numbers increase."""
-
-    writer: str
-    number: int
 
 
 class Appended(NamedTuple):
@@ -141,6 +130,17 @@ class BulkAppend:
     def last_numbers(self) -> Mapping[str, int]:
         """The last number that each writer has committed."""
         return self._journal.numbers
+
+    @property
+    def last_commit(self) -> Commit | None:
+        """The last commit of the ticket's writer; None if there is none."""
+        return None if self._ticket is None else self._journal.last_commit(self._ticket.writer)
+
+    def committed_records(self, commit: Commit) -> Iterator[GoodRecord]:
+        """Yield the records of an earlier commit; those that were deleted since are missing."""
+        with StoreView.open(self._root, self.config, system=self._system, exclusive=True) as view:
+            begin = max(commit.start, view.log.min_offset)
+            yield from good_records(view.log, begin, min(commit.end, self._start))
 
     # -- adding -------------------------------------------------------------------------------
 
@@ -287,16 +287,19 @@ class BulkAppend:
     def commit(self) -> Appended:
         """Make all messages durable and visible, and derive queues and index."""
         start, end = self._start, self._end
+        commit = None
+        if self._ticket is not None:
+            commit = Commit(*self._ticket, self.messages, start, end)
         if self._head is not None and self._first is not None:
             for segment in self._segments:
                 segment.sync()
             head_segment, at, head = self._head
             AbortFile(self._system, self._root).create(sealed=self.config.property_crc)
-            self._journal.announce(self._ticket, head_segment.base + at, head, *self._first)
+            self._journal.announce(commit, head_segment.base + at, head, *self._first)
             self._committed = True  # from here on, the pending note and the log decide
             head_segment.view[at : at + _HEAD] = head
             head_segment.sync()
-        self._journal.conclude(self._ticket)
+        self._journal.conclude(commit)
         self.close()
         if end > start:
             with suppress(StoreLockedError):  # the process that has opened it derives them
@@ -352,76 +355,6 @@ def _split(items: memoryview) -> Iterator[memoryview]:
         size = int.from_bytes(items[at + _ITEM_SIZE : at + _ITEM_SIZE + 4], "big")
         yield items[at : at + size]
         at += size
-
-
-class Journal:
-    """The file ``firetrail.sink``; the module describes it."""
-
-    def __init__(self, system: System, root: Path) -> None:
-        self._files = system.files
-        self._path = root / SINK
-        try:
-            found = json.loads(self._files.read(self._path))
-            self._writers: dict[str, int] = dict(found["writers"])
-            self._pending: dict[str, Any] | None = found["pending"]
-        except FileNotFoundError:
-            self._writers, self._pending = {}, None
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self._path}: cannot be read ({error}), so it is unknown which batches were "
-                "committed; restore the file, or remove it to start over"
-            ) from error
-
-    def has(self, ticket: Ticket) -> bool:
-        """Return whether this number, or a later one, was committed."""
-        return self.last(ticket.writer) >= ticket.number
-
-    @property
-    def numbers(self) -> Mapping[str, int]:
-        """The last number that each writer has committed."""
-        return self._writers
-
-    def last(self, writer: str) -> int:
-        """Return the last number that a writer has committed, or -1 if there is none."""
-        return self._writers.get(writer, -1)
-
-    def settle(self, is_published: Callable[[dict[str, Any]], bool]) -> None:
-        """Resolve the pending note of a process that was killed."""
-        if self._pending is None:
-            return
-        note, self._pending = self._pending, None
-        if is_published(note):
-            self._writers[note["writer"]] = note["number"]
-        self._save()
-
-    def announce(
-        self, ticket: Ticket | None, head_at: int, head: bytes, record_at: int, record: bytes
-    ) -> None:
-        """Record durably what is about to be committed."""
-        if ticket is None:
-            return
-        self._pending = {
-            "writer": ticket.writer,
-            "number": ticket.number,
-            "head_at": head_at,
-            "head": head.hex(),
-            "record_at": record_at,
-            "record_size": len(record),
-            "record_sha256": hashlib.sha256(record).hexdigest(),
-        }
-        self._save()
-
-    def conclude(self, ticket: Ticket | None) -> None:
-        """Record durably that it was committed."""
-        if ticket is None:
-            return
-        self._pending = None
-        self._writers[ticket.writer] = ticket.number
-        self._save()
-
-    def _save(self) -> None:
-        content = {"writers": self._writers, "pending": self._pending}
-        self._files.replace(self._path, json.dumps(content).encode())
 
 
 def committed_numbers(root: Path, config: StoreConfig) -> dict[str, int]:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.helpers import small_config
+from tests.pipeline.sink.direct import rows_of, stream_writer
 from tests.pipeline.streams import checkpoints_in, finish
 
 from firetrail import Message, Store
-from firetrail.errors import ConfigError, FiretrailError, PipelineError
+from firetrail.errors import CheckpointError, ConfigError, FiretrailError, PipelineError
 from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.sink import columns, staging, writers
@@ -203,10 +204,12 @@ class TestRefused:
 
 
 class TestStream:
-    def start(self, spark: SparkSession, source: Path, root: Path, **options: str) -> None:
+    def start(
+        self, spark: SparkSession, source: Path, root: Path, files: int = 1, **options: str
+    ) -> None:
         stream = (
             spark.readStream.schema("topic string, body string")
-            .option("maxFilesPerTrigger", 1)
+            .option("maxFilesPerTrigger", files)
             .json(str(source))
         )
         writer = (
@@ -241,18 +244,33 @@ class TestStream:
             self.start(spark, source, root)
         assert len(messages(root, "T")) == 8, "a query that starts over writes all rows again"
 
-    def test_a_committed_batch_is_not_written_again(self, root: Path, tmp_path: Path) -> None:
-        """This tests the writer itself, without Spark."""
-        import pyarrow as pa
+    def test_a_restored_older_checkpoint_is_refused(
+        self, spark: SparkSession, root: Path, tmp_path: Path
+    ) -> None:
+        """Otherwise the sink would skip new rows, as if they were the epoch that it has."""
+        source, checkpoint, backup = (tmp_path / name for name in ("in", "checkpoint", "backup"))
+        source.mkdir()
+        for number in range(3):
+            if number == 1:
+                shutil.copytree(checkpoint, backup)
+            if number == 2:
+                shutil.rmtree(checkpoint)
+                backup.rename(checkpoint)
+            (source / f"{number}.json").write_text(f'{{"topic": "T", "body": "{number}"}}\n')
+            if number < 2:
+                self.start(spark, source, root, checkpointLocation=str(checkpoint))
+        with pytest.raises(CheckpointError) as caught, original_errors():
+            self.start(spark, source, root, files=9, checkpointLocation=str(checkpoint))
+        assert "with 1 row, this write has 2 rows" in str(caught.value)
+        assert f"The checkpoint {checkpoint} is an old copy" in str(caught.value)
+        assert [m.body for m in messages(root, "T")] == [b"0", b"1"]
+        assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint", "data", "in"]
 
-        options = columns.parse_options({"path": str(root), "writeId": "w"}, stream=True)
-        writer = writers.StreamWriter(options, tmp_path / "staged")
-        for number in (0, 1, 1, 0, 2):
-            batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"%d" % number]})
-            staged = writer.write(iter([batch]))
-            writer.commit([staged, None], number)
-        assert [m.body for m in messages(root, "T")] == [b"0", b"1", b"2"]
-        writer.abort([writer.write(iter([batch]))], 3)
+    def test_the_staged_rows_of_an_aborted_batch_are_removed(
+        self, root: Path, tmp_path: Path
+    ) -> None:
+        writer = stream_writer(root, tmp_path)
+        writer.abort([writer.write(iter([rows_of(b"x")]))], 3)
         assert not (tmp_path / "staged").exists()
 
     def test_abandoned_staged_files_are_removed(self, root: Path) -> None:

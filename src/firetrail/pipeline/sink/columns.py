@@ -46,6 +46,8 @@ class SinkOptions:
     uses the id of its query."""
     staging: Path
     config: StoreConfig
+    checkpoint: str | None
+    """The checkpoint location of a stream; None if it has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
         given.get("writeId") or None,
         Path(absolute(given.get("stagingPath") or str(root.with_name(f"{root.name}.staging")))),
         _config(given.get("brokerConf"), root),
+        given.get("checkpointLocation"),
     )
 
 

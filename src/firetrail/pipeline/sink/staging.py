@@ -155,10 +155,15 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 def append_staged(bulk: BulkAppend, paths: Iterable[str]) -> None:
     """Append the content of staged files, in order."""
+    for batch in staged_batches(paths):
+        bulk.add(*batch)
+
+
+def staged_batches(paths: Iterable[str]) -> Iterator[tuple[str, int, memoryview]]:
+    """Yield topic, queue id and items of each client batch in the staged files, in order."""
     for path in paths:
         with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
             for chunk in stream:
                 for topic, queue_id, items in zip(*chunk.columns[:3], strict=True):
-                    bulk.add(
-                        topic.as_py(), queue_id.as_py(), memoryview(items.as_buffer()).cast("B")
-                    )
+                    content = memoryview(items.as_buffer()).cast("B")
+                    yield topic.as_py(), queue_id.as_py(), content

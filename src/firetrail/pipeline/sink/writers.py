@@ -2,8 +2,9 @@
 
 Tasks stage files. One process on the driver appends them to the store in one atomic commit
 (:mod:`firetrail.store.bulk`). The batches of a stream are numbered, and a number that is committed
-is not written again. They are numbered per query, by the id that Spark keeps in the checkpoint: a
-query that starts over with a new checkpoint has a new id, even at the same location.
+is not written again (:mod:`firetrail.pipeline.sink.repeats`). They are numbered per query, by the
+id that Spark keeps in the checkpoint: a query that starts over with a new checkpoint has a new id,
+even at the same location.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from pyspark.sql.types import StructType
 
 from firetrail.errors import StoreLockedError
 from firetrail.pipeline.sink.columns import SinkOptions, check_appended, parse_options
+from firetrail.pipeline.sink.repeats import RepeatedWrite
 from firetrail.pipeline.sink.staging import Stager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
-from firetrail.store.bulk import BulkAppend, Ticket
+from firetrail.store.bulk import BulkAppend
+from firetrail.store.bulk_journal import Ticket
 from firetrail.system import SYSTEM
 
 if TYPE_CHECKING:
@@ -86,6 +89,8 @@ def _checked(
 class _StoreSinkWriter:
     """The common part of both writers."""
 
+    _stream: bool
+
     def __init__(self, options: SinkOptions, folder: Path) -> None:
         self._options = options
         self._folder = folder
@@ -100,15 +105,19 @@ class _StoreSinkWriter:
     def _append(
         self, messages: Sequence[WriterCommitMessage | None], ticket: Ticket | None
     ) -> None:
-        paths = []
+        paths, rows = [], 0
         for message in messages:
             if isinstance(message, StagedRows) and message.path is not None:
                 check_arrived(message.path, message.size, message.worker)
                 paths.append(message.path)
+                rows += message.messages
         with self._open(ticket) as bulk:
-            if not bulk.done:
-                append_staged(bulk, paths)
-                bulk.commit()
+            if ticket is not None and bulk.done:
+                repeated = RepeatedWrite(bulk, ticket, self._options, stream=self._stream)
+                repeated.check(paths, rows)
+                return
+            append_staged(bulk, paths)
+            bulk.commit()
 
     def _open(self, ticket: Ticket | None) -> BulkAppend:
         """Begin a commit; wait if another write is committing to the store."""
@@ -144,6 +153,8 @@ class _StoreSinkWriter:
 class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
     """One write, of which all rows become visible or none."""
 
+    _stream = False
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Append the staged rows of all tasks."""
         writer_id = self._options.writer_id
@@ -159,13 +170,16 @@ class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
 class StreamWriter(_StoreSinkWriter, DataSourceStreamArrowWriter):
     """The micro-batches of a query: each is written atomically, and none is written twice."""
 
+    _stream = True
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Append a micro-batch, unless it was committed before the query was restarted."""
         staged = [message for message in messages if isinstance(message, StagedRows)]
         if staged:
-            writer_id = self._options.writer_id or staged[0].query
+            query = staged[0].query
+            writer_id = self._options.writer_id or query
             assert writer_id is not None
-            self._append(messages, Ticket(writer_id, batchId))
+            self._append(messages, Ticket(writer_id, batchId, query))
         self._discard(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

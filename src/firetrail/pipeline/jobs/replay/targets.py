@@ -30,7 +30,8 @@ from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.pipeline.wire.sender import CONNECT, SEND_S, Parcel, find_queues, send_in_order
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
-from firetrail.store.bulk import BulkAppend, Ticket, committed_numbers
+from firetrail.store.bulk import BulkAppend, committed_numbers
+from firetrail.store.bulk_journal import Ticket
 from firetrail.store.config import StoreConfig
 from firetrail.system import SYSTEM
 

@@ -1,0 +1,18 @@
+"""The writers of the sink, used without Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from firetrail.pipeline.sink import columns, writers
+
+
+def rows_of(*bodies: bytes) -> pa.RecordBatch:
+    """Return rows of topic T."""
+    return pa.RecordBatch.from_pydict({"topic": ["T"] * len(bodies), "body": list(bodies)})
+
+
+def stream_writer(root: Path, tmp_path: Path, **options: str) -> writers.StreamWriter:
+    """Return the writer of a stream whose rows are staged in a folder of the test."""
+    given = {"path": str(root), "writeId": "w", **options}
+    return writers.StreamWriter(columns.parse_options(given, stream=True), tmp_path / "staged")
