@@ -116,6 +116,13 @@ def shorten(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:2000])
 
 
+def cut_off_zeros(path: Path) -> None:
+    """Leave all records, but not the unused end of the file."""
+    content = path.read_bytes()
+    path.write_bytes(content.rstrip(b"\0") + bytes(10))
+    assert path.stat().st_size < len(content)
+
+
 def lengthen(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
 
@@ -207,6 +214,7 @@ class Case(NamedTuple):
 LOG, INDEX, UNITS = "commitlog", "index", "consumequeue/T1/0"
 CASES = {
     "a short log file": Case(ProblemKind.FILE_SIZE, with_file(f"{LOG}/1", shorten), Lost(1, 2000)),
+    "a short last log file": Case(ProblemKind.FILE_SIZE, with_file(f"{LOG}/-1", cut_off_zeros)),
     "a long log file": Case(ProblemKind.FILE_SIZE, with_file(f"{LOG}/1", lengthen)),
     "a short queue file": Case(
         ProblemKind.FILE_SIZE, with_file(f"{UNITS}/0", lambda p: p.write_bytes(bytes(100)))

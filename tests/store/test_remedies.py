@@ -18,6 +18,7 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreError
+from firetrail.format.layout import MAGIC_BLANK
 from firetrail.format.names import INVENTORY
 
 CONFIG = StoreConfig().for_files(
@@ -45,6 +46,19 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:120])
 
 
+def cut_after_data(path: Path) -> None:
+    """Cut off only bytes that no message uses: zeros, or those after the end mark of the file."""
+    content = path.read_bytes()
+    marks = content.rfind(MAGIC_BLANK.to_bytes(4, "big"))
+    used = marks + 4 if marks >= 0 else len(content.rstrip(b"\0")) + 10
+    assert used < len(content)
+    path.write_bytes(content[:used])
+
+
+def cut_in_last_record(path: Path) -> None:
+    path.write_bytes(path.read_bytes().rstrip(b"\0")[:-20])
+
+
 def grow(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"more")
 
@@ -65,7 +79,10 @@ CASES: list[tuple[str, Callable[[Path], None]]] = [
     (f"{LOG}/{name(0)}", cut),
     (f"{LOG}/{name(0)}", grow),
     (f"{LOG}/{name(4096)}", cut),
+    (f"{LOG}/{name(4096)}", cut_after_data),
     (f"{LOG}/{name(4096)}", Path.unlink),
+    (f"{LOG}/last", cut_after_data),
+    (f"{LOG}/last", cut_in_last_record),
     (f"{LOG}/last", cut),
     (f"{LOG}/last", Path.unlink),
     ("index/first", spoil),
@@ -149,4 +166,6 @@ def test_every_remedy_works(
             left = used(again)
             assert left == [b"%04d" % number for number in range(len(left))]
             assert left or place.startswith(f"{LOG}/{name(0)}")
+        if damage is cut_after_data:
+            assert left == [b"%04d" % number for number in range(COUNT)], "no message is lost"
         assert main(["fsck", str(again)]) == 0

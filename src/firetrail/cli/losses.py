@@ -15,6 +15,8 @@ QUEUES_SHOWN = 20
 
 def loss_lines(loss: Loss, verb: str) -> list[str]:
     """Return a summary, and a line for each queue."""
+    if loss.is_empty:
+        return [f"{verb} no message: {loss.detail}"]
     lines = [
         f"{verb} {_readable(loss.messages, loss.readable)}, from physical offset {loss.begin} to "
         f"{loss.end}: {loss.detail}",
@@ -53,7 +55,7 @@ def confirm(args: argparse.Namespace, loss: Loss, advice: str = "") -> None:
         loss: The messages.
         advice: What to consider. Default: how to keep the messages.
     """
-    if args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if loss.is_empty or args.yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return
     for line in loss_lines(loss, "will discard"):
         print(line, file=sys.stderr)

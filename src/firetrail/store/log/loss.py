@@ -53,6 +53,11 @@ class Loss:
         """How many messages in queues are good."""
         return sum(queue.readable for queue in self.queues)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record is lost."""
+        return not self.messages and not self.others
+
     def as_json(self) -> dict[str, object]:
         """Return everything in a form for scripts."""
         return {

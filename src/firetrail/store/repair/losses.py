@@ -20,7 +20,7 @@ from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.log.loss import Loss, QueueLoss, count_records
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
-from firetrail.store.problems import ProblemKind
+from firetrail.store.problems import CUT_IT, ProblemKind
 from firetrail.store.queues.lives import Lives
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
@@ -60,7 +60,21 @@ def find_faults(view: StoreView, check: Check = Check.RECORD) -> LogFaults:
     tail = read_tail(view)
     if damage is None and tail.kind in (TailKind.DAMAGED, TailKind.TORN):
         damage = tail.found
+    if damage is None:
+        damage = _short_file(view)
     return LogFaults(damage, order.finish())
+
+
+def _short_file(view: StoreView) -> Damage | None:
+    """Return the end of the log as damage if a file is too short although all records are good."""
+    for problem in view.log.misfits:
+        if problem.kind is ProblemKind.FILE_SIZE and CUT_IT not in problem.detail:
+            segment = view.log.find(view.end) or view.log.segments[-1]
+            detail = f"{problem.file} is {problem.detail}"
+            return Damage(
+                segment.path, view.end - segment.base, view.end, problem.kind, detail, None
+            )
+    return None
 
 
 def _fault_of(part: RecordBatch | Damage, last: int) -> Damage | None:

@@ -5,7 +5,8 @@
 ``truncate-log``
     The log ends at its first damage, and queues and index are created again from the rest. This is
     the only option if a record is damaged and there is no copy of the file: the records after it
-    may be good, but a log with a gap cannot hold them.
+    may be good, but a log with a gap cannot hold them. Files that are too short are filled with
+    zeros; if that is the only damage, the log keeps all its messages.
 
 What is removed from the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
 as a store: ``firetrail dump`` shows the messages that were dropped. The store must not be in use: a
@@ -216,7 +217,7 @@ class _Work:
             elif segment.base + log.segment_size > end:
                 self._cut(segment, max(end - segment.base, 0), log.segment_size)
             else:
-                self._files.sync(segment.descriptor)
+                self._fill(segment, log.segment_size)
         self._done.append(f"the log now ends at {end}, before the damage: {damage.detail}")
 
     def _cut(self, segment: Segment, position: int, size: int) -> None:
@@ -229,9 +230,22 @@ class _Work:
             writable.truncate(position)
             self._files.set_size(writable.descriptor, size)
             self._files.sync(writable.descriptor)
+        filled = f" and filled with zeros to {size} bytes" if segment.size < size else ""
         self._done.append(
-            f"{segment.path.relative_to(self._root)} is cleared from {position} on; a copy is in "
-            f"{self._kept.name}"
+            f"{segment.path.relative_to(self._root)} is cleared from {position} on{filled}; a copy "
+            f"is in {self._kept.name}"
+        )
+
+    def _fill(self, segment: Segment, size: int) -> None:
+        """Sync a file before the end of the log; one that is too short is filled with zeros."""
+        if segment.size >= size:
+            self._files.sync(segment.descriptor)
+            return
+        with closing(Segment(self._system, segment.path, segment.base, segment.size)) as writable:
+            self._files.set_size(writable.descriptor, size)
+            self._files.sync(writable.descriptor)
+        self._done.append(
+            f"{segment.path.relative_to(self._root)} is filled with zeros to {size} bytes"
         )
 
     # -- what is derived from it --------------------------------------------------------------
