@@ -8,6 +8,7 @@
     │   └── WrongTypeError (also TypeError)  a setting or an argument has the wrong type
     ├── UnsupportedError                a broker is configured for a feature it does not have
     ├── ProtocolError (also ValueError) bytes on a connection are not a valid command
+    │   └── NotRocketMQError (also ConnectionError)  a peer answers in another protocol
     ├── RequestError                    a request was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
     │       └── NoMasterYetError        only replicas of a broker are registered    retry later
@@ -86,6 +87,13 @@ class FormatError(FiretrailError, ValueError):
 
 class ProtocolError(FiretrailError, ValueError):
     """Bytes on a connection are not a valid command."""
+
+
+class NotRocketMQError(ProtocolError, ConnectionError):
+    """A peer answered with bytes that are not a RocketMQ command, and the connection was closed.
+
+    ``retriable`` is False: another program listens at the address.
+    """
 
 
 class RequestError(FiretrailError):

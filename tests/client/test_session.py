@@ -12,9 +12,12 @@ from tests.client.clusters import SOON, fill, until
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
+    Admin,
     Message,
     NoRouteYetError,
+    NotRocketMQError,
     Producer,
+    ProtocolError,
     PullConsumer,
     PushConsumer,
     RequestError,
@@ -54,6 +57,43 @@ async def name_server(port: int = 0) -> AsyncIterator[str]:
     port = await server.start()
     yield f"127.0.0.1:{port}"
     await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def stranger(answer: bytes) -> AsyncIterator[str]:
+    """A server of another protocol, which answers every request in the same way."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(answer)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        (32).to_bytes(4, "big") + (16).to_bytes(4, "big") + b"not json at all.............",
+    ],
+)
+async def test_an_answer_of_another_protocol_is_not_retriable(answer: bytes, namesrv: str) -> None:
+    async with stranger(answer) as address:
+        async with Producer(address, "p") as producer:
+            with pytest.raises(NotRocketMQError) as caught:
+                await producer.send(Message("T", b"x"))
+        async with Admin(address) as admin:
+            with pytest.raises(ProtocolError):
+                await admin.topics()
+        async with Admin([address, namesrv]) as admin:
+            await admin.topics()  # the next name server is asked
+    assert not caught.value.retriable
+    assert str(caught.value).startswith(f"{address}: the connection was lost, because the answer ")
+    assert "check that the address is that of a name server or broker" in str(caught.value)
 
 
 class TestNameServerThatHasJustStarted:

@@ -13,7 +13,7 @@ from firetrail.cli.command import Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
-from firetrail.errors import NoSuchError, NotReachedError, RequestError
+from firetrail.errors import NoSuchError, NotReachedError, NotRocketMQError, RequestError
 from firetrail.text import did_you_mean
 
 NAMESRV = "NAMESRV_ADDR"
@@ -69,6 +69,8 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(work)
     except BrokenPipeError:  # the reader of standard output exited, not a server
+        raise
+    except NotRocketMQError:  # a server runs there, but another one
         raise
     except OSError as error:
         reason = str(error) or "no answer in time"

@@ -25,6 +25,8 @@ from firetrail.errors import (
     NoMasterYetError,
     NoRouteYetError,
     NotReachedError,
+    NotRocketMQError,
+    ProtocolError,
     RequestError,
 )
 from firetrail.remoting.bodies import (
@@ -217,6 +219,11 @@ class Session:
         """Return the error to raise for a failed request: a close also ends connections."""
         if self._state is _SessionState.CLOSED:
             return ClientClosedError(f"{self._owner} was closed during the call")
+        if isinstance(error.__cause__, ProtocolError):
+            return NotRocketMQError(
+                f"{error}, because the answer is not a RocketMQ command ({error.__cause__}); check "
+                "that the address is that of a name server or broker"
+            )
         return (NoAnswerError if isinstance(error, TimeoutError) else NotReachedError)(str(error))
 
     async def ask_name_server(
