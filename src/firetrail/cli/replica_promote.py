@@ -22,16 +22,17 @@ from firetrail.system import SYSTEM
 DESCRIPTION = """\
 Make the replica at ADDRESS the master, without a restart.
 
-The present master hands over: it refuses messages until the replica has its whole log, tables
-included, and becomes a slave of the replica. Sends fail meanwhile, usually for less than a second.
-Nothing is lost. If a step fails, the present master continues. If one of the two dies meanwhile,
-the hand-over is finished or undone when both run again.
+The present master hands over: it refuses messages until the replica has its whole log and all
+tables, and then becomes a slave of the replica. Sends fail during the hand-over, usually for less
+than a second. Nothing is lost. If a step fails, the present master continues. If one of the two
+brokers dies during the hand-over, it is finished or undone when both run again.
 
-With --force the master is not asked. Use this if it is lost: messages that the replica has not
-received are then lost. If the former master comes back, it refuses messages, and must be rewound
-('firetrail replica rewind') before it can follow. --force also makes a master of a former one.
+With --force the present master is not asked. Use this if the master is lost. Messages that the
+replica has not received are then lost. If the former master comes back, it refuses messages, and
+must be rewound ('firetrail replica rewind') before it can follow. With --force, a former master
+can also be made the master again.
 
-The role lasts over restarts until brokerRole or brokerId in broker.conf is changed.
+The new role survives restarts, until brokerRole or brokerId in broker.conf is changed.
 
 Exit codes:
   0  the replica is the master

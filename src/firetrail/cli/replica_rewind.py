@@ -20,9 +20,10 @@ Make a store follow another master: find the last record that both have, and rem
 it from the store. A former master needs this if it stored messages that its successor does not
 have; the successor's replicas say so with the state "diverged".
 
-The store must not be in use, the master must be running. The removed records are kept in a folder
-dropped-<time> in the store: 'firetrail dump' prints them, 'firetrail salvage' makes a store of
-them. Queues and index are cut when the store is opened next. An interrupted rewind can be repeated.
+The store must not be in use, and the master must be running. The removed records are kept in a
+folder dropped-<time> in the store: 'firetrail dump' prints them, and 'firetrail salvage' creates a
+store from them. Queues and index are cut when the store is next opened. An interrupted rewind can
+be repeated.
 
 Exit code 0: the store can follow the master; 2: nothing was changed."""
 EXAMPLES = """\

@@ -32,7 +32,7 @@ from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Show the role of a broker, its epoch and the range of its log; for a slave, how it follows its
-master, and for a master, its replicas. For a folder, what its files say.
+master, and for a master, its replicas. For a folder, show what its files say.
 
 Exit codes for a broker:
   0  a master that accepts and confirms messages, or a slave that follows its master
