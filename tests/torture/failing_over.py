@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from random import Random
 
-from tests.crash.files_check import check_files, readable
+from tests.crash.files_check import UNIT, check_files, readable
 from tests.torture.history import CheckerMissing, as_json, check_history, check_linearizable
 from tests.torture.networks import (
     ETCD,
@@ -31,7 +31,7 @@ from tests.torture.networks import (
     run_in_namespace,
 )
 from tests.torture.process import SLOTS, BrokerProcess, free_ports
-from tests.torture.recording import Ack, Recorder
+from tests.torture.recording import TOPIC, Ack, Recorder
 
 from firetrail.errors import NotReachedError
 from firetrail.replication.etcd import EtcdCoordinator
@@ -294,13 +294,17 @@ class Group:
             error.add_note(f"member {member.number} said:\n{member.said[-2000:]}")
 
     async def _logs_are_equal(self) -> None:
-        """Wait until a message is on all members, and nothing else is being sent."""
+        """Wait until all members have a message and show everything, and nothing is being sent.
+
+        A replica that is stopped earlier does not know yet that its last messages are confirmed.
+        """
         while True:
             while not any([await self.clients.send(number) for number in MEMBERS]):
                 await asyncio.sleep(0.1)
             for _ in range(100):
                 ends = [_end(member.store) for member in self.members]
-                if len(set(ends)) == 1 and ends[0] > self.clients.acks[-1].offset:
+                is_equal = len(set(ends)) == 1 and ends[0] > self.clients.acks[-1].offset
+                if is_equal and all(_is_shown(member.store) for member in self.members):
                     return
                 await asyncio.sleep(0.05)
 
@@ -319,6 +323,14 @@ def check_order(acks: list[Ack]) -> None:
 def _end(store: Path) -> int:
     with StoreView.open(store) as view:
         return view.end
+
+
+def _is_shown(store: Path) -> bool:
+    """Whether the queues have a unit for each message, by the files."""
+    records = sum(record.topic == TOPIC for record in readable(store / "commitlog"))
+    queues = (path.read_bytes() for path in (store / "consumequeue" / TOPIC).glob("*/*"))
+    sizes = (size for content in queues for _, size, _ in UNIT.iter_unpack(content))
+    return sum(size != 0 for size in sizes) == records
 
 
 async def _fail_over(
