@@ -329,8 +329,8 @@ def _is_shown(store: Path) -> bool:
     """Whether the queues have a unit for each message, by the files."""
     records = sum(record.topic == TOPIC for record in readable(store / "commitlog"))
     queues = (path.read_bytes() for path in (store / "consumequeue" / TOPIC).glob("*/*"))
-    sizes = (size for content in queues for _, size, _ in UNIT.iter_unpack(content))
-    return sum(size != 0 for size in sizes) == records
+    units = [unit for content in queues for unit in UNIT.iter_unpack(content) if unit[1]]
+    return len(units) == records
 
 
 async def _fail_over(

@@ -99,26 +99,27 @@ def check_history(history: Sequence[Operation], staleness_ns: int = STALENESS_NS
 
 
 def weakened(history: Sequence[Operation], staleness_ns: int) -> list[Operation]:
-    """Return the history without what members say about ends before they acknowledge anything.
+    """Return the history without statements about ends that may be older than the limit.
 
     A member that was just elected has to let the end of its log be confirmed again, and shows it
-    only then. Its first acknowledgement comes after that. A former master never gets there.
+    only then. So these statements count only while one member acknowledges messages, which is then
+    the master.
     """
     acks = sorted(
         (op for op in history if op.kind is Kind.SEND and op.ok), key=lambda op: op.returned
     )
     times = [ack.returned for ack in acks]
 
-    def is_elected(op: Operation) -> bool:
+    def has_master(op: Operation) -> bool:
         at = bisect_right(times, op.returned)
-        before, after = acks[at - 1 : at], acks[at : at + 1]
-        if not after or after[0].member != op.member:
+        if not 0 < at < len(acks):
             return False
-        is_new = not before or before[0].member != op.member
-        return is_new or after[0].returned - before[0].returned > staleness_ns
+        before, after = acks[at - 1], acks[at]
+        is_soon = after.returned - before.returned <= staleness_ns
+        return is_soon and before.member == after.member
 
     return [
-        op._replace(kind=Kind.READ) if op.kind is Kind.END and is_elected(op) else op
+        op._replace(kind=Kind.READ) if op.kind is Kind.END and not has_master(op) else op
         for op in history
     ]
 

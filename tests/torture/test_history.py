@@ -121,10 +121,11 @@ def disappeared(history: list[Operation]) -> None:
 
 def stale(history: list[Operation]) -> None:
     """A fenced master, which knows nothing of its successor, said where its queue ends."""
-    ends = [op.end for op in history if op.member == FENCED and op.queue == QUEUE]
-    now = max(op.returned for op in history if op.kind is not Kind.FINAL)
-    said = (5, Kind.END, QUEUE, FENCED, now + MS, now + 2 * MS, True, max(ends), (), max(ends))
-    history.insert(-2, Operation(*said))
+    ends = [op.offset + 1 for op in history if op.member == FENCED and op.queue == QUEUE]
+    acks = sorted(op.returned for op in history if op.kind is Kind.SEND and op.ok)
+    now = acks[len(acks) * 9 // 10] + 1
+    said = (5, Kind.END, QUEUE, FENCED, now, now + 1, True, max(ends), (), max(ends))
+    history.append(Operation(*said))
 
 
 def reordered(history: list[Operation]) -> None:
