@@ -22,8 +22,26 @@ from firetrail.errors import RequestError
 from firetrail.format.javahash import java_hash
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.codes import Permission
+from firetrail.store.reader import Reader
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+@pytest.mark.parametrize("recent", [True, False])
+async def test_by_default_a_new_group_starts_at_message_0_only_if_it_is_recent(
+    recent: bool, namesrv: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker decides, as RocketMQ's does: otherwise it starts at the last message."""
+    await fill(namesrv, "T", 100)
+    monkeypatch.setattr(Reader, "is_recent", lambda *_: recent)
+    got: list[tuple[int, int]] = []
+    async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+        while messages := await consumer.receive(32, wait_s=0.2):
+            got += [(each.queue.queue_id, each.record.queue_offset) for each in messages]
+            await consumer.ack(*messages)
+    queues = {queue_id for queue_id, _ in got}
+    assert len(got) == (100 if recent else len(queues))
+    assert all((queue_id, 0) in got for queue_id in queues) == recent
 
 
 async def test_every_message_is_received_once(namesrv: str) -> None:

@@ -56,9 +56,12 @@ class SimpleConsumer(ClusterClient):
         group: the name of the consumer group.
         topics: the subscriptions by topic: tags such as ``"a || b"``, ``"*"`` for all messages, or
             the result of :func:`by_sql`.
-        start: where a group without offsets starts: ``FIRST_OFFSET`` for the first message of each
-            queue, otherwise the end (``LAST_OFFSET``, the default). A topic that is created later
-            is always consumed from its first message.
+        start: where a group without offsets starts. ``FIRST_OFFSET``: at the first message of each
+            queue. Otherwise (``LAST_OFFSET``, the default) the broker decides for each queue, as in
+            RocketMQ: at message 0 if the queue still has it and it is recent enough to be in the
+            broker's memory, else at the last message. So a queue with few messages is received
+            from its first one. A topic that is created later is always received from its first
+            message.
 
     Raises:
         ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
