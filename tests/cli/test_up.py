@@ -145,6 +145,18 @@ def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
     assert "aclEnable=true is IGNORED" in said
 
 
+def test_the_name_server_is_printed_with_the_address_that_it_listens_on(tmp_path: Path) -> None:
+    """The advertised address is the broker's; nothing listens there."""
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")
+    with started("up", "-c", str(conf), "--namesrv-port", "0", "--host", "127.0.0.1") as process:
+        namesrv, broker = addresses(process, 2)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    assert namesrv.startswith("127.0.0.1:")
+    assert broker.startswith("10.9.8.7:")
+
+
 def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from tests.client.clusters import fill, until
@@ -166,3 +167,32 @@ async def test_a_failed_pop_of_a_cancelled_receive_is_logged(
         failing.set()
         await until(lambda: caplog.records)
     assert "T: the pop of a cancelled receive failed: the broker is away" in caplog.text
+
+
+async def test_a_message_that_could_not_be_returned_is_logged(
+    namesrv: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The broker may have done what it did not confirm, so the log does not claim either."""
+    received = asyncio.Event()
+    pop = Popper.pop
+
+    async def late(*args: Any, **more: Any) -> list[Popped]:
+        messages = await pop(*args, **more)
+        await received.wait()
+        return messages
+
+    async def fail(*_: object) -> Popped:
+        raise TimeoutError("no answer to CHANGE_MESSAGE_INVISIBLETIME within 3 s")
+
+    await fill(namesrv, "T", 1)
+    async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
+        monkeypatch.setattr(Popper, "pop", late)
+        monkeypatch.setattr(Popper, "change", fail)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.receive(), 0.05)
+        received.set()
+        await until(lambda: caplog.records)
+    assert (
+        "returning a message to the broker failed, so it may be redelivered only after its "
+        "invisible time: no answer to CHANGE_MESSAGE_INVISIBLETIME within 3 s"
+    ) in caplog.text

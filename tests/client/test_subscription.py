@@ -15,6 +15,7 @@ from firetrail.client import (
     RequestError,
     SimpleConsumer,
     SubscriptionData,
+    WrongTypeError,
     by_sql,
     by_tags,
 )
@@ -31,6 +32,13 @@ class TestSubscriptions:
     def test_an_empty_expression_or_a_star_selects_all_messages(self, expression: str) -> None:
         wanted = by_tags("T", expression)
         assert (wanted.sub_string, wanted.tags_set, wanted.code_set) == ("*", [], [])
+
+    @pytest.mark.parametrize("wrong", [3, None])
+    def test_the_allowed_types_of_a_subscription_are_named(self, wrong: Any) -> None:
+        expected = "expected tags, '*' for all messages, or the result of by_tags or by_sql"
+        with pytest.raises(WrongTypeError) as caught:
+            SimpleConsumer("127.0.0.1:1", "G", {"T": wrong})
+        assert str(caught.value) == f"topics['T'] = {wrong}: {expected}"
 
     def test_an_sql_condition_is_kept_as_it_is(self) -> None:
         wanted = by_sql("T", "a > 1")

@@ -163,3 +163,9 @@ def test_a_gap_is_found() -> None:
         "Sender.send_all(timeout_s)",
         "Sender.stop has no docstring",
     ]
+
+
+@pytest.mark.parametrize("door", FRONT_DOORS)
+def test_interactive_shells_can_complete_every_public_name(door: str) -> None:
+    """This includes names that are imported on first use."""
+    assert set(exported(door)) <= set(dir(importlib.import_module(door)))

@@ -13,6 +13,7 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
@@ -35,6 +36,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.client import split_address
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
@@ -218,8 +220,10 @@ class Broker:
             resources.push_async_callback(self._promotion.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
-                self.namesrv = str(host._replace(port=namesrv_port))
                 self.namesrv_listens = self._name_server.listens
+                self.namesrv = _reachable(
+                    self.namesrv_listens, str(host._replace(port=namesrv_port))
+                )
             await self._listen_for_vips(asked.port)
             self.listens = self._server.listens
             await self._term.start()
@@ -413,3 +417,12 @@ class Broker:
             return  # the start has failed, so the connection was never served
         self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
+
+
+def _reachable(listens: Sequence[str], advertised: str) -> str:
+    """Return the address to connect to: the advertised one only if all addresses are listened on.
+
+    The advertised address (``brokerIP1``) may be one of another machine, such as a gateway.
+    """
+    host, _ = split_address(listens[0])
+    return advertised if ip_address(host).is_unspecified else listens[0]

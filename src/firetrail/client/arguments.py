@@ -42,13 +42,19 @@ def checked_queue(queue: MessageQueue) -> MessageQueue:
 
 
 def checked_subscription(
-    name: str, subscription: SubscriptionData | None, topic: str
+    name: str,
+    subscription: SubscriptionData | None,
+    topic: str,
+    expected: str = "expected the result of by_tags or by_sql",
 ) -> SubscriptionData | None:
-    """Return a subscription, or None; raise ConfigError if it belongs to another topic."""
+    """Return a subscription, or None; raise ConfigError if it belongs to another topic.
+
+    ``expected`` is what the error says about a value of another type.
+    """
     if subscription is None:
         return None
     if not isinstance(subscription, SubscriptionData):
-        raise WrongTypeError(name, subscription, "expected the result of by_tags or by_sql")
+        raise WrongTypeError(name, subscription, expected)
     if subscription.topic != topic:
         what = f"is a subscription of {subscription.topic}, not of {topic}"
         raise ConfigError(name, subscription, what)

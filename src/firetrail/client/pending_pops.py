@@ -149,7 +149,11 @@ class PendingPops:
         returned = (self._popper.change(message, 0.0) for message in messages)
         for outcome in await asyncio.gather(*returned, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _log.warning("a message is redelivered only after its invisible time: %s", outcome)
+                _log.warning(
+                    "returning a message to the broker failed, so it may be redelivered only after "
+                    "its invisible time: %s",
+                    outcome,
+                )
 
     def _settle(self, task: asyncio.Task[Any]) -> None:
         self._settling.add(task)

@@ -85,8 +85,10 @@ def wanted_of(topics: Mapping[str, str | SubscriptionData]) -> dict[str, Subscri
     found = {}
     for topic, wanted in topics.items():
         subscription = by_tags(topic, wanted) if isinstance(wanted, str) else wanted
-        if checked_subscription(f"topics[{topic!r}]", subscription, topic) is None:
-            raise WrongTypeError(f"topics[{topic!r}]", wanted, "expected tags, or '*' for all")
+        name = f"topics[{topic!r}]"
+        expected = "expected tags, '*' for all messages, or the result of by_tags or by_sql"
+        if checked_subscription(name, subscription, topic, expected) is None:
+            raise WrongTypeError(name, wanted, expected)
         found[topic] = subscription
     return found
 

@@ -22,6 +22,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.replication.reminders import Reminders
 from firetrail.store.lifecycle.gate import Closure
 
 NOT_ASKED = (
@@ -43,6 +44,7 @@ class Fencing:
         self._is_answered = False  # whether a name server has answered
         self._is_settled = False  # whether the broker has registered
         self._logged = ""  # the last reason that was logged
+        self._reminders: dict[str, Reminders] = {}  # by name server
         self._client = RemotingClient()
 
     @property
@@ -117,19 +119,20 @@ class Fencing:
 
     async def _ask_other_master(self, name_server: str) -> None:
         """Ask the master that a name server knows for its epoch, unless it is this broker."""
+        new = Reminders(self._env.system.clock.monotonic)
+        reminders = self._reminders.setdefault(name_server, new)
         try:
             command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
             answer = await self._client.ask(name_server, command)
             clusters = ClusterInfo.decode(answer.content)
             known = clusters.broker_addr_table.get(self._env.live.current.name)
-            if known is None or known.master in (None, self._env.address):
-                return
-            command = RemotingCommand(RequestCode.GET_REPLICA_STATUS)
-            answer = await self._client.ask(known.master, command)
-            self._newest = max(self._newest, ReplicaStatus.decode(answer.content).epoch)
+            if known is not None and known.master not in (None, self._env.address):
+                command = RemotingCommand(RequestCode.GET_REPLICA_STATUS)
+                answer = await self._client.ask(known.master, command)
+                self._newest = max(self._newest, ReplicaStatus.decode(answer.content).epoch)
         except (OSError, FiretrailError) as error:
-            _log.info(
-                "cannot learn from name server %s whether there is a newer master: %s",
-                name_server,
-                error,
-            )
+            reason = str(error) if name_server in str(error) else f"{name_server}: {error}"
+            if reminders.is_due(reason):
+                _log.info("cannot learn whether there is a newer master: %s", reason)
+        else:
+            reminders.forget()
