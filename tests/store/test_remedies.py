@@ -169,3 +169,22 @@ def test_every_remedy_works(
         if damage is cut_after_data:
             assert left == [b"%04d" % number for number in range(COUNT)], "no message is lost"
         assert main(["fsck", str(again)]) == 0
+
+
+def test_the_length_of_a_single_log_file_counts_as_the_size_of_all(tmp_path: Path) -> None:
+    """So cutting off its unused end is not damage."""
+    root = tmp_path / "store"
+    with Store.open(root, CONFIG) as store:
+        for number in range(20):
+            store.put(Message("T", b"%04d" % number, keys=["k"]))
+    file = path_of(root, f"{LOG}/last")
+    assert file.name == name(0)
+    cut_after_data(file)
+    size = file.stat().st_size
+    assert main(["fsck", str(root)]) == 0
+    with Store.open(root, CONFIG) as store:
+        for number in range(20, 60):
+            store.put(Message("T", b"%04d" % number))
+        assert [m.body for m in store.read("T")] == [b"%04d" % n for n in range(60)]
+    assert {path.stat().st_size for path in (root / LOG).iterdir()} == {size}
+    assert main(["fsck", str(root)]) == 0
