@@ -320,14 +320,37 @@ class Broker:
     async def become(
         self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
     ) -> None:
-        """Change the role of the running broker: see :meth:`Terms.become`."""
+        """Change the role of the running broker: end its term and begin another.
+
+        Args:
+            role: The new role.
+            broker_id: The new broker id; 0 for a master, at least 1 for a slave.
+            epoch: The number of the epoch that begins with a new master. Default: 0, which leaves
+                the number to the term.
+            master_address: The master of a slave, if name servers do not tell it. Default: as
+                before.
+
+        Raises:
+            ConfigError: The broker id does not fit the role.
+            StoreError: The store cannot be closed or opened.
+            OSError: A file cannot be saved or read.
+        """
         known = self.newest_epoch
         await self._terms.become(
             RoleChange(role, broker_id, epoch, master_address, known_epoch=known)
         )
 
     async def rewind(self, master: MasterAddress) -> None:
-        """Remove messages that a master does not have: see :meth:`Terms.rewind`."""
+        """Remove messages that a master does not have.
+
+        Args:
+            master: The master.
+
+        Raises:
+            FiretrailError: The master cannot be asked, the logs have nothing in common, or the
+                store cannot be cut. The slave continues with its log as it was.
+            OSError: A file cannot be written.
+        """
         await self._terms.rewind(master)
 
     async def _drain(self) -> None:
