@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.helpers import PATIENCE_S, eventually
-from tests.replication.followers import REPLICA, Master, following
+from tests.replication.followers import LIMITS, REPLICA, Master, following
 from tests.replication.logs import log_content
 
 from firetrail import FlushMode
@@ -67,6 +68,19 @@ def test_a_put_is_confirmed_only_after_the_replica_has_it(master: Master, tmp_pa
     with following(tmp_path / "replica", master.address) as replica:
         assert waiter.wait(PATIENCE_S)
         assert replica.log_range == master.store.log_range
+
+
+def test_a_stop_of_the_master_tells_replicas_that_they_have_everything(tmp_path: Path) -> None:
+    rare = replace(LIMITS, heartbeat_s=PATIENCE_S)  # heartbeats would bring the confirmation, too
+    master = Master(tmp_path / "master", limits=rare)
+    with following(tmp_path / "replica", master.address, errors=[]) as replica:
+        master.fill(20)
+        master.wait_acked()
+        master.fill(1)
+        master.service.stop()
+        eventually(lambda: replica.commit_log.confirmed_offset == master.store.log_range[1])
+        assert bodies(replica) == bodies(master.store)
+    master.close()
 
 
 def test_a_disconnected_replica_confirms_nothing(master: Master, tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ class HAConnection:
         self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
         self._bucket = TokenBucket(limits.rate, now)
         self._meter = RateMeter(now)
+        self._noted = -1  # the last acknowledged offset that counts for waiting producers
         connection.settimeout(limits.silence_s)
         self._sender = threading.Thread(
             target=self._guarded, args=(self._send,), name="firetrail-ha-send", daemon=True
@@ -132,6 +133,10 @@ class HAConnection:
     def has_reported(self) -> bool:
         """Whether the peer has said where its log ends, as every replica does first."""
         return self.session.acked >= 0
+
+    def lacks(self, end: int) -> bool:
+        """Whether the replica lacks bytes before ``end``, or the confirmation of what it has."""
+        return self.has_reported and (self._noted < end or self.session.owes_confirmation)
 
     @property
     def sent_per_second(self) -> int:
@@ -181,9 +186,11 @@ class HAConnection:
                 self._wake.set()
 
     def _note(self) -> None:
-        self._acks.note(self, self.session.acked, self.session.member)
+        acked = self.session.acked
+        self._acks.note(self, acked, self.session.member)
         if self.is_closed:  # it was closed in between, and must not count any more
             self._acks.drop(self)
+        self._noted = acked
 
     # -- transfers ----------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ CONNECTIONS_MAX = 32
 """The most connections. If there are more, one that has never reported makes room, or the new one
 is closed."""
 FINISH_S = 2.0
-"""How long a stop waits for replicas that do not have the whole log yet."""
+"""How long a stop waits for replicas that lack messages or their confirmation."""
 FINISH_POLL_MS = 2
 
 _log = logging.getLogger(__name__)
@@ -70,13 +70,16 @@ class HAService:
             connection.join()
 
     def _finish(self) -> None:
-        """Wait until the replicas have everything, so that a planned handover loses nothing."""
+        """Wait until the replicas have everything and may show it.
+
+        A planned hand-over then loses nothing, and consumers of a replica see the last messages.
+        """
         clock, end = self._source.clock, self._source.log.sendable_offset
         over_at = clock.monotonic() + FINISH_S
+        self.wake()
         while clock.monotonic() < over_at and any(
-            0 <= connection.session.acked < end for connection in self._connections
+            connection.lacks(end) for connection in self._connections
         ):
-            self.wake()
             clock.sleep_ms(FINISH_POLL_MS)
 
     def _serve(self, connection: socket.socket, address: str) -> None:

@@ -142,10 +142,16 @@ class MasterSession:
         self._sent_at = now
         return transfer
 
+    @property
+    def owes_confirmation(self) -> bool:
+        """Whether the replica has yet to learn how much of the log it may show."""
+        if not self.is_introduced or self.position < 0:
+            return False
+        return self._log.shown_offset != self._confirmed
+
     def next_confirmation(self) -> int | None:
         """Return the offset before which the replica may show the log; None if it knows it."""
-        shown = self._log.shown_offset
-        if not self.is_introduced or self.position < 0 or shown == self._confirmed:
+        if not self.owes_confirmation:
             return None
-        self._confirmed = shown
-        return shown
+        self._confirmed = self._log.shown_offset
+        return self._confirmed
