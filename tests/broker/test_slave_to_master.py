@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 from tests.broker import halves
 from tests.broker.brokers import SMALL
-from tests.broker.pairs import REFUSED, SLAVE, Group, caught_up, pair, promote, refusal, send
+from tests.broker.pairs import (
+    REFUSED,
+    SLAVE,
+    Group,
+    caught_up,
+    emergency,
+    pair,
+    promote,
+    refusal,
+    send,
+)
 from tests.client.clusters import until
 
 from firetrail.broker.state.slave_mark import SlaveMark, SlaveNotes
@@ -38,6 +48,22 @@ async def test_an_edit_of_the_settings_begins_an_epoch(
         await new.broker.stop()
         new = await group.start("new")  # it was a master already
         assert new.broker.epochs.number == 2
+
+
+async def test_of_two_masters_with_one_epoch_the_later_one_refuses_messages(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (group, old, new):
+        third = await group.start("third", SLAVE, broker_id=2)
+        await caught_up(third, old)
+        await third.broker.stop()
+        await emergency(group, old, new)
+        assert await send(new, b"second") == 1
+        third = await group.start("third")  # it cannot know of the promotion
+        assert third.broker.epochs.number == new.broker.epochs.number == 2
+        assert "is a master with epoch 2, too" in refusal(await third.send("T1"), REFUSED)
+        assert group.master == new.broker.address
+        assert await send(new, b"third") == 2
+        assert (await promote(third, force="true")).epoch == 3  # the operator decides
+        assert await send(third, b"other") == 1
 
 
 async def test_an_edit_of_the_settings_recovers_tables_that_lag(tmp_path: Path) -> None:

@@ -6,6 +6,9 @@ refuses messages until it is promoted again or becomes a slave, and does not reg
 learns so from the answers of Firetrail's name servers. Others only tell the address of the master
 they know, which is then asked.
 
+Two brokers can begin the same number, if one was promoted while the other could not know of it. Of
+two such masters, the one that finds the other registered refuses messages.
+
 Without a consensus engine this cannot be complete: a former master that reaches neither name
 servers nor its successor does not know of it.
 """
@@ -23,6 +26,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.replication.reminders import Reminders
+from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 
 NOT_ASKED = (
@@ -41,6 +45,7 @@ class Fencing:
         self._store = parts.state.store
         self._registration = parts.registration
         self._newest = 0  # the largest number of an epoch that was heard of
+        self._rival = ("", 0)  # address and epoch of another master that was registered
         self._is_answered = False  # whether a name server has answered
         self._is_settled = False  # whether the broker has registered
         self._logged = ""  # the last reason that was logged
@@ -96,16 +101,29 @@ class Fencing:
         if self._env.keeper is not None:  # the lease of the group decides
             return ""
         own = self._env.epochs.number
+        remedy = "stop it, run 'firetrail replica rewind' on its store and start it as a slave"
         if self._newest > own:
             return (
                 f"a master with epoch {self._newest} has registered, and this broker has epoch "
-                f"{own}: stop it, run 'firetrail replica rewind' on its store and start it as a "
-                "slave"
+                f"{own}: {remedy}"
+            )
+        if self._has_rival:
+            return (
+                f"the broker at {self._rival[0]} is a master with epoch {own}, too, and has "
+                f"registered before this broker: {remedy}"
             )
         must_ask = bool(self._env.live.current.name_servers)
         if must_ask and (not self._is_settled or (own and not self._is_answered)):
             return NOT_ASKED
         return ""
+
+    @property
+    def _has_rival(self) -> bool:
+        """Whether another master was registered that has the epoch of this one.
+
+        Brokers without an epoch have never been in a promotion, and are not told apart.
+        """
+        return 0 < self._env.epochs.number == self._rival[1]
 
     async def _may_register(self, name_servers: list[str]) -> bool:
         """Ask the masters of this name that name servers know; return whether none is newer.
@@ -115,7 +133,9 @@ class Fencing:
         """
         await asyncio.gather(*(self._ask_other_master(address) for address in name_servers))
         self._settle()
-        return self._env.keeper is not None or self._newest <= self._env.epochs.number
+        if self._env.keeper is not None:
+            return True
+        return self._newest <= self._env.epochs.number and not self._has_rival
 
     async def _ask_other_master(self, name_server: str) -> None:
         """Ask the master that a name server knows for its epoch, unless it is this broker."""
@@ -129,10 +149,16 @@ class Fencing:
             if known is not None and known.master not in (None, self._env.address):
                 command = RemotingCommand(RequestCode.GET_REPLICA_STATUS)
                 answer = await self._client.ask(known.master, command)
-                self._newest = max(self._newest, ReplicaStatus.decode(answer.content).epoch)
+                self._note_master(ReplicaStatus.decode(answer.content))
         except (OSError, FiretrailError) as error:
             reason = str(error) if name_server in str(error) else f"{name_server}: {error}"
             if reminders.is_due(reason):
                 _log.info("cannot learn whether there is a newer master: %s", reason)
         else:
             reminders.forget()
+
+    def _note_master(self, other: ReplicaStatus) -> None:
+        self._newest = max(self._newest, other.epoch)
+        is_master = other.role != BrokerRole.SLAVE.value and other.address != self._env.address
+        if is_master and other.epoch >= self._rival[1]:
+            self._rival = (other.address, other.epoch)
