@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL
+from tests.torture.process import free_ports
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -18,16 +20,12 @@ from firetrail.remoting.command import RemotingCommand
 HOST = "127.0.0.1"
 
 
-def free_ports() -> tuple[int, int]:
-    """Return two free ports, the first two below the second."""
+def vip_ports() -> tuple[int, int]:
+    """Return two free ports that no client gets, the first two below the second."""
     while True:
-        with socket.create_server((HOST, 0)) as first:
-            low = first.getsockname()[1]
-            try:
-                socket.create_server((HOST, low + 2)).close()
-            except (OSError, OverflowError):
-                continue
-        return low, low + 2
+        (low,) = free_ports(1)
+        with suppress(OSError), socket.create_server((HOST, low + 2)):
+            return low, low + 2
 
 
 async def answers(port: int) -> bool:
@@ -54,7 +52,7 @@ async def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) 
 
 @pytest.mark.parametrize("vip", [True, False])
 async def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
-    assert await listening(tmp_path, free_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+    assert await listening(tmp_path, vip_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
 
 
 @pytest.mark.parametrize("bad", ["::::", "host", "a:1;b", "a:0"])
@@ -76,7 +74,7 @@ async def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path: Path) -> None:
 async def test_a_vip_port_in_use_is_only_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    low, high = free_ports()
+    low, high = vip_ports()
     with socket.socket() as taken:
         taken.bind((HOST, low))
         assert await listening(tmp_path, (low, high), BrokerConfig()) == [False, True]
