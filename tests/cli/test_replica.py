@@ -18,6 +18,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli import replica_promote, replica_status
 from firetrail.cli.command import ExitCode
+from firetrail.cli.main import main
 from firetrail.remoting.replica_bodies import GroupReport, HandOverReport, ReplicaStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
@@ -157,6 +158,13 @@ def test_the_status_of_master_and_slave(
     assert lines[0].startswith(f"{master.address}: ASYNC_MASTER with id 0 of broker-a")
     assert lines[2].split() == ["replica", "has", "the", "log", "up", "to", "behind"]
     assert lines[3].startswith("127.0.0.1") and str(end) in lines[3]
+
+
+def test_the_status_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script with an unset variable must not get the status of the current folder."""
+    with pytest.raises(SystemExit):
+        main(["replica", "status", ""])
+    assert "expected an address or a folder" in capsys.readouterr().err
 
 
 def test_a_promotion_by_command(

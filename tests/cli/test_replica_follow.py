@@ -61,7 +61,6 @@ def test_a_master_must_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_errors_name_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with BackgroundBroker() as broker:
         for arguments, said in (
-            (["--of", "nowhere"], "expected HOST:PORT"),
             (["--of", broker.namesrv], f"{broker.namesrv} is the address of a name server, not of"),
             (["--namesrv", broker.namesrv, "--broker", "b"], "knows no broker 'b'"),
         ):
@@ -77,6 +76,16 @@ def test_the_id_of_a_master_is_refused(
     with pytest.raises(SystemExit):
         main(["replica", str(tmp_path / "r"), "--of", "127.0.0.1:1", "--id", text])
     said = f"argument --id: '{text}': the id of a replica is a whole number, 1 or larger; 0 is the"
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "host", "http://127.0.0.1:1", "127.0.0.1:1;127.0.0.1:2"])
+def test_an_address_that_is_none_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["replica", str(tmp_path / "r"), "--of", text])
+    said = f"argument --of: address = {text!r}: expected HOST:PORT, such as"
     assert said in capsys.readouterr().err
 
 

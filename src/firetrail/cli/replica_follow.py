@@ -21,6 +21,7 @@ from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size, say
+from firetrail.cli.role_requests import broker_address
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.names import CONFIG
 from firetrail.remoting.bodies import MASTER_ID
@@ -59,7 +60,12 @@ def add(actions: Subparsers) -> None:
     parser.add_argument(
         "store", metavar="STORE", type=Path, help="folder of the copy; created if missing"
     )
-    parser.add_argument("--of", metavar="HOST:PORT", help="address of the master's broker")
+    parser.add_argument(
+        "--of",
+        metavar="HOST:PORT",
+        type=broker_address,
+        help="address of the master's broker",
+    )
     parser.add_argument(
         "--namesrv",
         metavar="ADDRESSES",

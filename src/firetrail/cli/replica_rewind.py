@@ -10,6 +10,7 @@ from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.losses import confirm, loss_lines
 from firetrail.cli.output import human_size
+from firetrail.cli.role_requests import broker_address
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.rewind import RewindPlan, Rewound, plan_rewind, rewind
@@ -37,12 +38,20 @@ def add(actions: Subparsers) -> None:
         actions, "rewind", "remove what the new master does not have", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "--of", metavar="HOST:PORT", required=True, help="address of the master's broker"
+        "--of",
+        metavar="HOST:PORT",
+        type=broker_address,
+        required=True,
+        help="address of the master's broker",
     )
     parser.add_argument(
         "--dry-run", action="store_true", help="change nothing, only report what would be removed"
     )
-    parser.add_argument("--yes", action="store_true", help="do not ask before removing messages")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask before removing messages; without a terminal, nobody is asked",
+    )
     common.add_json(parser, "print a JSON object: the common point and what was removed")
     parser.set_defaults(run=run)
 

@@ -68,10 +68,19 @@ def add(actions: Subparsers) -> None:
         actions, "status", "show the role of a broker, and how it follows", DESCRIPTION, EXAMPLES
     )
     parser.add_argument(
-        "subject", metavar="ADDRESS|STORE", help="HOST:PORT of a broker, or folder of a store"
+        "subject",
+        metavar="ADDRESS|STORE",
+        type=_subject,
+        help="HOST:PORT of a broker, or folder of a store",
     )
     common.add_json(parser, "print a JSON object")
     parser.set_defaults(run=run)
+
+
+def _subject(text: str) -> str:
+    if not text:  # Path("") is the current folder
+        raise argparse.ArgumentTypeError("expected an address or a folder, not an empty text")
+    return text
 
 
 def run(args: argparse.Namespace) -> ExitCode:

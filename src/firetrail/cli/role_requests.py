@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from firetrail.remoting.client import RemotingClient
+from firetrail.errors import ConfigError
+from firetrail.remoting.client import RemotingClient, split_address
 
 NOT_FIRETRAIL = "this is not a Firetrail broker, so its role can be changed only by a restart"
 
@@ -18,3 +20,12 @@ async def broker_client() -> AsyncIterator[RemotingClient]:
         yield client
     finally:
         await client.close()
+
+
+def broker_address(text: str) -> str:
+    """Parse an argument that is the address of one broker."""
+    try:
+        split_address(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text

@@ -22,7 +22,8 @@ REQUEST_S = 3.0
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port``, with brackets around an IPv6 address; raise ConfigError if invalid."""
     host, _, port = address.rpartition(":")
-    if not host.strip("[]") or not port.isascii() or not port.isdigit():
+    is_host = host.strip("[]") and not any(sign in host for sign in "/;, ")
+    if not is_host or not port.isascii() or not port.isdigit():
         raise ConfigError("address", address, "expected HOST:PORT, such as 127.0.0.1:9876")
     if not 0 < int(port) < 1 << 16:
         raise ConfigError("address", address, "the port must be in 1..65535")
