@@ -137,7 +137,11 @@ class KilledPair:
         """
         await self.scene.finish()
         await self.scene.broker.start()
-        await self.scene.until(self._is_equal, "the replica has and shows everything")
+        try:
+            await self.scene.until(self._is_equal, "the replica has and shows everything")
+        except Violation:
+            check_files(self.replica.store, SLOTS)  # names the queue that differs, if one does
+            raise
         for broker in (self.replica, self.scene.broker):
             if await broker.stop() != broker.clean_exit:
                 raise Violation(f"a stop that failed: {broker.said[-2000:]}")
