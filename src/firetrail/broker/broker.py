@@ -322,6 +322,10 @@ class Broker:
     ) -> None:
         """Change the role of the running broker: end its term and begin another.
 
+        Requests in progress are answered first; those that arrive during the change are refused
+        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
+        the new role, it continues in the old one.
+
         Args:
             role: The new role.
             broker_id: The new broker id; 0 for a master, at least 1 for a slave.
@@ -341,7 +345,9 @@ class Broker:
         )
 
     async def rewind(self, master: MasterAddress) -> None:
-        """Remove messages that a master does not have.
+        """Remove messages that a master does not have, so that this slave can follow it.
+
+        The store is closed meanwhile. A copy of the removed messages is kept in its folder.
 
         Args:
             master: The master.

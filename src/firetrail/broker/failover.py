@@ -198,7 +198,7 @@ class Failover:
             if group.holder is not None:
                 _log.warning("this broker is now a replica of %s", group.holder.address)
             else:
-                _log.warning("this broker is now a replica, because nobody holds the lease")
+                _log.warning("this broker is now a replica, because no member holds the lease")
         if broker.role is BrokerRole.SLAVE:
             await self._follow(self._keeper.status)
 

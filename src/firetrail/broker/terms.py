@@ -90,17 +90,7 @@ class Terms:
             yield
 
     async def become(self, change: RoleChange) -> None:
-        """Change the role of the running broker.
-
-        Requests in progress are answered first; those that arrive during the change are refused
-        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
-        the new role, it continues in the old one.
-
-        Raises:
-            ConfigError: The broker id does not fit the role.
-            StoreError: The store cannot be closed or opened.
-            OSError: A file cannot be saved or read.
-        """
+        """End the current term and begin one in another role: see :meth:`Broker.become`."""
         async with self._changing:
             before = self._same_plan()
             env, role = before.env, change.role
@@ -133,18 +123,7 @@ class Terms:
                 raise
 
     async def rewind(self, master: MasterAddress) -> None:
-        """Remove messages that a master does not have, so that this slave can follow it.
-
-        The store is closed meanwhile. A copy of the removed messages is kept in its folder.
-
-        Args:
-            master: The master.
-
-        Raises:
-            FiretrailError: The master cannot be asked, the logs have nothing in common, or the
-                store cannot be cut. The slave continues with its log as it was.
-            OSError: A file cannot be written.
-        """
+        """Rewind the store between two terms of the same role: see :meth:`Broker.rewind`."""
         async with self._changing:
             plan = self._same_plan()
             await self.end()

@@ -19,6 +19,7 @@ import asyncio
 import logging
 
 from firetrail.broker.parts import Environment, Parts
+from firetrail.broker.replica.role_requests import ask_status
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.client import RemotingClient
@@ -109,8 +110,8 @@ class Fencing:
             )
         if self._has_rival:
             return (
-                f"the broker at {self._rival[0]} is a master with epoch {own}, too, and has "
-                f"registered before this broker: {remedy}"
+                f"the broker at {self._rival[0]} is also a master with epoch {own}, and registered "
+                f"before this broker: {remedy}"
             )
         must_ask = bool(self._env.live.current.name_servers)
         if must_ask and (not self._is_settled or (own and not self._is_answered)):
@@ -147,9 +148,7 @@ class Fencing:
             clusters = ClusterInfo.decode(answer.content)
             known = clusters.broker_addr_table.get(self._env.live.current.name)
             if known is not None and known.master not in (None, self._env.address):
-                command = RemotingCommand(RequestCode.GET_REPLICA_STATUS)
-                answer = await self._client.ask(known.master, command)
-                self._note_master(ReplicaStatus.decode(answer.content))
+                self._note_master(await ask_status(self._client, known.master))
         except (OSError, FiretrailError) as error:
             reason = str(error) if name_server in str(error) else f"{name_server}: {error}"
             if reminders.is_due(reason):
