@@ -339,7 +339,7 @@ def test_the_exit_code_of_a_promotion_that_did_not_make_a_master(
         (
             GroupReport("", 0, 0, [1], "its log is too short", "etcd does not answer"),
             [
-                "group: nobody holds the lease; in-sync members: 1",
+                "group: no member holds the lease; in-sync members: 1",
                 "this member cannot be elected: its log is too short",
                 "failover does not work at the moment: etcd does not answer",
             ],

@@ -178,7 +178,7 @@ def _lines(found: _BrokerStatus) -> list[str]:
 
 
 def _group_lines(group: GroupReport) -> list[str]:
-    holder = "nobody holds the lease"
+    holder = "no member holds the lease"
     if group.member:
         holder = f"member {group.member} at {group.holder} holds the lease with epoch {group.epoch}"
     members = ", ".join(map(str, group.in_sync)) or "none"
