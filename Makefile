@@ -13,7 +13,7 @@ MINUTES ?= 5
 SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
-TOOLS_EXTRAS := dev,release,broker,compression
+TOOLS_EXTRAS := dev,peers,release,broker,compression,grpc
 SPARK_EXTRAS := spark,delta,iceberg
 
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
