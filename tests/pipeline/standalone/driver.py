@@ -24,6 +24,8 @@ SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": QUICK_START,
+    # Tasks wait for both executors. Without cores.max, the number of cores to wait for is 0.
+    "spark.cores.max": "2",
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     "spark.task.maxFailures": "1",  # else a task could fail on one worker and succeed on the other
