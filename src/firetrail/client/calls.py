@@ -15,7 +15,7 @@ FAIL_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class _Call:
+class _RunningCall:
     """One call, as a context manager around its work; it is cheap, because each send uses one."""
 
     __slots__ = ("_calls", "_cancelling", "_failed", "ended", "task")
@@ -60,11 +60,11 @@ class Calls:
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
-        self.running: set[_Call] = set()
+        self.running: set[_RunningCall] = set()
 
-    def one(self) -> _Call:
+    def one(self) -> _RunningCall:
         """Return a context for one call; it raises ClientClosedError if a close cuts it short."""
-        return _Call(self)
+        return _RunningCall(self)
 
     async def end(self, within_s: float) -> None:
         """Wait for all calls except the current one; those that take longer fail."""
@@ -86,7 +86,7 @@ class Calls:
             call.fail()
         await self._wait(late, FAIL_S)
 
-    async def _wait(self, calls: list[_Call], within_s: float) -> None:
+    async def _wait(self, calls: list[_RunningCall], within_s: float) -> None:
         create_future = asyncio.get_running_loop().create_future
         for call in calls:
             call.ended = call.ended or create_future()
