@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "pop",
         ),
         *("processors", "transactions", "broker_state", "services", "filter", "stored", "state"),
-        *("config", "unsupported"),
+        *("broker_conf", "config", "unsupported"),
     ),
 }
 

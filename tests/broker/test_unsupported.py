@@ -8,7 +8,8 @@ import pytest
 from tests.broker.brokers import talking
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.java_properties import parse_properties

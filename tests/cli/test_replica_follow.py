@@ -17,7 +17,8 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker import BackgroundBroker, Broker, replica_settings
-from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.master_settings import adopted_settings
 from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.cli.main import main

@@ -15,7 +15,7 @@ import pytest
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
-from firetrail.broker.config import load_entries
+from firetrail.broker.broker_conf import load_entries
 from firetrail.cli import up
 from firetrail.format.java_properties import Entry
 from firetrail.remoting.client import RemotingClient

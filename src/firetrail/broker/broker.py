@@ -17,7 +17,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
-from firetrail.broker.config import BrokerConfig, check_id
+from firetrail.broker.broker_conf import check_id
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion

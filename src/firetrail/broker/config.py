@@ -1,33 +1,23 @@
-"""The settings of a broker, and the reader of a whole ``broker.conf``.
+"""The settings of a broker.
 
 The table has the same form as the store's (:mod:`firetrail.store.config`): Python name, default,
-key in ``broker.conf``, kind, explanation. One file fills both tables. A key that belongs to neither
-is reported.
+key in ``broker.conf``, kind, explanation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Self
 
-from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
-from firetrail.format.java_properties import Entry
 from firetrail.format.names import TOPIC_PATTERN
-from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import split_address
 from firetrail.replication.frames import BODY_MAX, MEMBER_MAX
-from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
-from firetrail.store.config import SETTINGS as STORE_SETTINGS
-from firetrail.store.config import StoreConfig
-from firetrail.store.config_rules import BrokerRole
 from firetrail.text import did_you_mean
-
-NOTHING_TO_SET = "the broker has no setting for this"
 
 FLAG = Flag()
 MS = Whole(1, unit="ms")
@@ -409,81 +399,3 @@ class BrokerConfig:
 
 SETTINGS: Mapping[str, Setting] = table(BrokerConfig)
 """The table: every setting by its Python name."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedBroker:
-    """The settings in a ``broker.conf``, and remarks about its other keys."""
-
-    broker: BrokerConfig
-    store: StoreConfig
-    remarks: tuple[Remark, ...]
-    refused: tuple[Unsupported, ...] = ()
-    """Settings that ask for an unsupported feature and must not be ignored silently."""
-
-
-def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
-    """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value."""
-    names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
-    store_names = {name for line in STORE_SETTINGS.values() for name in line.names_in_file}
-    reading = read_settings(SETTINGS, {k: v for k, v in entries.items() if k in names})
-    others = {k: v for k, v in entries.items() if k not in names}
-    store = StoreConfig.from_entries(others)
-    known = names | store_names
-    unknown = tuple(
-        replace(remark, detail=f"{NO_KEY}{_hint(remark.key, known)}") for remark in store.unknown
-    )
-    refused = tuple(refused_settings(entries))
-    refused_keys = {each.name for each in refused}
-    ignored = tuple(
-        replace(remark, detail=remark.detail.replace(BROKERS, NOTHING_TO_SET))
-        for remark in store.ignored
-        if remark.key not in refused_keys
-    )
-    broker = BrokerConfig(**reading.values)
-    check_id(broker, store.config, entries["brokerId"].place if "brokerId" in entries else "")
-    return LoadedBroker(
-        broker,
-        store.config,
-        unknown + tuple(reading.adjusted) + store.adjusted + ignored,
-        refused,
-    )
-
-
-def _hint(key: str, known: Iterable[str]) -> str:
-    if key == "fastListenPort":
-        return (
-            "; the port for clients with vipChannelEnabled is always two below listenPort, and "
-            "vip_channel=false switches it off"
-        )
-    return did_you_mean(key, known)
-
-
-def check_id(broker: BrokerConfig, store: StoreConfig, place: str = "") -> None:
-    """Raise ConfigError for a master with another id than 0, and for a slave with that id.
-
-    Clients send messages to id 0 only.
-    """
-    is_slave = store.role is BrokerRole.SLAVE
-    if broker.etcd_servers and broker.ha_member == 0:
-        raise ConfigError(
-            "ha_member",
-            broker.ha_member,
-            "with etcd_endpoints, give each member of the group its own number, 1 or larger",
-        )
-    if is_slave and broker.broker_id == MASTER_ID:
-        raise ConfigError(
-            "brokerId",
-            broker.broker_id,
-            f"{MASTER_ID} is the id of the master; give each slave of a broker its own id, "
-            "1 or larger, and the master's brokerName and brokerClusterName",
-            place,
-        )
-    if not is_slave and broker.broker_id != MASTER_ID:
-        raise ConfigError(
-            "brokerId",
-            broker.broker_id,
-            f"the id of a master is {MASTER_ID}, and clients send only to masters; remove "
-            "the key, and give each broker its own brokerName",
-            place,
-        )

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from firetrail.broker.config import check_id
+from firetrail.broker.broker_conf import check_id
 from firetrail.broker.failover import rewind_store
 from firetrail.broker.term import Term, TermPlan
 from firetrail.remoting.codes import ResponseCode

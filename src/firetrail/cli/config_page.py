@@ -12,7 +12,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from firetrail.broker import config as broker_config
-from firetrail.broker.config import NOTHING_TO_SET
+from firetrail.broker.broker_conf import NOTHING_TO_SET
 from firetrail.namesrv import config as namesrv_config
 from firetrail.settings.conf_file import BROKERS, UNUSED
 from firetrail.settings.table import Setting

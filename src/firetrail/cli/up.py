@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import LoadedBroker, load_entries
+from firetrail.broker.broker_conf import LoadedBroker, load_entries
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser

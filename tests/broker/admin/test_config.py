@@ -11,7 +11,8 @@ from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.admin.config import CHANGEABLE
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import BrokerConfig, load_entries
+from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import BrokerConfig
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode

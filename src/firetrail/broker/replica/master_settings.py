@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from firetrail.broker.config import ADDRESSES, BrokerConfig, load_entries
+from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import ADDRESSES, BrokerConfig
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.errors import (
     NoSuchError,
