@@ -3,23 +3,80 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.remoting.pop_bodies import BatchAck, CheckpointBody
-from firetrail.remoting.receipts import Receipt, decode_places, encode_places
+from firetrail.remoting.pop_headers import PopResponse
+from firetrail.remoting.receipts import (
+    PopReceipts,
+    Receipt,
+    decode_counts,
+    decode_places,
+    encode_counts,
+    encode_places,
+)
 
 
 def test_a_receipt_survives_encoding_and_decoding() -> None:
     text = "17 1700000000000 60000 3 1 broker-a 2 19"
     receipt = Receipt.decode(text)
-    assert receipt == (17, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 19)
+    assert receipt == (17, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 19, None)
     assert receipt.encode() == text
 
 
-@pytest.mark.parametrize("more", ["3608", "0 3608", "words of a later version"])
-def test_additional_words_are_ignored(more: str) -> None:
+def test_a_ninth_word_is_the_offset_in_the_log() -> None:
+    text = "3 1794780470762 20000 1 0 broker-a 3 3 3608"  # of RocketMQ's proxy
+    receipt = Receipt.decode(text)
+    assert receipt.log_offset == 3608
+    assert receipt.encode() == text
+
+
+@pytest.mark.parametrize("more", ["words of a later version", "", "-1", "3.5"])
+def test_other_additional_words_are_ignored(more: str) -> None:
     text = "17 1700000000000 60000 3 1 broker-a 2 19"
     assert Receipt.decode(f"{text} {more}") == Receipt.decode(text)
+    assert Receipt.decode(f"{text} 3608 {more}").encode() == f"{text} 3608"
+
+
+@given(
+    st.builds(
+        Receipt,
+        *[st.integers(0, 2**63 - 1)] * 4,
+        st.sampled_from("012"),
+        st.from_regex("[a-zA-Z0-9_-]+", fullmatch=True),
+        *[st.integers(0, 2**63 - 1)] * 2,
+        st.none() | st.integers(0, 2**63 - 1),
+    )
+)
+def test_all_receipts_survive_encoding_and_decoding(receipt: Receipt) -> None:
+    assert Receipt.decode(receipt.encode()) == receipt
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.integers(0, 99), st.integers(0, 2**62)), st.integers(0, 99), max_size=9
+    )
+)
+def test_delivery_counts_survive_encoding_and_decoding(counts: dict[tuple[int, int], int]) -> None:
+    text = encode_counts([(*place, times) for place, times in counts.items()])
+    assert decode_counts(text) == {place: times for place, times in counts.items() if times}
+
+
+def test_invalid_delivery_counts_are_rejected() -> None:
+    assert decode_counts(None) == decode_counts("") == decode_counts("0 3 1") == {}
+    for text in ("0 qo3 1", "0 qo3%x 1", "qo3%4", "0 qo3%4 x"):
+        with pytest.raises(RequestError, match="is not a list of delivery counts"):
+            decode_counts(text)
+
+
+def test_receipts_are_built_from_the_answer_to_a_pop() -> None:
+    receipts = PopReceipts(PopResponse(9, 60, 3, 0, "0 1 17;1 0 4"), "b")
+    assert receipts.of("T", 1, 19, None) == Receipt(17, 9, 60, 3, "0", "b", 1, 19)
+    assert receipts.of("T", 2, 19, None) == Receipt(19, 9, 60, 3, "0", "b", 2, 19)
+    assert receipts.of("%RETRY%G_T", 0, 5, None) == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
+    assert receipts.of("T", 0, 5, "4 9 60 3 1 b 0 5") == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
 
 
 @pytest.mark.parametrize(

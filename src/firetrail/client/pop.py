@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from firetrail.client.received import Received, decode_good
 from firetrail.client.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import RequestError
-from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import POP_CK
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -24,7 +23,7 @@ from firetrail.remoting.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.receipts import NORMAL, RETRY, Receipt, decode_places
+from firetrail.remoting.receipts import PopReceipts, Receipt
 from firetrail.system import SYSTEM
 
 _log = logging.getLogger(__name__)
@@ -176,23 +175,11 @@ class Popper:
 
 def _with_receipts(messages: Sequence[Received], header: PopResponse) -> Iterator[Popped]:
     """Yield popped messages with receipts; redelivered ones carry theirs in a property."""
-    starts = decode_places(header.start_offset_info)
     for message in messages:
         record = message.record
         queue = MessageQueue(record.topic, message.queue.broker_name, record.queue_id)
+        receipts = PopReceipts(header, queue.broker_name)
         carried = message.properties.get(POP_CK)
-        if carried is not None:
-            yield Popped(queue, record, Receipt.decode(carried))
-            continue
-        is_retry = record.topic.startswith(RETRY_PREFIX)
-        receipt = Receipt(
-            starts.get((is_retry, record.queue_id), [record.queue_offset])[0],
-            header.pop_time,
-            header.invisible_time,
-            header.revive_qid,
-            RETRY if is_retry else NORMAL,
-            queue.broker_name,
-            record.queue_id,
-            record.queue_offset,
+        yield Popped(
+            queue, record, receipts.of(record.topic, record.queue_id, record.queue_offset, carried)
         )
-        yield Popped(queue, record, receipt)

@@ -2,12 +2,13 @@
 
 ::
 
-    <start> <pop time> <invisible ms> <revive queue> <retry> <broker> <queue> <offset>
+    <start> <pop time> <invisible ms> <revive queue> <retry> <broker> <queue> <offset> [<log offset>]
 
 ``start`` is the offset at which the pop started. A receipt is RocketMQ's "extra info", and is
 stored in the property ``POP_CK``. The answer to a pop contains the common parts of the receipts of
-its messages, and the client builds the receipts. RocketMQ's gRPC proxy appends the commit log
-offset as a ninth word; additional words are ignored, as in RocketMQ's broker.
+its messages, and the client builds the receipts. The gRPC service appends the physical offset of
+the record in the commit log, by which a message is moved to the dead letters. Further words are
+ignored, as in RocketMQ's broker.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import NamedTuple
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic
 from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.pop_headers import PopResponse
 
 ORDERED = 999
 """The "revive queue" of pops in order, whose state is not in a revive queue."""
@@ -42,6 +44,8 @@ class Receipt(NamedTuple):
     broker_name: str
     queue_id: int
     offset: int
+    log_offset: int | None = None
+    """The physical offset of the record; None in receipts that do not contain it."""
 
     @classmethod
     def decode(cls, text: str) -> Receipt:
@@ -55,15 +59,56 @@ class Receipt(NamedTuple):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"{text!r:.200} is not the receipt of a message"
             ) from None
-        return cls(start, time, invisible, revive, retry, broker_name, queue_id, offset)
+        last = words[8] if len(words) > 8 and words[8].isdecimal() else None
+        log_offset = None if last is None else int(last)
+        return cls(start, time, invisible, revive, retry, broker_name, queue_id, offset, log_offset)
 
     def encode(self) -> str:
         """Encode the receipt as text."""
-        return " ".join(map(str, self))
+        return " ".join(map(str, self[:-1] if self.log_offset is None else self))
 
     def topic(self, topic: str, group: str) -> str:
         """Return the topic that the message is stored in: ``topic`` or its retry topic."""
         return real_topic(topic, group, self.retry)
+
+
+class PopReceipts:
+    """The receipts of the messages in the answer to a pop.
+
+    Args:
+        answer: the header of the answer.
+        broker_name: the name of the broker that answered.
+    """
+
+    def __init__(self, answer: PopResponse, broker_name: str) -> None:
+        self._answer = answer
+        self._broker_name = broker_name
+        self._starts = decode_places(answer.start_offset_info)
+
+    def of(self, topic: str, queue_id: int, offset: int, carried: str | None) -> Receipt:
+        """Return the receipt of a message.
+
+        Args:
+            topic: the topic of the record.
+            queue_id: the queue of the record.
+            offset: the queue offset of the record.
+            carried: the property POP_CK. Redelivered messages carry their receipts in it; the
+                property of other messages is None.
+        """
+        if carried is not None:
+            return Receipt.decode(carried)
+        answer = self._answer
+        is_retry = topic.startswith(RETRY_PREFIX)
+        return Receipt(
+            self._starts.get((is_retry, queue_id), [offset])[0],
+            answer.pop_time,
+            answer.invisible_time,
+            answer.revive_qid,
+            RETRY if is_retry else NORMAL,
+            self._broker_name,
+            queue_id,
+            offset,
+        )
 
 
 def real_topic(topic: str, group: str, retry: str) -> str:
@@ -96,6 +141,25 @@ def encode_counts(counts: Iterable[tuple[int, int, int]]) -> str:
         if times:
             parts.append(f"{NORMAL} qo{queue_id}%{offset} {times}")
     return ";".join(parts + [f"{NORMAL} {queue_id} {times}" for queue_id, times in least.items()])
+
+
+def decode_counts(text: str | None) -> dict[tuple[int, int], int]:
+    """Decode the result of :func:`encode_counts` by queue id and offset; zeros are left out.
+
+    The lowest counts of the queues are ignored. Raise RequestError if the text is invalid.
+    """
+    found: dict[tuple[int, int], int] = {}
+    for part in filter(None, (text or "").split(";")):
+        try:
+            _, place, times = part.split(" ")
+            if place.startswith("qo"):
+                queue_id, offset = place[2:].split("%")
+                found[int(queue_id), int(offset)] = int(times)
+        except ValueError:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR, f"{text!r:.200} is not a list of delivery counts"
+            ) from None
+    return found
 
 
 def decode_places(text: str | None) -> Places:
