@@ -22,7 +22,7 @@ from firetrail.remoting.receipts import (
 def test_a_receipt_survives_encoding_and_decoding() -> None:
     text = "17 1700000000000 60000 3 1 broker-a 2 19"
     receipt = Receipt.decode(text)
-    assert receipt == (17, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 19, None)
+    assert tuple(receipt) == (17, 1_700_000_000_000, 60_000, 3, "1", "broker-a", 2, 19, None)
     assert receipt.encode() == text
 
 

@@ -2,13 +2,13 @@
 
 ::
 
-    <start> <pop time> <invisible ms> <revive queue> <retry> <broker> <queue> <offset> [<log offset>]
+    <start> <pop time> <invisible ms> <revive queue> <retry> <broker> <queue> <offset> <log offset>
 
 ``start`` is the offset at which the pop started. A receipt is RocketMQ's "extra info", and is
 stored in the property ``POP_CK``. The answer to a pop contains the common parts of the receipts of
-its messages, and the client builds the receipts. The gRPC service appends the physical offset of
-the record in the commit log, by which a message is moved to the dead letters. Further words are
-ignored, as in RocketMQ's broker.
+its messages, and the client builds the receipts. Only the gRPC service writes the ninth word: the
+physical offset of the record in the commit log, by which it moves a message to the dead letters.
+Further words are ignored, as in RocketMQ's broker.
 """
 
 from __future__ import annotations

@@ -1,0 +1,98 @@
+"""The queue that a message is sent to.
+
+Clients of the gRPC service do not choose queues. Messages of a group go to one queue, which is
+determined by a consistent hash, so that their order is kept. All others are distributed over the
+queues in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from random import randrange
+from typing import NamedTuple
+
+from firetrail.format.javahash import java_hash
+from firetrail.remoting.bodies import TopicRouteData
+from firetrail.remoting.codes import Permission
+
+TOPICS_MAX = 10_000
+"""Topics whose turns are remembered. If there are more, all begin again at random queues."""
+_FACTOR = 2862933555777941757
+_MASK = (1 << 64) - 1
+
+
+class WriteQueue(NamedTuple):
+    """A queue of a broker that accepts messages."""
+
+    broker_name: str
+    queue_id: int
+
+
+class QueueChoice:
+    """Chooses queues of topics, for messages with and without a message group."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, Iterator[int]] = {}
+
+    def choose(
+        self, topic: str, route: TopicRouteData, group: str | None, priority: int | None = None
+    ) -> WriteQueue | None:
+        """Return the queue for a message; None if the topic has no writable queue.
+
+        Args:
+            topic: the name of the topic.
+            route: the brokers and queues of the topic.
+            group: the message group, None for a message without one.
+            priority: the priority of the message, for topics of this type. The queue with this
+                number is chosen, or the last one.
+        """
+        brokers = writable(route)
+        size = sum(queues for _, queues in brokers)
+        if not size:
+            return None
+        if group is not None:
+            number = consistent_hash(java_hash(group), size)
+        else:
+            number = self._turn(topic) % size
+        for broker_name, queues in brokers:
+            if number < queues:
+                queue_id = number if priority is None else min(priority, queues - 1)
+                return WriteQueue(broker_name, queue_id)
+            number -= queues
+        raise AssertionError("the number is less than the size")
+
+    def _turn(self, topic: str) -> int:
+        turns = self._turns.get(topic)
+        if turns is None:
+            if len(self._turns) >= TOPICS_MAX:
+                self._turns.clear()
+            turns = self._turns[topic] = count(randrange(1 << 16))
+        return next(turns)
+
+
+def writable(route: TopicRouteData) -> list[tuple[str, int]]:
+    """Return the brokers that accept messages, by name, with their numbers of queues.
+
+    A broker without a master accepts none.
+    """
+    masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
+    return sorted(
+        (queues.broker_name, queues.write_queue_nums)
+        for queues in route.queue_datas
+        if queues.perm & Permission.WRITE
+        and queues.write_queue_nums > 0
+        and queues.broker_name in masters
+    )
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return the bucket of a signed number, as ``Hashing.consistentHash`` of Guava computes it."""
+    state = value & _MASK
+    bucket = 0
+    while True:
+        state = (state * _FACTOR + 1) & _MASK
+        following = int((bucket + 1) / (((state >> 33) + 1) / (1 << 31)))
+        if not 0 <= following < buckets:
+            return bucket
+        bucket = following
