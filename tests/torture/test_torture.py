@@ -37,11 +37,11 @@ async def run(part: Awaitable[Any]) -> None:
 
 
 async def test_kills_async(tmp_path: Path) -> None:
-    await run(kill_loop(tmp_path, SEED, "ASYNC_FLUSH", count=4))
+    await run(kill_loop(tmp_path, SEED, "ASYNC_FLUSH", count=2))
 
 
 async def test_kills_sync(tmp_path: Path) -> None:
-    await run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=4))
+    await run(kill_loop(tmp_path, SEED, "SYNC_FLUSH", count=2))
 
 
 async def test_kills_of_a_master_and_its_replica(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ async def test_no_descriptors_for_a_while(tmp_path: Path) -> None:
 
 
 async def test_bits_flip_and_files_end_early(tmp_path: Path) -> None:
-    await run(spoil(tmp_path, SEED, 60))
+    await run(spoil(tmp_path, SEED, 30))
 
 
 async def test_nothing_piles_up(tmp_path: Path) -> None:
-    await run(soak(tmp_path, SEED, 5))
+    await run(soak(tmp_path, SEED, 4))
