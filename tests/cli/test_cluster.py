@@ -23,6 +23,7 @@ from firetrail.client import Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.store.config import StoreConfig
 
 UP = [sys.executable, "-m", "firetrail", "up", "--port", "0", "--namesrv-port", "0"]
@@ -44,12 +45,17 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @contextmanager
-def lonely_name_server() -> Iterator[str]:
-    """The address of a name server in a thread, where no broker has registered."""
+def lonely_name_server(topics: TopicConfigTable | None = None) -> Iterator[str]:
+    """The address of a name server in a thread, where no broker is running.
+
+    ``topics`` are those of a broker that has registered and is down.
+    """
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     server = NameServer(NameServerConfig(listen_port=0))
+    if topics is not None:
+        server.register_local(cluster="C", name="a", address="127.0.0.1:1", topics=topics)
     port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(PATIENCE_S)
     try:
         yield f"127.0.0.1:{port}"
@@ -261,6 +267,28 @@ def test_topics_are_created_shown_and_deleted(ask: Any, namesrv: str) -> None:
     assert ask("topic", "show", "Made", "--json").lines == rows  # also after the action
     assert ask("topic", "--json", "delete", "Made").json == {"topic": "Made", "deleted": True}
     assert "Made" not in ask("topic", "--json", "list").out
+
+
+def test_types_of_topics_are_set_and_shown(ask: Any) -> None:
+    ask("topic", "create", "Ordered", "--queues", "2", "--type", "fifo")
+    ask("topic", "create", "Untyped", "--queues", "1")
+    lines = [line.split() for line in ask("topic", "list").out.splitlines()]
+    assert ["Ordered", "FIFO"] in lines and ["Untyped"] in lines
+    listed = ask("topic", "list", "--json").json
+    assert {"topic": "Ordered", "type": "FIFO"} in listed
+    assert {"topic": "Untyped", "type": None} in listed
+    assert ask("topic", "show", "Ordered").out.splitlines()[1].split()[-1] == "FIFO"
+    assert [row["type"] for row in ask("topic", "show", "Ordered", "--json").lines] == ["FIFO"] * 2
+    assert [row["type"] for row in ask("topic", "show", "Untyped", "--json").lines] == [None]
+    ask("topic", "create", "Ordered", "--queues", "2")  # a change of the queues keeps the type
+    assert ask("topic", "show", "Ordered", "--json").lines[0]["type"] == "FIFO"
+
+
+def test_topics_of_a_broker_that_is_down_are_listed(firetrail: Firetrail) -> None:
+    with lonely_name_server(TopicConfigTable({"Left": TopicConfig("Left")})) as namesrv:
+        result = firetrail("topic", "list", "-n", namesrv)
+        assert (result.code, result.out) == (0, "Left\n")
+        assert "the types of topics are not shown: 127.0.0.1:1" in result.err
 
 
 def test_groups_are_created_shown_and_deleted(ask: Any) -> None:

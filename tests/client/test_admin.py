@@ -15,6 +15,7 @@ from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC
 from firetrail.client import (
     Admin,
     Message,
+    MessageType,
     Outcome,
     Producer,
     PullConsumer,
@@ -140,6 +141,18 @@ class TestFiretrail:
             assert "G" not in await admin.groups()
             await admin.delete_topic("T")
             assert "T" not in await admin.topics()
+
+    async def test_topics_are_created_with_types(self, namesrv: str) -> None:
+        async with Admin(namesrv) as admin:
+            await admin.create_topic("T", message_type=MessageType.FIFO)
+            await admin.create_topic(
+                "U", attributes="+reserve.time=60", message_type=MessageType.MIXED
+            )
+            types = await admin.topic_types()
+            assert types == {"T": {"broker-a": "FIFO"}, "U": {"broker-a": "MIXED"}}
+            (address,) = (await admin.masters()).values()
+            attributes = (await admin.topic_configs(address))["U"].attributes
+            assert attributes == {"message.type": "MIXED", "reserve.time": "60"}
 
     async def test_members_and_progress_of_a_group_are_shown(self, namesrv: str) -> None:
         heard: list[bytes] = []

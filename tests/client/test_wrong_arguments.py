@@ -192,6 +192,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "Admin.create_topic": {
         **{"topic": (*TEXT, "a b"), "queues": (*COUNT, 2**31), "perm": (*NUMBER, 16, "rw")},
         **{"order": BOOL, "cluster": OR_NONE, "attributes": (5, b"a")},
+        **{"message_type": ("FIFO", 1)},
     },
     "Admin.delete_topic": {"topic": TEXT},
     "Admin.topic_configs": {"address": ADDRESS},

@@ -155,6 +155,13 @@ class BrokerConfig:
         Whole(1, 10_000),
         "Maximum number of queues of a topic that is created automatically.",
     )
+    mixed_topics: bool = TOPICS.live(
+        True,
+        "enableMixedMessageType",
+        FLAG,
+        "Allow topics with `message.type=MIXED`, which are for messages of every type."
+        " RocketMQ's default is false.",
+    )
     trace_topic: bool = TOPICS(
         False, "traceTopicEnable", FLAG, "Create the topic for message traces at startup."
     )

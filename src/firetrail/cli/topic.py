@@ -9,8 +9,8 @@ from typing import Any
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import positive
-from firetrail.cli.output import counted, human_time, table
-from firetrail.client import Admin
+from firetrail.cli.output import counted, human_time, say, table
+from firetrail.client import Admin, MessageType
 from firetrail.remoting.admin_bodies import TopicOffset
 from firetrail.remoting.bodies import MessageQueue
 
@@ -20,7 +20,10 @@ EXAMPLES = """\
   firetrail topic list
   firetrail topic show orders
   firetrail topic create orders --queues 8
+  firetrail topic create payments --type FIFO
   firetrail topic delete orders"""
+
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -30,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "list the names of all topics")
+    cluster.add_action(actions, "list", "list all topics, and the types of those that have one")
     cluster.add_action(actions, "show", "show the queues of a topic and their offsets", "topic")
     create = cluster.add_action(
         actions, "create", "create or change a topic on every master", "topic"
@@ -41,6 +44,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=positive,
         default=8,
         help="queues on each broker (default: %(default)s)",
+    )
+    create.add_argument(
+        "--type",
+        type=str.upper,
+        choices=TYPES,
+        help="the messages that the topic is for; gRPC clients can send only these "
+        "(default: no change; a new topic is for NORMAL messages)",
     )
     create.add_argument(
         "--cluster", metavar="NAME", help="only on brokers of this cluster (default: all)"
@@ -58,13 +68,16 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _run(args: argparse.Namespace) -> None:
     async with Admin(args.namesrv) as admin:
         if args.action == "list":
-            names = await admin.topics()
-            print(json.dumps(names) if args.json else "\n".join(names))
+            await _list(args, admin)
         elif args.action == "show":
             await admin.route(args.topic)  # raises if the topic does not exist
-            _show(args, (await admin.topic_stats(args.topic)).offset_table)
+            types = (await admin.topic_types()).get(args.topic, {})
+            _show(args, (await admin.topic_stats(args.topic)).offset_table, types)
         elif args.action == "create":
-            await admin.create_topic(args.topic, args.queues, cluster=args.cluster)
+            kind = MessageType(args.type) if args.type else None
+            await admin.create_topic(
+                args.topic, args.queues, cluster=args.cluster, message_type=kind
+            )
             queues = await admin.queues(args.topic)
             _done(args, f"{args.topic}: {counted(len(queues), 'queue')}", queues=len(queues))
         else:
@@ -73,18 +86,38 @@ async def _run(args: argparse.Namespace) -> None:
             _done(args, f"{args.topic}: deleted", deleted=True)
 
 
-def _show(args: argparse.Namespace, offsets: dict[MessageQueue, TopicOffset]) -> None:
+async def _list(args: argparse.Namespace, admin: Admin) -> None:
+    """Print all topics. The name server lists them; brokers, which may be down, have the types."""
+    names = await admin.topics()
+    types: dict[str, dict[str, str]] = {}
+    try:
+        types = await admin.topic_types()
+    except OSError as error:
+        say(f"the types of topics are not shown: {error}")
+    rows = [(name, "/".join(sorted(set(types.get(name, {}).values())))) for name in names]
+    if args.json:
+        print(json.dumps([{"topic": name, "type": kind or None} for name, kind in rows]))
+    else:
+        print("\n".join(table(("", ""), rows)[1:]))  # no heads: scripts read a name per line
+
+
+def _show(
+    args: argparse.Namespace, offsets: dict[MessageQueue, TopicOffset], types: dict[str, str]
+) -> None:
     rows = [
-        (queue.broker_name, queue.queue_id, at.min_offset, at.max_offset, at.last_update_timestamp)
+        (
+            *(queue.broker_name, queue.queue_id, at.min_offset, at.max_offset),
+            *(at.last_update_timestamp, types.get(queue.broker_name)),
+        )
         for queue, at in sorted(offsets.items())
     ]
     if args.json:
-        names = ("broker", "queue_id", "min_offset", "max_offset", "last_store_time")
+        names = ("broker", "queue_id", "min_offset", "max_offset", "last_store_time", "type")
         for row in rows:
             print(json.dumps(dict(zip(names, row, strict=True))))
         return
-    heads = ("BROKER", "QUEUE>", "MIN>", "MAX>", "LAST STORED")
-    print("\n".join(table(heads, [(*row[:4], human_time(row[4])) for row in rows])))
+    heads = ("BROKER", "QUEUE>", "MIN>", "MAX>", "LAST STORED", "TYPE")
+    print("\n".join(table(heads, [(*row[:4], human_time(row[4]), row[5] or "") for row in rows])))
 
 
 def _done(args: argparse.Namespace, text: str, **found: Any) -> None:

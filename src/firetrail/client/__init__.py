@@ -39,6 +39,7 @@ from firetrail.errors import (
     WrongTypeError,
 )
 from firetrail.format.kernels.draft import Message
+from firetrail.format.message_types import MessageType
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     MessageModel,
@@ -61,6 +62,7 @@ __all__ = [
     "Message",
     "MessageModel",
     "MessageQueue",
+    "MessageType",
     "NoAnswerError",
     "NoMasterYetError",
     "NoRouteYetError",

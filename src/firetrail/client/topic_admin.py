@@ -11,6 +11,7 @@ from firetrail.client.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.java_properties import parse_properties
+from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
 from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.admin_bodies import TopicStats
@@ -192,6 +193,7 @@ class TopicAdmin(ClusterClient):
         order: bool = False,
         cluster: str | None = None,
         attributes: str | None = None,
+        message_type: MessageType | None = None,
     ) -> None:
         """Create a topic, or change it, on every master; return when the name server knows it.
 
@@ -201,8 +203,10 @@ class TopicAdmin(ClusterClient):
             perm: what clients may do with the topic. Default: read and write.
             order: RocketMQ's mark for ordered topics; storing is not affected. Default: False.
             cluster: the name of a cluster. Default: all clusters.
-            attributes: RocketMQ's attributes of topics, for example ``+message.type=FIFO``.
-                Default: none.
+            attributes: RocketMQ's attributes of topics, for example ``+reserve.time=3600``. They
+                are added to those that the topic has. Default: none.
+            message_type: the type of messages that the topic is for. gRPC clients can send only
+                these. Default: no change; a new topic is for NORMAL messages.
 
         Raises:
             RequestError: there is no master, or one of them rejects the topic.
@@ -213,6 +217,9 @@ class TopicAdmin(ClusterClient):
         truth("order", order)
         if attributes is not None:
             instance("attributes", attributes, str)
+        if message_type is not None:
+            instance("message_type", message_type, MessageType)
+            attributes = ",".join(filter(None, (f"+{TYPE_ATTRIBUTE}={message_type}", attributes)))
         header = CreateTopicHeader(
             topic, AUTO_CREATE_TOPIC, queues, queues, int(perm), "SINGLE_TAG", 0, order, attributes
         )
@@ -271,6 +278,15 @@ class TopicAdmin(ClusterClient):
         code = RequestCode.GET_ALL_TOPIC_CONFIG
         answer = await self._session.ask(checked_address(address), code)
         return TopicConfigTable.decode(answer.content).topic_config_table
+
+    async def topic_types(self) -> dict[str, dict[str, str]]:
+        """Return the message types of the topics that have one, by topic and broker name."""
+        found: dict[str, dict[str, str]] = {}
+        for broker, address in (await self.masters()).items():
+            for topic, config in (await self.topic_configs(address)).items():
+                if kind := (config.attributes or {}).get(TYPE_ATTRIBUTE):
+                    found.setdefault(topic, {})[broker] = kind
+        return found
 
     async def topic_stats(self, topic: str) -> TopicStats:
         """Return the first and last offset and the time of the last message of each queue.

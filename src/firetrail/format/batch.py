@@ -49,6 +49,11 @@ def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
     return tuple(items)
 
 
+def first_item(buffer: ReadableBuffer) -> BatchItem:
+    """Return the first item; raise FormatError if there is none."""
+    return _decode_item(bytes(buffer), 0, 0)[0]
+
+
 def _encode_item(number: int, item: BatchItem) -> bytes:
     flag, body, properties = item
     size = ITEM_SIZE_MIN + len(body) + len(properties)

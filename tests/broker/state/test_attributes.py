@@ -8,6 +8,7 @@ import pytest
 from tests.broker.admin.test_topics_groups import TOPIC
 from tests.broker.brokers import Field, Talk, talking
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import altered, parse
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import TopicConfig, TopicConfigList
@@ -56,6 +57,7 @@ async def test_attributes_of_several_topics_are_set_in_one_request(talk: Talk) -
         ("+message.type=ODD", "must be one of DELAY, FIFO"),
         ("+message.type=FIFO,+message.type=DELAY", "given twice"),
         ("+queue.type=BatchCQ", "not supported by Firetrail"),
+        ("+message.type=LITE", "not supported by Firetrail"),
         ("+reserve.time=-2", "must be a number, at least -1"),
         ("+reserve.time=99999999999999999999", "must be a number, at least -1"),
     ],
@@ -64,6 +66,19 @@ async def test_invalid_attributes_are_refused(talk: Talk, text: str, said: str) 
     code, remark = await create(talk, text)
     assert code == ResponseCode.SYSTEM_ERROR and said in remark
     assert talk.broker.topics.get("T1") is None
+
+
+async def test_mixed_topics_can_be_forbidden() -> None:
+    async with talking(config=BrokerConfig(mixed_topics=False)) as talk:
+        code, remark = await create(talk, "+message.type=MIXED")
+        assert code == ResponseCode.INVALID_PARAMETER
+        assert "MIXED message type is not supported" in remark
+        assert "enableMixedMessageType=false" in remark
+        assert await create(talk, "+message.type=FIFO") == (0, "")
+
+
+async def test_mixed_topics_are_allowed_by_default(talk: Talk) -> None:
+    assert await create(talk, "+message.type=MIXED") == (0, "")
 
 
 def test_some_attributes_cannot_be_changed() -> None:

@@ -14,6 +14,7 @@ from random import randrange
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
+from firetrail.broker.services.type_conflicts import TypeConflicts
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.broker.stored import CODES
@@ -74,6 +75,7 @@ class SendProcessor:
         self._groups = state.groups
         self._transactions = transactions
         self._pending_registration = pending_registration
+        self._type_conflicts = TypeConflicts(state.system.clock.monotonic)
         config = state.config
         self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
         added = {**self._trace, CLUSTER: config.cluster}
@@ -101,6 +103,7 @@ class SendProcessor:
             registration = self._pending_registration() if is_new else None
         if topic.attributes:
             _check_attributes(topic)
+            self._type_conflicts.check(topic, header, request.content, connection.peer)
         queue_id = header.queue_id
         if header.reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
+from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.codes import ResponseCode
 
@@ -35,12 +36,13 @@ class Attribute(NamedTuple):
         return "" if value in self.values else f"must be one of {', '.join(sorted(self.values))}"
 
 
+_UNSUPPORTED_TYPES = {MessageType.PRIORITY, MessageType.LITE}
+
 ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(frozenset({"SimpleCQ"}), False, frozenset({"BatchCQ", "RocksDBCQ"})),
     "cleanup.policy": Attribute(frozenset({"DELETE"}), False, frozenset({"COMPACTION"})),
-    "message.type": Attribute(
-        frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
-        known=frozenset({"PRIORITY", "LITE"}),
+    TYPE_ATTRIBUTE: Attribute(
+        frozenset(MessageType) - _UNSUPPORTED_TYPES, known=frozenset(_UNSUPPORTED_TYPES)
     ),
     "reserve.time": Attribute(),
 }

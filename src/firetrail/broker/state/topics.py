@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.state.attributes import altered
+from firetrail.broker.state.attributes import ADD, altered
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.light import is_light
+from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.format.names import (
     AUTO_CREATE_TOPIC,
     RETRY_PREFIX,
@@ -223,6 +224,7 @@ class TopicTable:
                     f"topic {name}: {queues[0]} and {queues[1]} queues and perm {topic.perm}; "
                     f"allowed are 0 to {QUEUES_MAX} queues and a perm from 0 to 7",
                 )
+            self._check_type(topic)
             known = self._topics.get(name)
             attributes = altered(
                 known.attributes if known is not None else None,
@@ -231,6 +233,15 @@ class TopicTable:
             )
             topics[number] = replace(topic, attributes=attributes)
         self._change(topics)
+
+    def _check_type(self, topic: TopicConfig) -> None:
+        wanted = (topic.attributes or {}).get(f"{ADD}{TYPE_ATTRIBUTE}")
+        if wanted == MessageType.MIXED and not self._live.current.mixed_topics:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {topic.topic_name}: MIXED message type is not supported, because this "
+                "broker has enableMixedMessageType=false",
+            )
 
     def adopt(self, table: TopicConfigTable) -> bool:
         """Replace all topics by those of a master; return whether anything has changed."""

@@ -1,0 +1,69 @@
+"""The types of messages and topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from firetrail.format.message_types import (
+    MessageType,
+    fits,
+    is_typed,
+    type_in_text,
+    type_of_message,
+    type_of_topic,
+)
+from firetrail.format.properties import encode_properties
+
+CASES = [
+    ({}, MessageType.NORMAL),
+    ({"TAGS": "A", "MY_DELAY": "1", "TRAN_MSG": "false"}, MessageType.NORMAL),
+    ({"TRAN_MSG": "true", "DELAY": "1"}, MessageType.TRANSACTION),
+    ({"TRAN_MSG": "TRUE"}, MessageType.NORMAL),
+    ({"DELAY": "3"}, MessageType.DELAY),
+    ({"TIMER_DELAY_SEC": "3"}, MessageType.DELAY),
+    ({"TIMER_DELAY_MS": "3"}, MessageType.DELAY),
+    ({"TIMER_DELIVER_MS": "3", "__SHARDINGKEY": "g"}, MessageType.DELAY),
+    ({"TAGS": "A", "__SHARDINGKEY": "g", "_SYS_MSG_PRIORITY_": "1"}, MessageType.FIFO),
+    ({"_SYS_MSG_PRIORITY_": "1", "__LITE_TOPIC": "l"}, MessageType.PRIORITY),
+    ({"__LITE_TOPIC": "l"}, MessageType.LITE),
+]
+
+
+@pytest.mark.parametrize(("properties", "expected"), CASES)
+def test_the_first_property_that_matches_decides(
+    properties: dict[str, str], expected: MessageType
+) -> None:
+    assert type_of_message(properties) is expected
+    assert type_in_text(encode_properties(properties).decode()) is expected
+
+
+def test_a_property_without_a_value_is_none() -> None:
+    assert type_in_text("__SHARDINGKEY\x01\x02TAGS\x01A\x02") is MessageType.NORMAL
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        (None, MessageType.NORMAL),
+        ({"reserve.time": "1"}, MessageType.NORMAL),
+        ({"message.type": "FIFO"}, MessageType.FIFO),
+        ({"message.type": "NEW"}, MessageType.UNSPECIFIED),
+    ],
+)
+def test_the_attribute_is_the_type_of_a_topic(
+    attributes: dict[str, str] | None, expected: MessageType
+) -> None:
+    assert type_of_topic(attributes) is expected
+
+
+@pytest.mark.parametrize("message", [MessageType.NORMAL, MessageType.FIFO, MessageType.PRIORITY])
+def test_messages_fit_topics_of_their_type_and_mixed_ones(message: MessageType) -> None:
+    fitting = {topic for topic in MessageType if fits(topic, message)}
+    assert fitting == {message, MessageType.MIXED}
+
+
+def test_retries_and_moved_messages_have_no_type_to_fit() -> None:
+    assert is_typed("T", {})
+    assert not is_typed("%RETRY%G", {})
+    assert not is_typed("%DLQ%G", {})
+    assert not is_typed("T", {"TRANSFER_FLAG": "x"})
