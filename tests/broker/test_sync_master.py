@@ -19,12 +19,13 @@ from firetrail import Message
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.client import Outcome, Producer, SendStatus
+from firetrail.client.send import SEND_S
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.config import BrokerRole, StoreConfig
 
 MASTER = SMALL.replace(role=BrokerRole.SYNC_MASTER, slave_timeout_ms=int(PATIENCE_S * 1000))
 IMPATIENT = MASTER.replace(slave_timeout_ms=20)
@@ -149,6 +150,31 @@ async def test_the_client_reports_the_status_and_rolls_back_unsafe_transactions(
             assert half.status is SendStatus.SLAVE_NOT_AVAILABLE
         assert not decided
         await until(lambda: not talk.broker._parts.transactions._open)
+
+
+async def test_a_producer_waits_longer_than_the_broker_waits_for_a_slow_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A producer that gave up first would store a second copy."""
+    settings = SMALL.replace(role=BrokerRole.SYNC_MASTER)
+    loop = asyncio.get_running_loop()
+    async with (
+        talking(config=CONFIG, store=settings) as talk,
+        Producer(talk.broker.namesrv, "PG") as producer,
+    ):
+        stall(talk)
+        store = talk.broker.store
+        sending = asyncio.ensure_future(producer.send(Message("T1", b"once")))
+        await until(lambda: bool(store.replica_acks._waiters))
+        real_time, skipped_s = loop.time, settings.slave_timeout_ms / 1000
+        monkeypatch.setattr(loop, "time", lambda: real_time() + skipped_s)
+        assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
+        assert sum(store.numbered_end("T1", queue) for queue in range(8)) == 1
+
+
+def test_a_client_waits_longer_than_a_broker_waits_for_its_disk_and_replicas() -> None:
+    settings = StoreConfig()
+    assert settings.sync_flush_timeout_ms + settings.slave_timeout_ms < SEND_S * 1000
 
 
 # -- consumers --------------------------------------------------------------------------------

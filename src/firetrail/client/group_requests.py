@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 from firetrail.client.failures import Failures
 from firetrail.client.received import Received
+from firetrail.client.send import SEND_S
 from firetrail.client.session import Session
 from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import ConsumerIdList
@@ -69,7 +70,8 @@ class GroupRequests:
             try:
                 await self._session.route(message.queue.topic)  # another broker may be the master
                 address = self._session.address_of(message.queue.broker_name)
-                await self._session.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+                code = RequestCode.CONSUMER_SEND_MSG_BACK
+                await self._session.ask(address, code, header, timeout_s=SEND_S)
                 return True
             except (OSError, FiretrailError) as error:
                 _log.warning(

@@ -16,6 +16,7 @@ from firetrail.client.compression import inflated
 from firetrail.client.message_sender import MessageSender
 from firetrail.client.received import Received
 from firetrail.client.send import (
+    SEND_S,
     SendResult,
     SendStatus,
     batch_of,
@@ -83,7 +84,10 @@ class Producer(ClusterClient):
         retries: how often a send is repeated, on another broker if there is one, after a broker
             rejected it with a retriable error or did not answer within ``timeout_s``. The message
             is stored twice if the first broker had stored it. Default: 2.
-        timeout_s: the time limit for one attempt, in seconds. Default: 3.
+        timeout_s: the time limit for one attempt, in seconds. It should be longer than brokers
+            wait for their disks and replicas (``syncFlushTimeout`` + ``slaveTimeout``): an attempt
+            that ends earlier is repeated, although the message is stored. Default: 10, because
+            the defaults of these settings are 5 s and 3 s.
         check: the function, plain or async, that returns the outcome of a transaction when a
             broker asks for it. Without it (the default) the outcome stays unknown, until the
             broker gives up asking.
@@ -98,7 +102,7 @@ class Producer(ClusterClient):
         group: str = "FIRETRAIL_PRODUCER",
         *,
         retries: int = 2,
-        timeout_s: float = 3.0,
+        timeout_s: float = SEND_S,
         check: TransactionCheck | None = None,
     ) -> None:
         handlers: dict[int, Handler] = {

@@ -40,8 +40,6 @@ from firetrail.text import counted
 
 SINK_ROW = "SINK_ROW"
 """Property with the id of a row."""
-SEND_S = 10.0
-"""Timeout for the answer to a batch; a broker may have to wait for its disk."""
 CONNECT = "connecting to the cluster"
 MORE_LEVELS = "if the brokers have more, set the level as the property DELAY"
 
@@ -93,7 +91,7 @@ class Sender:
         """Send all rows and wait until the brokers have stored them."""
         options = self._options
         with Loop() as loop:
-            producer = Producer(options.namesrv, options.group, retries=1, timeout_s=SEND_S)
+            producer = Producer(options.namesrv, options.group, retries=1)
             loop.run(self._patience.ask(producer.open, CONNECT))
             try:
                 for batch in map(prefer_columns, batches):

@@ -27,7 +27,7 @@ from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.source.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience, no_broker
-from firetrail.pipeline.wire.sender import CONNECT, SEND_S, Parcel, find_queues, send_in_order
+from firetrail.pipeline.wire.sender import CONNECT, Parcel, find_queues, send_in_order
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission
 from firetrail.store.bulk import BulkAppend, committed_numbers
@@ -132,7 +132,7 @@ class BrokerTarget(AbstractContextManager["BrokerTarget"]):
         self._mark = source / f"{REPLAYED_PREFIX}{known}"
         self._files = SYSTEM.files
         self._loop = Loop()
-        self._producer = Producer(namesrv, GROUP, retries=1, timeout_s=SEND_S)
+        self._producer = Producer(namesrv, GROUP, retries=1)
         self._patience = Patience(namesrv, need=Permission.WRITE)
         self._homes: set[str] = set()
 
