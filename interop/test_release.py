@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 from packaging.metadata import Metadata
-from tests.builds import ROOT, copy_source, run
+from tests.builds import BUILD_FILES, ROOT, copy_source, run
 
 import firetrail
 from firetrail import kernels
 
 NEEDS_JAVA = False
 
-IN_THE_SDIST = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.py"}
+IN_THE_SDIST = BUILD_FILES | {"PKG-INFO"}
 """The files of an sdist outside ``src``. setuptools adds ``setup.cfg``."""
 
 
@@ -94,6 +94,7 @@ def test_the_wheel_has_kernels_sources_and_data_files(release: Release) -> None:
         "firetrail/py.typed",
         "firetrail/pipeline/log4j2.properties",
         "firetrail/pipeline/jobs/report/page.html",
+        "firetrail/proxy/schema/messages.binpb",
         "pyspark_rocketmq/__init__.py",  # by which Spark finds the data source
     } <= names
     Metadata.from_email(metadata, validate=True)
@@ -105,7 +106,7 @@ def test_the_sdist_has_what_a_build_needs_and_nothing_else(release: Release) -> 
     sources = {name for name in files if name.startswith("src/")}
     assert {f"src/{name}" for name in kernel_sources()} <= sources
     assert {name.rpartition(".")[2] for name in sources if ".egg-info/" not in name} == {
-        *("html", "properties", "pxd", "py", "typed")
+        *("binpb", "html", "properties", "proto", "pxd", "py", "pyi", "typed")
     }
     assert set(files) - sources - {"setup.cfg"} == IN_THE_SDIST
 

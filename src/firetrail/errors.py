@@ -13,6 +13,7 @@
     │   └── NoRouteYetError             no broker has registered at the name server yet  retry later
     │       └── NoMasterYetError        only replicas of a broker are registered    retry later
     ├── GrpcError                       a gRPC call ends with another status than OK
+    ├── ProxyError                      a call of a gRPC client is answered with an error code
     ├── NotReachedError (also ConnectionError)  no server answers at the address    retry later
     │   └── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
     ├── NoSuchError                     a topic, queue or group does not exist
@@ -158,6 +159,23 @@ class GrpcError(FiretrailError):
 
     def __str__(self) -> str:
         return f"gRPC status {int(self.code)}: {self.text}"
+
+
+class ProxyError(FiretrailError):
+    """A call of a gRPC client is answered with an error code.
+
+    Args:
+        code: the code (``Code`` of the gRPC schema).
+        text: the reason.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"code {self.code}: {self.text}"
 
 
 class NotReachedError(FiretrailError, ConnectionError):

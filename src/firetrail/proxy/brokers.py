@@ -1,0 +1,64 @@
+"""The brokers behind a proxy: the one in the same process, or those of a cluster.
+
+A method that can answer at once returns its result, and one that has to wait returns an awaitable.
+In the same process most requests are answered at once, and need no task of the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection
+from inspect import isawaitable
+from typing import Protocol, TypeVar
+
+from firetrail.proxy.clients import ProxyClient
+from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
+from firetrail.remoting.command import RemotingCommand
+
+T = TypeVar("T")
+
+
+class Brokers(Protocol):
+    """The brokers behind a proxy."""
+
+    @property
+    def reserved(self) -> Collection[str]:
+        """Names of topics, besides those of every cluster, that are reserved for the system."""
+
+    def route(self, topic: str) -> TopicRouteData | Awaitable[TopicRouteData]:
+        """Return where the queues of a topic are.
+
+        Raises:
+            RequestError: The topic does not exist (TOPIC_NOT_EXIST).
+        """
+
+    def topic(self, topic: str) -> TopicConfig | Awaitable[TopicConfig | None] | None:
+        """Return the settings of a topic with its attributes, None if it does not exist."""
+
+    def group(
+        self, group: str
+    ) -> SubscriptionGroupConfig | Awaitable[SubscriptionGroupConfig | None] | None:
+        """Return the settings of a consumer group, None if it does not exist."""
+
+    def request(
+        self, client: ProxyClient, broker: str, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Ask a broker on behalf of a client, and return its response, whatever the code.
+
+        A cancelled request is withdrawn: the broker delivers it no messages any more.
+
+        Args:
+            client: The client; brokers see its address and id.
+            broker: The name of the broker.
+            command: The request.
+
+        Raises:
+            RequestError: No broker has this name.
+            NotReachedError: The broker cannot be reached, or does not answer.
+        """
+
+
+async def resolved(value: T | Awaitable[T]) -> T:
+    """Return the result of a call that may have answered at once."""
+    if isawaitable(value):
+        return await value
+    return value
