@@ -27,6 +27,7 @@ from tests.client.clusters import until
 
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.errors import StoreLockedError
+from firetrail.format.names import COMMIT_LOG
 from firetrail.namesrv.routes import Registration
 from firetrail.remoting.bodies import TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -91,6 +92,32 @@ async def test_an_emergency_promotion_and_the_return_of_the_old_master(tmp_path:
         assert group.master == new.broker.address
         assert (await status(old)).refusal.startswith("the broker must not act as the master")
         assert [r.body for r in await old.pull_until("T1", 1)] == [b"first"]  # reads go on
+
+
+async def test_a_replica_that_lacks_old_messages_is_promoted_by_force_only(tmp_path: Path) -> None:
+    size = 16 << 10
+    tiny = SMALL.replace(commit_log_file_size=size, max_message_size=12 << 10)
+    tiny_slave = tiny.replace(role=BrokerRole.SLAVE)
+    async with Group(tmp_path) as group:
+        old = await group.start("old", tiny)
+        for _ in range(4):
+            await send(old, b"x" * (size // 2))
+        new = await group.start("new", tiny_slave)
+        await caught_up(new, old)
+        await new.broker.stop()
+        min((tmp_path / "new" / COMMIT_LOG).iterdir()).unlink()
+        new = await group.start("new", tiny_slave)
+        await caught_up(new, old)
+        report = (await status(new)).follower
+        assert report is not None
+        assert (report.master_min_offset, report.missing) == (0, size)
+        said = refusal(await new.ask(RequestCode.PROMOTE_REPLICA))
+        assert said.startswith(
+            f"the replica has deleted {size} bytes of messages that its master still has: its log "
+            f"begins at {size}, that of the master at 0. Consumers could no longer read them."
+        )
+        assert said.endswith("to promote it without them, stop the master and use --force")
+        await emergency(group, old, new)
 
 
 async def test_an_old_master_that_never_noticed_is_fenced(tmp_path: Path) -> None:

@@ -19,7 +19,12 @@ from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli import replica_promote, replica_status
 from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
-from firetrail.remoting.replica_bodies import GroupReport, HandOverReport, ReplicaStatus
+from firetrail.remoting.replica_bodies import (
+    FollowerReport,
+    GroupReport,
+    HandOverReport,
+    ReplicaStatus,
+)
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
@@ -324,6 +329,38 @@ def test_the_exit_code_of_a_promotion_that_did_not_make_a_master(
     result = firetrail("replica", "promote", "a:1")
     assert (result.code, result.out) == (code, "")
     assert said in result.err
+
+
+INCOMPLETE = FollowerReport("following", "m:1", 5000, 0, missing=2048, master_min_offset=1000)
+
+
+def test_the_status_of_a_slave_that_lacks_old_messages() -> None:
+    status = replace(SLAVE_STATUS, follower=INCOMPLETE)
+    lines = replica_status._lines(replica_status._BrokerStatus(status, []))
+    assert lines[3] == (
+        "lacks old messages: its log begins 2.0 KiB after that of the master, at 1000"
+    )
+    assert replica_status._exit_code(status) == ExitCode.INCOMPLETE
+    status = replace(SLAVE_STATUS, follower=replace(INCOMPLETE, state="stuck"))
+    assert replica_status._exit_code(status) == ExitCode.STUCK
+
+
+def test_a_promotion_by_force_says_which_old_messages_are_lost(
+    monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
+) -> None:
+    before, after = replace(SLAVE_STATUS, follower=INCOMPLETE), replace(SLAVE_STATUS, role="MASTER")
+    answers = iter([before, before, after])
+
+    async def ask(*_: object) -> ReplicaStatus:
+        return next(answers)
+
+    monkeypatch.setattr(replica_promote, "ask_status", ask)
+    result = firetrail("replica", "promote", "a:1", "--force")
+    assert result.code == 0
+    assert result.out.splitlines()[1] == (
+        "it lacks old messages: the log of its master began 2.0 KiB earlier, at 1000, when it last "
+        "answered"
+    )
 
 
 @pytest.mark.parametrize(

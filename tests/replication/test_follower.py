@@ -69,6 +69,30 @@ def delete_oldest(folder: Path, count: int) -> None:
         path.unlink()
 
 
+async def test_a_replica_that_has_deleted_more_than_its_master_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    size = MASTER.commit_log_file_size
+    async with master_in(tmp_path / "m") as master:
+        master.fill(400)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            assert replica.follower.status.missing == 0
+        delete_oldest(tmp_path / "r", 2)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await state_of(replica, FOLLOWING)
+            status = replica.follower.status
+            assert (status.own_min, status.master_min, status.missing) == (2 * size, 0, 2 * size)
+            master.figures["commitLogMinOffset"] = str(2 * size)  # the master deletes as well
+            await until(lambda: replica.follower.status.missing == 0)
+    (said,) = (text for text in caplog.messages if "has deleted" in text)
+    assert said == (
+        f"this replica has deleted {2 * size} bytes of messages that its master still has: its log "
+        f"begins at {2 * size}, that of the master at 0; if the replica becomes the master, "
+        "consumers can no longer read them"
+    )
+
+
 async def test_only_a_firetrail_master_says_what_a_replica_may_show(tmp_path: Path) -> None:
     """A Java master shows its whole log to consumers, and its replicas do the same."""
     unconfirmed = MASTER.replace(role=BrokerRole.SYNC_MASTER, in_sync_replicas=3)

@@ -157,6 +157,14 @@ class Promotion:
             raise _refused(
                 f"the replica lags by {status.lag} bytes; wait until it has caught up; {advice}"
             )
+        if status.missing:
+            raise _refused(
+                f"the replica has deleted {status.missing} bytes of messages that its master still "
+                f"has: its log begins at {status.own_min}, that of the master at "
+                f"{status.master_min}. Consumers could no longer read them. Wait until the master "
+                "has deleted them as well, or start the replica with an empty folder; to promote "
+                "it without them, stop the master and use --force"
+            )
 
     async def _take_over(self, role: BrokerRole | None) -> None:
         """Become the master, whatever the present one says."""

@@ -37,6 +37,8 @@ class ExitCode(IntEnum):
     UNCONFIRMED = 8
     """``send``: a message is stored, but not confirmed as the broker's settings require;
     ``replica status``: the master has too few replicas to confirm messages."""
+    INCOMPLETE = 9
+    """``replica status``: the slave has deleted messages that its master still has."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 

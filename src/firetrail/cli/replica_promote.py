@@ -88,6 +88,11 @@ def run(args: argparse.Namespace) -> ExitCode:
             f"its master had {human_size(follower.lag)} more, up to {follower.master_max_offset}, "
             "when it last answered"
         )
+    if args.force and follower is not None and follower.missing:
+        print(
+            f"it lacks old messages: the log of its master began {human_size(follower.missing)} "
+            f"earlier, at {follower.master_min_offset}, when it last answered"
+        )
     if _has_no_name_server(after):
         print(
             "clients do not find it, because it has no name server to register with: restart it "

@@ -42,6 +42,7 @@ Exit codes for a broker:
   6  a master that refuses messages, because there is a newer one or for another reason
   7  a hand-over of the master is not finished, so there may be no master: see the remedy
   8  a SYNC_MASTER with too few replicas: it stores messages, but does not confirm them
+  9  a slave that follows, but has deleted old messages that its master still has
   2  the broker does not answer
 Exit code for a folder: 0, or 2 if it is not a store."""
 EXAMPLES = """\
@@ -103,8 +104,10 @@ def _exit_code(status: ReplicaStatus) -> ExitCode:
         if status.refusal:
             return ExitCode.REFUSES
         return ExitCode.UNCONFIRMED if status.unconfirmed else ExitCode.OK
-    state = status.follower.state if status.follower is not None else ""
-    return _EXITS.get(state, ExitCode.NOT_FOLLOWING)
+    follower = status.follower
+    code = _EXITS.get(follower.state if follower else "", ExitCode.NOT_FOLLOWING)
+    is_incomplete = code is ExitCode.OK and follower is not None and follower.missing
+    return ExitCode.INCOMPLETE if is_incomplete else code
 
 
 async def _ask(address: str) -> _BrokerStatus:
@@ -196,6 +199,11 @@ def _follower_lines(follower: FollowerReport) -> list[str]:
     lines = [f"{follower.state}: {master}{behind}, since {human_time(follower.since_timestamp)}"]
     if follower.error:
         lines.append(f"error: {follower.error}")
+    if follower.missing:
+        lines.append(
+            f"lacks old messages: its log begins {human_size(follower.missing)} after that of the "
+            f"master, at {follower.master_min_offset}"
+        )
     if follower.tables_timestamp:
         lines.append(f"topics, groups and offsets as of {human_time(follower.tables_timestamp)}")
     lines += [f"{name} cannot be copied: {why}" for name, why in follower.table_errors.items()]

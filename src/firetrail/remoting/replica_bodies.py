@@ -31,8 +31,9 @@ class EpochEntryCache(Body):
 class FollowerReport(Body):
     """How a slave follows its master.
 
-    ``lag`` and ``masterMaxOffset`` are -1 if they are not known; times are in ms since 1970, 0 for
-    never.
+    ``lag``, ``masterMinOffset`` and ``masterMaxOffset`` are -1 if they are not known; times are in
+    ms since 1970, 0 for never. ``missing`` is the number of bytes at the beginning of the master's
+    log that the slave has deleted.
     """
 
     state: str
@@ -44,6 +45,8 @@ class FollowerReport(Body):
     received_timestamp: int = 0
     tables_timestamp: int = 0
     table_errors: dict[str, str] = field(default_factory=dict)
+    master_min_offset: int = -1
+    missing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,6 +95,8 @@ class FollowerStatus:
         read_at_ms: When the master last sent something over the HA connection; 0 if never.
         wrote_at_ms: When the replica last reported; 0 if never.
         received: Bytes of the log that were received over the current connection.
+        own_min: Where the replica's log begins.
+        master_min: Where the master's log began when that was last seen; -1 if unknown.
     """
 
     state: FollowerState
@@ -106,6 +108,15 @@ class FollowerStatus:
     read_at_ms: int = 0
     wrote_at_ms: int = 0
     received: int = 0
+    own_min: int = 0
+    master_min: int = -1
+
+    @property
+    def missing(self) -> int:
+        """Bytes at the beginning of the master's log that the replica has deleted."""
+        if self.master_min < 0 or self.own_min == self.own_max:
+            return 0
+        return max(self.own_min - self.master_min, 0)
 
     @property
     def lag(self) -> int:
@@ -151,7 +162,7 @@ class Follower:
         self._connection: HAClient | None = None
         self._task: asyncio.Task[None] | None = None
         self.master_role = ""
-        self._master_max = -1
+        self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._state = FollowerState.WAITING
         self._error = ""
@@ -196,6 +207,8 @@ class Follower:
             self._master_max,
             self._error,
             self._since_ms,
+            own_min=self._log.min_offset,
+            master_min=self._master_min,
         )
         if self._connection is None:
             return status
@@ -237,7 +250,7 @@ class Follower:
         """Forget what is known of the master before."""
         self._changed.clear()
         self._pause_s = self._settings.retry_s
-        self._master_max = -1
+        self._master_min = self._master_max = -1
         self._reminders.forget()
         self._enter(FollowerState.CHECKING)
 
@@ -288,7 +301,7 @@ class Follower:
             )
         begin, there = await check_history(self._log, master)
         self._leave_if_changed()
-        self._master_max = there.end
+        self._note_range(there)
         if there.end == 0 and not config.is_firetrail:  # it would be asked for more than it has
             self._enter(FollowerState.WAITING, "the master has no messages yet")
             self._pause_s = self._settings.retry_s  # its first message waits for this replica
@@ -365,7 +378,7 @@ class Follower:
             there = await self._range_of(master)
             if there is None:
                 continue
-            self._master_max = there.end
+            self._note_range(there)
             is_stalled = connection.status.received == received
             received = connection.status.received
             if is_stalled and missing:
@@ -381,6 +394,21 @@ class Follower:
         except (ReplicationError, OSError) as error:
             _log.info("the end of the master's log is not known: %s", error)
             return None
+
+    def _note_range(self, there: LogRange) -> None:
+        """Note the range of the master's log; warn once if the replica's begins later."""
+        was_missing = self.status.missing
+        self._master_min, self._master_max = there
+        missing = self.status.missing
+        if missing and not was_missing:
+            _log.warning(
+                "this replica has deleted %d bytes of messages that its master still has: its log "
+                "begins at %d, that of the master at %d; if the replica becomes the master, "
+                "consumers can no longer read them",
+                missing,
+                self._log.min_offset,
+                there.begin,
+            )
 
     def _why_stuck(self, there: LogRange) -> str:
         try:

@@ -22,7 +22,9 @@ from firetrail.system import SYSTEM
 
 
 async def test_names_and_sizes_are_adopted() -> None:
-    store = SMALL.replace(delay_levels=DelayLevels.parse("1s 2s"), light_queues=True)
+    store = SMALL.replace(
+        delay_levels=DelayLevels.parse("1s 2s"), light_queues=True, file_reserved_hours=168
+    )
     config = BrokerConfig(name="orders", cluster="shop", property_filter=False)
     async with Broker.running(config=config, store=store) as master:
         broker, adopted = await replica_settings(master.address, 3)
@@ -33,7 +35,7 @@ async def test_names_and_sizes_are_adopted() -> None:
     assert adopted.role is BrokerRole.SLAVE
     for name in (
         *("commit_log_file_size", "consume_queue_file_size", "index_slots", "index_entries"),
-        *("max_message_size", "delay_levels", "light_queues"),
+        *("max_message_size", "delay_levels", "light_queues", "file_reserved_hours"),
     ):
         assert getattr(same, name) == getattr(store, name), name
 

@@ -30,9 +30,9 @@ from firetrail.text import did_you_mean
 ADOPTED = (
     *("brokerClusterName", "brokerName"),
     *("mappedFileSizeCommitLog", "mappedFileSizeConsumeQueue", "maxHashSlotNum", "maxIndexNum"),
-    *("maxMessageSize", "messageDelayLevel", "enableLmq"),
+    *("maxMessageSize", "messageDelayLevel", "enableLmq", "fileReservedTime"),
 )
-"""Keys of ``broker.conf`` that must not differ between a master and its replicas."""
+"""Keys of ``broker.conf`` that should not differ between a master and its replicas."""
 NAME_SERVERS = "namesrvAddr"
 FIRST_SLAVE_ID = 1
 ADOPTED_JSON = "firetrailReplica.json"

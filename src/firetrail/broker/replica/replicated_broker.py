@@ -152,6 +152,8 @@ def _follower_report(replica: ReplicaService) -> FollowerReport:
         status.read_at_ms,
         tables.copied_at_ms,
         dict(tables.failures),
+        status.master_min,
+        status.missing,
     )
 
 
