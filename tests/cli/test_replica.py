@@ -19,6 +19,7 @@ from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli import replica_promote, replica_status
 from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
+from firetrail.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
 from firetrail.remoting.replica_bodies import (
     FollowerReport,
     GroupReport,
@@ -329,6 +330,16 @@ def test_the_exit_code_of_a_promotion_that_did_not_make_a_master(
     result = firetrail("replica", "promote", "a:1")
     assert (result.code, result.out) == (code, "")
     assert said in result.err
+
+
+def test_the_end_of_the_log_is_from_the_same_moment_as_the_replicas() -> None:
+    status = ReplicaStatus("a:1", "C", "B", 0, "ASYNC_MASTER", max_offset=1000)
+    ha = HARuntimeInfo(3000, ha_connection_info=[HAConnectionRuntimeInfo("b:1", 2000, 1000)])
+    lines = replica_status._lines(replica_status._with_replicas(status, ha))
+    assert lines[1] == "log: 0 to 3000"
+    assert lines[3].split() == ["b:1", "2000", "1000", "B"]
+    lines = replica_status._lines(replica_status._with_replicas(status, HARuntimeInfo()))
+    assert lines[1:] == ["log: 0 to 1000"]
 
 
 INCOMPLETE = FollowerReport("following", "m:1", 5000, 0, missing=2048, master_min_offset=1000)

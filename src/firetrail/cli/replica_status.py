@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -120,7 +121,7 @@ async def _ask(address: str) -> _BrokerStatus:
             status = await _java_status(client, address)
         except OSError as error:
             raise NotReachedError(f"{error}; is a broker running there?") from None
-        return _BrokerStatus(status, await _replicas(client, address))
+        return _with_replicas(status, await _ha_info(client, address))
 
 
 async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
@@ -142,14 +143,25 @@ async def _java_status(client: RemotingClient, address: str) -> ReplicaStatus:
     )
 
 
-async def _replicas(client: RemotingClient, address: str) -> list[HAConnectionRuntimeInfo]:
+async def _ha_info(client: RemotingClient, address: str) -> HARuntimeInfo:
     """Return the replicas of a master; none if it does not tell (RocketMQ 4.x)."""
     try:
         command = RemotingCommand(RequestCode.GET_BROKER_HA_STATUS)
         answer = await client.ask(address, command)
     except (OSError, FiretrailError):
-        return []
-    return HARuntimeInfo.decode(answer.content).ha_connection_info
+        return HARuntimeInfo()
+    return HARuntimeInfo.decode(answer.content)
+
+
+def _with_replicas(status: ReplicaStatus, ha: HARuntimeInfo) -> _BrokerStatus:
+    """Return the status with the replicas, and with the end that the log had at that moment.
+
+    Otherwise a replica could seem to have more than the master.
+    """
+    if not ha.ha_connection_info:
+        return _BrokerStatus(status, [])
+    end = ha.master_commit_log_max_offset
+    return _BrokerStatus(replace(status, max_offset=end), ha.ha_connection_info)
 
 
 def _lines(found: _BrokerStatus) -> list[str]:

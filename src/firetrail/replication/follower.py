@@ -46,7 +46,7 @@ class FollowerState(Enum):
     """What a replica is doing."""
 
     WAITING = "waiting"
-    """No master is known, or the master has no messages yet."""
+    """No master is known, or a RocketMQ master has no messages yet."""
     CHECKING = "checking"
     """The master's log is being compared with the replica's."""
     FOLLOWING = "following"

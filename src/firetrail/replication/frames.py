@@ -36,6 +36,14 @@ check of the first record fails.
 """
 
 
+def log_end(offset: int) -> int:
+    """Return where a log ends of which a peer says that it ends at ``offset``.
+
+    No log ends at FROM_THE_START: a peer that says so has an empty one.
+    """
+    return 0 if offset == FROM_THE_START else offset
+
+
 class Piece(NamedTuple):
     """Bytes of the master's log, at their physical offset. A heartbeat has no bytes."""
 

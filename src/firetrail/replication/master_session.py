@@ -6,7 +6,13 @@ from math import inf
 from typing import NamedTuple, Protocol
 
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
-from firetrail.replication.frames import BODY_MAX, FROM_THE_START, ReportReader, introduced_member
+from firetrail.replication.frames import (
+    BODY_MAX,
+    FROM_THE_START,
+    ReportReader,
+    introduced_member,
+    log_end,
+)
 from firetrail.store.log.replica_acks import NO_MEMBER
 
 
@@ -92,7 +98,7 @@ class MasterSession:
                     f"the replica acknowledges offset {offset}, but was sent the log only up to "
                     f"{self.position}"
                 )
-            self.acked = offset
+            self.acked = log_end(offset)
         return self.acked > acked
 
     def _start(self, requested: int) -> int:

@@ -16,6 +16,7 @@ from firetrail.replication.frames import (
     TransferReader,
     encode_introduction,
     encode_report,
+    log_end,
 )
 from firetrail.replication.incoming_log import CopiedLog, IncomingLog
 from firetrail.store.log.replica_acks import NO_MEMBER
@@ -108,7 +109,8 @@ class ReplicaSession:
             elif self._incoming.receive(piece.offset, piece.content):
                 grown = True
             self.received += len(piece.content)
-            self.master_offset = max(self.master_offset, piece.offset + len(piece.content))
+            end = log_end(piece.offset + len(piece.content))
+            self.master_offset = max(self.master_offset, end)
         return grown
 
     def _ask_for(self, begin: int) -> int:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import socket
+from itertools import count
 from pathlib import Path
+from unittest.mock import MagicMock
 
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.client.clusters import until
 from tests.replication.followers import following
 
-from firetrail.broker.admin.replication import TIMER_CHECKPOINT
+from firetrail.broker.admin.replication import TIMER_CHECKPOINT, ReplicationProcessor
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.admin_bodies import HARuntimeInfo
 from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
 from firetrail.store.config import BrokerRole
 
 STATUS = RequestCode.GET_BROKER_HA_STATUS
@@ -54,6 +57,46 @@ async def test_a_master_with_a_replica(tmp_path: Path) -> None:
         assert info.transfer_from_where == end
         await until(lambda: not talk.broker._term.ha.connections)  # type: ignore[union-attr]
         assert (await status(talk)).in_sync_slave_nums == 0
+
+
+async def test_a_replica_of_an_empty_master_is_not_ahead_of_it(tmp_path: Path) -> None:
+    async with talking(config=CONFIG) as talk:
+        with following(tmp_path, talk.broker.config.ha_address, REPLICA):
+            await until(lambda: talk.broker.store.replica_acks.in_sync(0) == 1)
+            (info,) = (await status(talk)).ha_connection_info
+        assert (info.slave_ack_offset, info.diff, info.in_sync) == (0, 0, True)
+
+
+def test_no_replica_is_ahead_of_a_master_that_stores_messages_meanwhile() -> None:
+    """The log of this master grows, and is confirmed, whenever anything looks at it."""
+    ends = count(1000, 1000)
+
+    class Growing:
+        address, sent_per_second = "127.0.0.1:1", 0
+        position = 0
+
+        @property
+        def acked(self) -> int:
+            return next(ends)
+
+        @property
+        def log_range(self) -> tuple[int, int]:
+            return 0, next(ends)
+
+        @property
+        def session(self) -> Growing:
+            return self
+
+    growing = Growing()
+    state, ha = MagicMock(), MagicMock(connections=(growing,))
+    state.store.replica_acks.in_sync.return_value = 1
+    state.store.replica_acks.is_in_sync.return_value = True
+    type(state.store).log_range = Growing.log_range
+    handle = ReplicationProcessor(state, MagicMock(), ha, None).handlers[STATUS]
+    answer = handle(MagicMock(), RemotingCommand(STATUS))
+    assert isinstance(answer, RemotingCommand)
+    (info,) = HARuntimeInfo.decode(answer.content).ha_connection_info
+    assert info.diff == 1000
 
 
 async def test_a_peer_that_has_reported_nothing_is_not_in_sync(talk: Talk) -> None:

@@ -63,19 +63,19 @@ class ReplicationProcessor:
         }
 
     def _status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        end = self._store.log_range[1]
         replicas = self._ha.connections if self._ha is not None else ()
+        acked = [replica.session.acked for replica in replicas]
+        end = self._store.log_range[1]  # after the reports, so that no replica is ahead of it
         info = HARuntimeInfo(
             end,
             self._ha is not None,
             self._store.replica_acks.in_sync(end),
-            [self._replica(replica, end) for replica in replicas],
+            [self._replica(*replica, end) for replica in zip(replicas, acked, strict=True)],
             self._client(end),
         )
         return request.answer(body=info.encode())
 
-    def _replica(self, replica: HAConnection, end: int) -> HAConnectionRuntimeInfo:
-        acked = replica.session.acked
+    def _replica(self, replica: HAConnection, acked: int, end: int) -> HAConnectionRuntimeInfo:
         return HAConnectionRuntimeInfo(
             replica.address,
             acked,
