@@ -9,6 +9,7 @@ import signal
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import MagicMock
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
@@ -21,14 +22,16 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.master_settings import adopted_settings
 from firetrail.broker.replica.saved_role import SavedRole
+from firetrail.cli import replica_follow
 from firetrail.cli.main import main
 from firetrail.cli.replica import spelled_out
-from firetrail.cli.replica_follow import _search
+from firetrail.cli.replica_follow import _search, _Watch
 from firetrail.format.hosts import Host
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.replication.follower import FollowerState, FollowerStatus
 from firetrail.store.config import BrokerRole
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM
@@ -129,6 +132,37 @@ async def test_a_replica_that_waits_can_be_stopped(tmp_path: Path) -> None:
     stop.set()
     assert await searching is None
     assert not (tmp_path / "r").exists()
+
+
+def status(state: FollowerState, own: int, there: int, error: str = "") -> FollowerStatus:
+    return FollowerStatus(state, None, own, there, error, 0)
+
+
+def test_a_line_is_printed_only_if_it_changes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replica_follow, "SHOW_S", 0)
+    failed = status(FollowerState.FAILED, 0, -1, "the HA port cannot be reached")
+    checking = status(FollowerState.CHECKING, 0, -1)
+    watch, replica = _Watch(MagicMock(), as_json=False), MagicMock(is_caught_up=False)
+    for found in (
+        *(checking, failed, checking, failed, failed, checking, failed),
+        *(status(FollowerState.FOLLOWING, 0, 2048), status(FollowerState.FOLLOWING, 0, 2048)),
+        status(FollowerState.FOLLOWING, 1024, 2048),
+        failed,
+    ):
+        replica.follower.status = found
+        watch._look(replica)
+    replica.is_caught_up, replica.follower.status = True, status(FollowerState.FOLLOWING, 0, 0)
+    watch._look(replica)
+    watch._look(replica)
+    assert capsys.readouterr().out.splitlines() == [
+        "failed: the HA port cannot be reached",
+        "following: 0 B of 2.0 KiB",
+        "following: 1.0 KiB of 2.0 KiB",
+        "failed: the HA port cannot be reached",
+        "following: caught up: the master has no messages yet",
+    ]
 
 
 class StoppedMaster(NamedTuple):

@@ -165,7 +165,8 @@ async def _search(
             if isinstance(error, NoSuchError):
                 raise
             if reminders.is_due(str(error)):
-                _show(FollowerStatus(FollowerState.WAITING, None, 0, -1, str(error), 0), args.json)
+                waiting = FollowerStatus(FollowerState.WAITING, None, 0, -1, str(error), 0)
+                print(_line(waiting, args.json), flush=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause_s):
                 await stop.wait()
@@ -191,7 +192,10 @@ def _check_role(folder: Path) -> None:
 
 
 class _Watch:
-    """Prints how far a replica is until it has caught up, and later why it does not follow."""
+    """Prints how far a replica is until it has caught up, and later why it does not follow.
+
+    A line is printed only if it differs from the one before.
+    """
 
     def __init__(self, broker: Broker, as_json: bool) -> None:
         self._broker = broker
@@ -199,6 +203,7 @@ class _Watch:
         self._shown_at = SYSTEM.clock.monotonic()
         self._caught_up = False
         self._error = ""
+        self._line = ""
 
     async def run(self) -> None:
         """Watch for ever."""
@@ -209,18 +214,23 @@ class _Watch:
 
     def _look(self, replica: ReplicaService) -> None:
         status, now = replica.follower.status, SYSTEM.clock.monotonic()
-        if status.error != self._error:
-            self._error = status.error
-            _show(status, self._as_json, self._caught_up)
-        elif not self._caught_up and replica.is_caught_up:
-            self._caught_up = True
-            _show(status, self._as_json, True)
-        elif not self._caught_up and now - self._shown_at >= SHOW_S:
-            self._shown_at = now
-            _show(status, self._as_json)
+        if status.state is FollowerState.CHECKING:
+            return  # every attempt begins with it, and its outcome comes soon
+        was_caught_up = self._caught_up
+        self._caught_up = was_caught_up or replica.is_caught_up
+        is_news = status.error != self._error or self._caught_up != was_caught_up
+        if is_news or (not self._caught_up and now - self._shown_at >= SHOW_S):
+            self._show(status, now)
+
+    def _show(self, status: FollowerStatus, now: float) -> None:
+        self._error, self._shown_at = status.error, now
+        line = _line(status, self._as_json, self._caught_up)
+        if line != self._line:
+            self._line = line
+            print(line, flush=True)
 
 
-def _show(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> None:
+def _line(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> str:
     if as_json:
         found = {
             "state": status.state.value,
@@ -230,9 +240,8 @@ def _show(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> Non
             "caught_up": caught_up,
             "error": status.error,
         }
-        print(json.dumps(found), flush=True)
-        return
-    print(f"{status.state.value}: {_described(status, caught_up)}", flush=True)
+        return json.dumps(found)
+    return f"{status.state.value}: {_described(status, caught_up)}"
 
 
 def _described(status: FollowerStatus, caught_up: bool) -> str:
@@ -242,6 +251,8 @@ def _described(status: FollowerStatus, caught_up: bool) -> str:
     own = human_size(status.own_max)
     if status.master_max < 0:
         return f"the log of the replica ends at {own}"
+    if caught_up and status.own_max == 0:
+        return "caught up: the master has no messages yet"
     if caught_up:
         return f"caught up with the master at {own}"
     return f"{own} of {human_size(status.master_max)}"
