@@ -27,8 +27,15 @@ _MODULES = {
 }
 
 
-def inflated(raw: bytes, sys_flag: int) -> bytes:
-    """Decompress a body with the method in the flags of its message, or raise FormatError."""
+def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
+    """Decompress a body with the method in the flags of its message, or raise FormatError.
+
+    Args:
+        raw: the compressed body.
+        sys_flag: the flags of the message.
+        limit: the most bytes that the result may have. Default: INFLATED_MAX.
+    """
+    limit = INFLATED_MAX if limit is None else limit
     name = _NAMES.get(sys_flag & _KIND)
     if name is None:
         raise _format_error(f"compression method {(sys_flag & _KIND) >> 8} is unknown")
@@ -47,11 +54,11 @@ def inflated(raw: bytes, sys_flag: int) -> bytes:
         if in_pieces:
             stream = stream.decompressobj()
     try:
-        body = _in_pieces(stream, raw) if in_pieces else stream.decompress(raw, INFLATED_MAX)
+        body = _in_pieces(stream, raw, limit) if in_pieces else stream.decompress(raw, limit)
     except failures as error:
         raise _format_error(str(error)) from None
     if not stream.eof:
-        raise _format_error(f"it is cut off, or more than {INFLATED_MAX} bytes long")
+        raise _format_error(f"it is cut off, or more than {limit} bytes long")
     return bytes(body)
 
 
@@ -65,7 +72,7 @@ def _import_first(names: Iterable[str]) -> Any:
     return None
 
 
-def _in_pieces(stream: Any, raw: bytes) -> bytes:
+def _in_pieces(stream: Any, raw: bytes, limit: int) -> bytes:
     found: list[bytes] = []
     size = 0
     for at in range(0, len(raw), PIECE):
@@ -73,8 +80,8 @@ def _in_pieces(stream: Any, raw: bytes) -> bytes:
         size += len(found[-1])
         if stream.eof:
             break
-        if size > INFLATED_MAX:
-            raise _format_error(f"it is more than {INFLATED_MAX} bytes long")
+        if size > limit:
+            raise _format_error(f"it is more than {limit} bytes long")
     return b"".join(found)
 
 

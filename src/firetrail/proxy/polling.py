@@ -1,0 +1,72 @@
+"""How long a receive waits, and which messages it is for."""
+
+from __future__ import annotations
+
+from firetrail.client.subscription import by_sql, by_tags
+from firetrail.errors import ConfigError, ProxyError
+from firetrail.proxy.call import Call
+from firetrail.proxy.message_properties import milliseconds
+from firetrail.proxy.schema.messages import Code, Duration, FilterExpression, FilterType, Settings
+from firetrail.remoting.bodies import SubscriptionData
+
+POLL_MIN_S, POLL_MAX_S = 5.0, 20.0
+"""Limits of the time that a receive waits for messages."""
+MARGIN_S = 0.2
+"""A receive is answered this long before its deadline, so that the answer arrives in time."""
+REQUEST_TIMEOUT_S = 3.0
+"""The request timeout of clients that have not sent any settings."""
+VERSION_WITH_CODE = "5.0.3"
+"""Clients of older versions do not know ILLEGAL_POLLING_TIME. Versions are compared as text."""
+EXPRESSION_MAX = 16 << 10
+"""Maximum length of a filter expression in characters."""
+
+
+def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> float:
+    """Return how long a receive waits.
+
+    Args:
+        call: the call, which may have a deadline.
+        asked: the time that the request asks for, None if it does not.
+        settings: the settings of the client, None if it has not sent any.
+
+    Raises:
+        ProxyError: The deadline leaves less than the shortest time.
+    """
+    left_s = call.remaining_s()
+    if asked is not None:
+        wanted_s = milliseconds(asked) / 1000
+    elif left_s is not None:
+        timeout_s = milliseconds(settings.request_timeout) / 1000 if settings is not None else 0
+        wanted_s = left_s - (timeout_s or REQUEST_TIMEOUT_S) / 2
+    else:
+        wanted_s = POLL_MAX_S
+    wanted_s = min(max(wanted_s, POLL_MIN_S), POLL_MAX_S)
+    if left_s is None:
+        return wanted_s
+    if left_s < min(wanted_s, POLL_MIN_S):
+        is_old = call.metadata.get("x-mq-client-version", "") < VERSION_WITH_CODE
+        raise ProxyError(
+            Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
+            f"the deadline is in {left_s:.3f} s, but a receive takes at least {POLL_MIN_S:g} s; "
+            "use a longer deadline",
+        )
+    return min(wanted_s, left_s - MARGIN_S)
+
+
+def subscription_of(topic: str, expression: FilterExpression) -> SubscriptionData:
+    """Return the subscription to the messages of a topic that a filter selects.
+
+    Raises:
+        ProxyError: The expression is invalid.
+    """
+    text = expression.expression
+    if len(text) > EXPRESSION_MAX:
+        raise ProxyError(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"the filter expression has {len(text)} characters, the limit is {EXPRESSION_MAX}",
+        )
+    try:
+        is_sql = expression.type == FilterType.SQL
+        return by_sql(topic, text) if is_sql else by_tags(topic, text)
+    except ConfigError as error:
+        raise ProxyError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None

@@ -1,0 +1,130 @@
+"""Requests to brokers about popped messages, in the terms of their receipts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable
+
+from firetrail.errors import ProxyError
+from firetrail.format.whole import INT32_MAX, INT64_MAX
+from firetrail.proxy.brokers import Brokers, resolved
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.codes import checked, code_of
+from firetrail.proxy.schema.messages import Code
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.headers import SendBackHeader
+from firetrail.remoting.pop_headers import (
+    AckHeader,
+    ChangeInvisibleTimeHeader,
+    ChangeInvisibleTimeResponse,
+)
+from firetrail.remoting.receipts import Receipt
+
+RETURNED_MS = 1000
+"""Messages that did not reach a client become visible to others after this time."""
+DEAD_LETTER = -1
+"""The delay level that moves a message to the dead letters at once."""
+
+_NUMBER = r"(\d{1,19})"
+_HANDLE = re.compile(
+    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} [012] \S{{1,255}} {_NUMBER} {_NUMBER}"
+    rf"(?: {_NUMBER}(?: .*)?)?",
+    re.ASCII | re.DOTALL,
+)
+_INVALID = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
+"""The codes of brokers for a receipt of a message that is not there or not popped any more."""
+Response = RemotingCommand | Awaitable[RemotingCommand]
+
+
+def valid_receipt(handle: str, now_ms: int) -> Receipt:
+    """Return the receipt in a handle; raise ProxyError if it is invalid or has expired."""
+    match = _HANDLE.fullmatch(handle)
+    if match is None:
+        raise ProxyError(
+            Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} is not the receipt of a message"
+        )
+    start, time, invisible, revive, queue, offset, position = (int(n or 0) for n in match.groups())
+    if max(start, time, invisible, offset, position) > INT64_MAX or max(revive, queue) > INT32_MAX:
+        raise ProxyError(
+            Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} has a number that is too large"
+        )
+    if time + invisible <= now_ms:
+        raise ProxyError(
+            Code.INVALID_RECEIPT_HANDLE,
+            f"the receipt expired {now_ms - time - invisible} ms ago; the message is visible again",
+        )
+    return Receipt.decode(handle)
+
+
+class PopRequests:
+    """Asks brokers to end or change the invisible time of messages."""
+
+    def __init__(self, brokers: Brokers) -> None:
+        self._brokers = brokers
+
+    def ack(self, client: ProxyClient, group: str, topic: str, receipt: Receipt) -> Response:
+        """Acknowledge a message; return the broker's response, whatever the code."""
+        header = AckHeader(
+            group, receipt.topic(topic, group), receipt.queue_id, receipt.encode(), receipt.offset
+        )
+        command = RemotingCommand(RequestCode.ACK_MESSAGE, header.encode())
+        return self._brokers.request(client, receipt.broker_name, command)
+
+    async def change(
+        self, client: ProxyClient, group: str, topic: str, receipt: Receipt, invisible_ms: int
+    ) -> Receipt:
+        """Let a message become visible ``invisible_ms`` from now; return its new receipt.
+
+        Raises:
+            ProxyError: The message is acknowledged or visible again, or the broker failed.
+        """
+        header = ChangeInvisibleTimeHeader(
+            group,
+            receipt.topic(topic, group),
+            receipt.queue_id,
+            receipt.encode(),
+            receipt.offset,
+            invisible_ms,
+        )
+        command = RemotingCommand(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, header.encode())
+        answer = await resolved(self._brokers.request(client, receipt.broker_name, command))
+        check_receipt_answer(answer)
+        changed = ChangeInvisibleTimeResponse.decode(answer.fields)
+        return receipt._replace(
+            start=receipt.offset,
+            pop_time=changed.pop_time,
+            invisible_ms=changed.invisible_time,
+            revive_queue=changed.revive_qid,
+        )
+
+    async def to_dead_letters(
+        self, client: ProxyClient, group: str, topic: str, receipt: Receipt, message_id: str
+    ) -> None:
+        """Move a message to the dead letters of a group, and acknowledge it.
+
+        Raises:
+            ProxyError: The receipt has no log offset, or the broker failed.
+        """
+        if receipt.log_offset is None:
+            raise ProxyError(
+                Code.INVALID_RECEIPT_HANDLE, "the receipt handle does not name a place in the log"
+            )
+        header = SendBackHeader(
+            receipt.log_offset,
+            group,
+            DEAD_LETTER,
+            message_id,
+            receipt.topic(topic, group),
+            max_reconsume_times=0,
+        )
+        command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
+        checked(await resolved(self._brokers.request(client, receipt.broker_name, command)))
+        check_receipt_answer(await resolved(self.ack(client, group, topic, receipt)))
+
+
+def check_receipt_answer(answer: RemotingCommand) -> None:
+    """Raise ProxyError if a broker refused a receipt."""
+    if answer.code:
+        code = Code.INVALID_RECEIPT_HANDLE if answer.code in _INVALID else code_of(answer.code)
+        raise ProxyError(code, answer.remark or "the broker gave no reason")

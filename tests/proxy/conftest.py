@@ -1,0 +1,17 @@
+"""Fixtures for the tests of the gRPC service."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.proxy.services import Service, serving
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    """The calls that move messages, on a broker with the topic T and the group CG."""
+    async with serving() as service:
+        await service.create_topic("T")
+        service.create_group()
+        yield service

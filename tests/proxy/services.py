@@ -1,0 +1,298 @@
+"""The calls that move messages, on a real broker in the same process, without a transport."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from tests.broker.brokers import SMALL
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import RequestError
+from firetrail.proxy.brokers import resolved
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.codes import status_of
+from firetrail.proxy.offsets import OffsetCalls
+from firetrail.proxy.pop_requests import PopRequests
+from firetrail.proxy.receipts import ReceiptCalls
+from firetrail.proxy.receive import ReceiveCalls
+from firetrail.proxy.renewal import Renewals
+from firetrail.proxy.schema.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    Code,
+    Duration,
+    FilterExpression,
+    FilterType,
+    Message,
+    MessageQueue,
+    MessageType,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Resource,
+    SendMessageRequest,
+    SendMessageResponse,
+    SystemProperties,
+    Timestamp,
+)
+from firetrail.proxy.schema.messages import Broker as BrokerResource
+from firetrail.proxy.send import SendCalls
+from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
+from firetrail.remoting.bodies import (
+    BrokerData,
+    QueueData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import answer_to, outcome_of
+from firetrail.store.config import StoreConfig
+from firetrail.system import SYSTEM
+
+BROKER = "broker-a"
+GROUP = "CG"
+
+
+class FakeCall:
+    """A call without a transport. Its end is decided by the test."""
+
+    def __init__(self, left_s: float | None = None, **metadata: str) -> None:
+        self.metadata: Mapping[str, str] = {
+            name.replace("_", "-"): value for name, value in metadata.items()
+        }
+        self.peer = "127.0.0.1:4321"
+        self.local = "127.0.0.1:8081"
+        self.authority = "127.0.0.1:8081"
+        self._left_s = left_s
+        self._callbacks: list[Callable[[bool], None]] = []
+
+    def remaining_s(self) -> float | None:
+        return self._left_s
+
+    def when_done(self, callback: Callable[[bool], None]) -> None:
+        self._callbacks.append(callback)
+
+    def end(self, is_written: bool) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(is_written)
+
+
+class _Line:
+    """Stands for the connection of a client: takes the answers that come later."""
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.is_closed = False
+        self.answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+
+    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
+        if not self.answer.done():
+            self.answer.set_result(response)
+
+
+class OneBroker:
+    """A broker in the same process. Its answers can be replaced by request code."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.reserved: tuple[str, ...] = ()
+        self.replaced: dict[int, RemotingCommand] = {}
+        self.asked: list[RemotingCommand] = []
+        self.waits = False
+        """Whether every answer is an awaitable, as those of brokers in other processes are."""
+
+    def _answer(self, value: Any) -> Any:
+        return resolved(value) if self.waits else value
+
+    def route(self, topic: str) -> TopicRouteData | Awaitable[TopicRouteData]:
+        config = self.broker.topics.get(topic)
+        if config is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no route of {topic}")
+        queues = (config.read_queue_nums, config.write_queue_nums, config.perm)
+        return cast(
+            TopicRouteData,
+            self._answer(
+                TopicRouteData(
+                    [QueueData(BROKER, *queues)], [BrokerData(BROKER, "c", {0: "127.0.0.1:1"})]
+                )
+            ),
+        )
+
+    def topic(self, topic: str) -> TopicConfig | Awaitable[TopicConfig | None] | None:
+        return cast(TopicConfig | None, self._answer(self.broker.topics.get(topic)))
+
+    def group(
+        self, group: str
+    ) -> SubscriptionGroupConfig | Awaitable[SubscriptionGroupConfig | None] | None:
+        return cast(SubscriptionGroupConfig | None, self._answer(self.broker.groups.get(group)))
+
+    def request(
+        self, client: ProxyClient, broker: str, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        self.asked.append(command)
+        if broker != BROKER:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no broker {broker}")
+        if command.code in self.replaced:
+            return cast(RemotingCommand, self._answer(self.replaced[command.code]))
+        line = _Line(client.peer)
+        found = answer_to(self.broker._handlers, cast(Connection, line), command)
+        if isinstance(found, RemotingCommand):
+            return cast(RemotingCommand, self._answer(found))
+        if found is None:
+            return self._held(line)
+        return cast(Awaitable[RemotingCommand], outcome_of(command, found))
+
+    async def _held(self, line: _Line) -> RemotingCommand:
+        try:
+            return await line.answer
+        finally:
+            self.broker._parts.state.long_polling.closed(cast(Connection, line))
+
+
+class Service:
+    """All calls that move messages, and a client that uses them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.brokers = OneBroker(broker)
+        self.client = ProxyClient("c1", "127.0.0.1:4321")
+        self.now_ms = SYSTEM.clock.now_ms
+        self.requests = PopRequests(self.brokers)
+        self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms())
+        self.known = KnownTransactions()
+        self.sending = SendCalls(self.brokers, self.known, lambda: self.now_ms())
+        self.receiving = ReceiveCalls(
+            self.brokers, self.requests, self.renewals, lambda: self.now_ms()
+        )
+        self.receipts = ReceiptCalls(
+            self.brokers, self.requests, self.renewals, lambda: self.now_ms()
+        )
+        self.transactions = TransactionCalls(self.brokers, self.known)
+        self.offsets = OffsetCalls(self.brokers)
+
+    async def answer(self, handle: Callable[..., Any], kind: type[Any], request: Any) -> Any:
+        """Return the response of a call; an error becomes its status, as in the real service."""
+        try:
+            return await resolved(handle(FakeCall(), self.client, request))
+        except Exception as error:
+            return kind(status=status_of(error))
+
+    # -- setting up ---------------------------------------------------------------------------
+
+    async def create_topic(self, name: str, kind: str = "", queues: int = 4, perm: int = 6) -> None:
+        """Create a topic on the broker."""
+        attributes = {"+message.type": kind} if kind else None
+        self.broker.topics.put([TopicConfig(name, queues, queues, perm, attributes=attributes)])
+
+    def create_group(self, name: str = GROUP, **settings: Any) -> None:
+        """Create a consumer group on the broker."""
+        self.broker.groups.put([SubscriptionGroupConfig(name, **settings)])
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def send(self, *messages: Message) -> SendMessageResponse:
+        """SendMessage."""
+        request = SendMessageRequest(messages=messages)
+        found = await self.answer(self.sending.send, SendMessageResponse, request)
+        await asyncio.to_thread(self.broker.store.wait_dispatched)
+        return cast(SendMessageResponse, found)
+
+    async def frames(
+        self, call: FakeCall | None = None, **changes: Any
+    ) -> Sequence[ReceiveMessageResponse]:
+        """ReceiveMessage."""
+        request = receive_request(**changes)
+        try:
+            return await self.receiving.receive(call or FakeCall(), self.client, request)
+        except Exception as error:
+            return self.receiving.failed(status_of(error))
+
+    async def receive(self, call: FakeCall | None = None, **changes: Any) -> list[Message]:
+        """Return the messages of a receive."""
+        frames = await self.frames(call, **changes)
+        return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+
+    async def ack(self, *handles: str, topic: str = "T", group: str = GROUP) -> AckMessageResponse:
+        """AckMessage."""
+        request = AckMessageRequest(
+            group=Resource(name=group),
+            topic=Resource(name=topic),
+            entries=[AckMessageEntry(message_id="m", receipt_handle=each) for each in handles],
+        )
+        found = await self.answer(self.receipts.ack, AckMessageResponse, request)
+        return cast(AckMessageResponse, found)
+
+
+def message(
+    body: bytes = b"hello", topic: str = "T", message_id: str = "", **system: Any
+) -> Message:
+    """A message with system properties; ``properties`` are those of the user."""
+    properties = system.pop("properties", {})
+    system.setdefault("message_type", MessageType.NORMAL)
+    system["message_id"] = message_id or f"01{id(body):032X}"[:34]
+    return Message(
+        topic=Resource(name=topic),
+        user_properties=properties,
+        system_properties=SystemProperties(**system),
+        body=body,
+    )
+
+
+def receive_request(**changes: Any) -> ReceiveMessageRequest:
+    """A receive of all messages of the topic T, which waits 5 s if there are none."""
+    tags = changes.pop("tags", None)
+    sql = changes.pop("sql", None)
+    topic = changes.pop("topic", "T")
+    group = changes.pop("group", GROUP)
+    broker = changes.pop("broker", BROKER)
+    fields: dict[str, Any] = {
+        "group": Resource(name=group),
+        "message_queue": MessageQueue(
+            topic=Resource(name=topic), id=-1, broker=BrokerResource(name=broker)
+        ),
+        "filter_expression": FilterExpression(
+            type=FilterType.SQL if sql is not None else FilterType.TAG,
+            expression=sql if sql is not None else tags if tags is not None else "*",
+        ),
+        "batch_size": 32,
+        "invisible_duration": Duration(seconds=30),
+    }
+    return ReceiveMessageRequest(**(fields | changes))
+
+
+def at(ms: int) -> Timestamp:
+    """A time in ms."""
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+
+
+def codes(response: Any) -> list[str]:
+    """The names of the codes of the entries of a response."""
+    return [Code(entry.status.code).name for entry in response.entries]
+
+
+def code(response: Any) -> str:
+    """The name of the code of a response, or of the first of some frames."""
+    first = response[0] if isinstance(response, Sequence) else response
+    return Code(first.status.code).name
+
+
+@asynccontextmanager
+async def serving(
+    config: BrokerConfig | None = None, store: StoreConfig = SMALL
+) -> AsyncIterator[Service]:
+    """Run a broker and the calls."""
+    async with Broker.running(None, config, store) as broker:
+        service = Service(broker)
+        try:
+            yield service
+        finally:
+            await service.renewals.stop()
+            await service.receiving.stop()
