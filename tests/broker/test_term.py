@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.broker.pairs import Group, caught_up
 from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
+from firetrail import Message
 from firetrail.broker.broker import Broker
 from firetrail.broker.term import Term
 from firetrail.errors import ConfigError, StoreError
+from firetrail.format.properties import WAIT
 from firetrail.remoting.client import split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import encode_frame
-from firetrail.store.config import BrokerRole
+from firetrail.store.config import BrokerRole, FlushMode
 
 MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE
 
@@ -33,6 +36,34 @@ async def test_a_broker_changes_its_role_back_and_forth(talk: Talk) -> None:
     await talk.broker.become(MASTER, 0)
     assert (await talk.send("T1", b"two")).code == ResponseCode.SUCCESS
     assert [record.body for record in await talk.pull_until("T1", 2)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("flush", FlushMode)
+@pytest.mark.parametrize("service", ["schedule", "revive"])
+async def test_replicas_get_what_a_service_stores_last(
+    service: str, flush: FlushMode, tmp_path: Path
+) -> None:
+    """Delayed and redelivered messages are stored until the services stop."""
+    async with Group(tmp_path) as group:
+        master = await group.start("m", SMALL.replace(flush=flush))
+        await master.send("T1", b"first")
+        replica = await group.start("r", SMALL.replace(role=SLAVE))
+        await caught_up(replica, master)
+        store, part = master.broker.store, getattr(master.broker._parts, service)
+        ends = []
+
+        async def store_last() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                assert store.try_put(Message("T1", b"last", properties={WAIT: "false"})).ok
+                ends.append(store.log_range[1])
+
+        part._task.cancel()
+        part._task = asyncio.ensure_future(store_last())
+        await asyncio.sleep(0)
+        await master.broker.stop()
+        assert [replica.broker.store.log_range[1]] == ends
 
 
 async def test_state_survives_a_change_of_role(talk: Talk) -> None:

@@ -150,17 +150,15 @@ class Term:
             env.keeper.attach(self.store)
             stack.callback(env.keeper.detach)
         stack.callback(parts.state.traffic.stop)
-        # They stop and save in reverse order: services first, then the tables they change.
-        for part in (
-            parts.state.groups,
-            parts.state.topics,
-            parts.assignment,
-            parts.state.offsets,
-            parts.schedule,
-            parts.orders,
-            parts.revive,
-        ):
-            stack.push_async_callback(part.stop)
+        # They stop and save in reverse order: the services that store messages, then the one that
+        # sends the log to replicas, then the tables that the services change.
+        state = parts.state
+        for table in (state.groups, state.topics, parts.assignment, state.offsets):
+            stack.push_async_callback(table.stop)
+        if self.ha is not None:
+            stack.push_async_callback(self._stop_ha, self.ha)
+        for service in (parts.schedule, parts.orders, parts.revive):
+            stack.push_async_callback(service.stop)
 
     async def start(self) -> None:
         """Register the broker and start the services of its role.
@@ -170,8 +168,6 @@ class Term:
         parts, stack = self.parts, self._resources
         if self.ha is not None:
             self.ha.start()
-            # Replicas stay connected while requests wait for them.
-            stack.push_async_callback(asyncio.to_thread, self.ha.stop)
         stack.push_async_callback(self._drain)
         await parts.registration.start()
         stack.push_async_callback(parts.registration.stop)
@@ -221,6 +217,11 @@ class Term:
         source = HASource(self.store.commit_log, self.store.replica_acks, limits, clock)
         peers = HAPeers(live, env.address, self.parts.registration.members, clock)
         return HAService(source, env.ha_port, peers.refusal)
+
+    async def _stop_ha(self, ha: HAService) -> None:
+        """Let replicas catch up with what was stored last, and disconnect them."""
+        self.store.push()
+        await asyncio.to_thread(ha.stop)
 
     def _all_handlers(self) -> dict[int, Handler]:
         parts, replica = self.parts, self.replica

@@ -72,9 +72,10 @@ class HAService:
     def _finish(self) -> None:
         """Wait until the replicas have everything and may show it.
 
-        A planned hand-over then loses nothing, and consumers of a replica see the last messages.
+        A planned hand-over then loses nothing, and consumers of a replica see the last messages. A
+        replica also gets what has yet to be synced before it may be sent.
         """
-        clock, end = self._source.clock, self._source.log.sendable_offset
+        clock, end = self._source.clock, self._source.log.max_offset
         over_at = clock.monotonic() + FINISH_S
         self.wake()
         while clock.monotonic() < over_at and any(
