@@ -38,8 +38,9 @@ from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.client import split_address
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
@@ -114,7 +115,7 @@ class Broker:
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or ServerLimits()
-        self._server = RemotingServer(self._handlers, self._limits, on_closed=self._closed)
+        self._server = RemotingServer(self._handlers, self._limits, on_closed=self.closed)
         self._name_server = (
             NameServer(name_server, self._system) if name_server is not None else None
         )
@@ -442,7 +443,20 @@ class Broker:
         """Check half messages now: ask their producers for the outcome of the transactions."""
         await self._parts.transactions.check()
 
-    def _closed(self, connection: Connection) -> None:
+    def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """Answer a request of this process, in whatever role the broker is at the moment.
+
+        Args:
+            connection: Stands for the client, until :meth:`closed` is called with it.
+            request: The request.
+
+        Returns:
+            The response, an awaitable of it, or None if the broker replies on the connection later.
+        """
+        return self._server.ask(connection, request)
+
+    def closed(self, connection: Connection) -> None:
+        """Forget the client of a closed connection, and the requests of it that wait."""
         if not self._handlers:
             return  # the start has failed, so the connection was never served
         self._parts.state.long_polling.closed(connection)

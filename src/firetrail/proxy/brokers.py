@@ -6,7 +6,7 @@ In the same process most requests are answered at once, and need no task of the 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from inspect import isawaitable
 from typing import Protocol, TypeVar
 
@@ -17,8 +17,20 @@ from firetrail.remoting.command import RemotingCommand
 T = TypeVar("T")
 
 
+ClientCommands = Callable[[ProxyClient, str, RemotingCommand], Awaitable[RemotingCommand] | None]
+"""Handles a request that the broker of a name sends to a client. The result is an awaitable of the
+response, or None if there is none."""
+
+
+def ignored(
+    client: ProxyClient, broker: str, command: RemotingCommand
+) -> Awaitable[RemotingCommand] | None:
+    """Ignore a request of a broker to a client, until a proxy handles them."""
+    return None
+
+
 class Brokers(Protocol):
-    """The brokers behind a proxy."""
+    """The brokers behind a proxy, as calls use them."""
 
     @property
     def reserved(self) -> Collection[str]:
@@ -55,6 +67,27 @@ class Brokers(Protocol):
             RequestError: No broker has this name.
             NotReachedError: The broker cannot be reached, or does not answer.
         """
+
+
+class RegisteringBrokers(Brokers, Protocol):
+    """The brokers behind a proxy, which also learn about its clients.
+
+    Attributes:
+        on_command: Receives the requests of brokers to clients.
+    """
+
+    on_command: ClientCommands
+
+    def heartbeat(self, client: ProxyClient) -> Awaitable[None] | None:
+        """Register the producers and consumers of a client, or refresh their registration.
+
+        Raises:
+            RequestError: A broker refuses it.
+            NotReachedError: A broker cannot be reached, or does not answer.
+        """
+
+    def left(self, client: ProxyClient) -> None:
+        """Forget a client: brokers send it no more requests."""
 
 
 async def resolved(value: T | Awaitable[T]) -> T:

@@ -1,11 +1,33 @@
-"""A client of the proxy, known by the id in the metadata of its calls."""
+"""The clients of the proxy, known by the id in the metadata of their calls.
+
+A client is known from its first call on, whether or not it has sent settings: after a restart of
+the proxy, clients continue to call before they send their settings again.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from firetrail.proxy.schema.messages import Settings
+from firetrail.errors import ProxyError
+from firetrail.proxy.call import Call, StatusCode, Stream
+from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
+from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import Language, Version
+
+CLIENTS_MAX = 100_000
+"""Maximum number of known clients; calls of further ones are answered TOO_MANY_REQUESTS."""
+CLIENT_ID_MAX = 255
+"""Maximum length of a client id in characters."""
+STREAMS_MAX = 8
+"""Telemetry streams of one client. Released clients have one per address; a client that reconnects
+has another until the lost one is noticed. The oldest is ended in favour of a new one."""
+UNREAD_MAX = 1 << 20
+"""A client that has not read this many bytes of commands gets no more until it reads."""
+SILENT_S = 120.0
+"""A client that calls nothing for this long is forgotten; clients send heartbeats every 10 s."""
+
+_LANGUAGES = {language.name: language for language in Language}
 
 
 @dataclass(slots=True, eq=False)
@@ -14,16 +36,115 @@ class ProxyClient:
 
     Attributes:
         client_id: The id that the client has chosen, unique in the cluster.
-        peer: ``ip:port`` of the client's latest connection.
+        peer: ``ip:port`` of the client's latest call.
         language: The language of the client, for lists of connections.
         version: The version of RocketMQ that it is listed with.
-        settings: What the client has last sent and the proxy has completed; None before that.
-        groups: The consumer groups of the client.
+        client_type: The type of the client, as far as it has told.
+        settings: What the client has last sent, as the proxy has completed it; None before that.
+        published: The topics that the client publishes to; brokers know each as a producer group.
+        subscriptions: The subscriptions of the client by consumer group and topic.
+        streams: Its open telemetry streams, the newest last.
+        last_seen: When the client called last, by the clock of the registry.
+        is_gone: Whether the client has left; a later call makes it a new one.
     """
 
     client_id: str
     peer: str = ""
     language: int = Language.OTHER
     version: int = Version.V5_0_0
+    client_type: int = ClientType.CLIENT_TYPE_UNSPECIFIED
     settings: Settings | None = None
-    groups: set[str] = field(default_factory=set)
+    published: set[str] = field(default_factory=set)
+    subscriptions: dict[str, dict[str, SubscriptionData]] = field(default_factory=dict)
+    streams: list[Stream] = field(default_factory=list)
+    last_seen: float = 0.0
+    is_gone: bool = False
+
+    def tell(self, command: TelemetryCommand) -> bool:
+        """Send a command on the newest stream; return whether there is one that is being read."""
+        for stream in reversed(self.streams):
+            if stream.is_open:
+                if stream.waiting_bytes > UNREAD_MAX:
+                    return False
+                stream.send(command)
+                return True
+        return False
+
+
+class ProxyClients:
+    """The table of all clients.
+
+    Args:
+        now: the event loop's clock.
+
+    Attributes:
+        on_left: Called with each client that has left or was silent for too long.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._clients: dict[str, ProxyClient] = {}
+        self.on_left: list[Callable[[ProxyClient], None]] = []
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def find(self, client_id: str) -> ProxyClient | None:
+        """Return the client with an id, None if it is not known."""
+        return self._clients.get(client_id)
+
+    def of(self, call: Call) -> ProxyClient:
+        """Return the client that makes a call.
+
+        Raises:
+            ProxyError: The call does not name its client, or there are too many clients.
+        """
+        client_id = call.metadata.get("x-mq-client-id", "")
+        client = self._clients.get(client_id)
+        if client is None:
+            client = self._new(client_id, call)
+        client.last_seen = self._now()
+        client.peer = call.peer
+        return client
+
+    def _new(self, client_id: str, call: Call) -> ProxyClient:
+        if not client_id.strip():
+            raise ProxyError(Code.CLIENT_ID_REQUIRED, "the metadata x-mq-client-id is missing")
+        if len(client_id) > CLIENT_ID_MAX:
+            raise ProxyError(
+                Code.CLIENT_ID_REQUIRED,
+                f"x-mq-client-id has {len(client_id)} characters, the limit is {CLIENT_ID_MAX}",
+            )
+        if len(self._clients) >= CLIENTS_MAX:
+            raise ProxyError(
+                Code.TOO_MANY_REQUESTS, f"the proxy has {CLIENTS_MAX} clients, which is the limit"
+            )
+        language = _LANGUAGES.get(call.metadata.get("x-mq-language", ""), Language.OTHER)
+        client = self._clients[client_id] = ProxyClient(client_id, language=language)
+        return client
+
+    def attach(self, client: ProxyClient, stream: Stream) -> None:
+        """Use a new telemetry stream for the commands to a client."""
+        client.streams = [each for each in client.streams if each.is_open]
+        client.streams.append(stream)
+        while len(client.streams) > STREAMS_MAX:
+            oldest = client.streams.pop(0)
+            oldest.finish(StatusCode.ABORTED, "the client has opened newer telemetry streams")
+
+    def leave(self, client: ProxyClient) -> None:
+        """Forget a client."""
+        if self._clients.get(client.client_id) is client:
+            del self._clients[client.client_id]
+        if client.is_gone:
+            return
+        client.is_gone = True
+        for left in self.on_left:
+            left(client)
+
+    def expire(self) -> None:
+        """Forget the clients that have been silent for too long, and end their streams."""
+        oldest = self._now() - SILENT_S
+        for client in [each for each in self._clients.values() if each.last_seen < oldest]:
+            self.leave(client)
+            for stream in client.streams:
+                stream.finish(StatusCode.ABORTED, f"the client was silent for {SILENT_S:g} s")

@@ -12,8 +12,9 @@ import asyncio
 import errno
 import logging
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from firetrail.errors import AddressInUseError
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -52,6 +53,8 @@ _SWEEP_S = 1.0
 """Interval at which idle connections and unfinished frames are looked for."""
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class RemotingServer:
         self._is_scheduled = False
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._refusals = Refusals(SYSTEM.clock.monotonic)
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -242,20 +245,35 @@ class RemotingServer:
         if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
             connection.release(_QUEUE_FULL)
 
-    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
-        code = request.code
-        answer: Answer
-        if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
-            answer = request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
-        else:
-            answer = answer_to(self._handlers, connection, request)
+    def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """Answer a request of this process, within the limits of those that arrive on sockets.
+
+        Stopping and draining the server waits for the answer, too.
+        """
+        answer = self._answer(connection, request)
         if answer is None or isinstance(answer, RemotingCommand):
-            self._finish(connection, request, answer)
+            return self._noted(connection, request, answer)
+        return self._begin(request, self._outcome(connection, request, answer))
+
+    def _handle(self, connection: Connection, request: RemotingCommand) -> None:
+        answer = self._answer(connection, request)
+        if answer is None or isinstance(answer, RemotingCommand):
+            self._finish(connection, request, self._noted(connection, request, answer))
         else:
-            self._running[code] += 1
-            task = asyncio.ensure_future(self._await(connection, request, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(request, self._await(connection, request, answer))
+
+    def _answer(self, connection: Connection, request: RemotingCommand) -> Answer:
+        code = request.code
+        if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
+            return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
+        return answer_to(self._handlers, connection, request)
+
+    def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        self._running[request.code] += 1
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _await(
         self,
@@ -265,16 +283,31 @@ class RemotingServer:
     ) -> None:
         response: RemotingCommand | None = None
         try:
-            response = await outcome_of(request, answer)
+            response = await self._outcome(connection, request, answer)
+        finally:
+            self._finish(connection, request, response)
+
+    async def _outcome(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: Awaitable[RemotingCommand | None],
+    ) -> RemotingCommand | None:
+        try:
+            return self._noted(connection, request, await outcome_of(request, answer))
         finally:
             self._running[request.code] -= 1
-            self._finish(connection, request, response)
+
+    def _noted(
+        self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
+    ) -> RemotingCommand | None:
+        if response is not None and response.code:
+            self._refusals.note(connection.peer, request, response)
+        return response
 
     def _finish(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
-        if response is not None and response.code:
-            self._refusals.note(connection.peer, request, response)
         if response is not None and not request.is_one_way:
             try:
                 connection.send(response)

@@ -1,0 +1,168 @@
+"""The broker in the same process: its handlers are called without a socket between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+
+from firetrail.broker.broker import Broker
+from firetrail.errors import ProxyError, RequestError
+from firetrail.format.names import reply_topic
+from firetrail.proxy.brokers import ClientCommands, ignored
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.heartbeats import heartbeat_of
+from firetrail.proxy.schema.messages import Code
+from firetrail.remoting.bodies import (
+    BrokerData,
+    QueueData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.local_connection import LocalConnection
+
+WAITING = frozenset(
+    {RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
+)
+"""Requests that wait for messages. Each has a connection of its own: closing it withdraws it."""
+
+
+class EmbeddedConnection(LocalConnection):
+    """Stands for a client of the proxy at the broker."""
+
+    def __init__(self, owner: EmbeddedBroker, client: ProxyClient) -> None:
+        super().__init__(owner, client.peer)
+        self.client = client
+
+
+class EmbeddedBroker:
+    """The broker in the same process, as the only one of a proxy.
+
+    A client has one connection at the broker for as long as it is known. The broker may change its
+    role meanwhile: each request finds the handlers and tables of the current role.
+
+    Attributes:
+        on_command: Receives the requests of the broker to clients.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._connections: dict[ProxyClient, EmbeddedConnection] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self.on_command: ClientCommands = ignored
+
+    # -- what a proxy asks --------------------------------------------------------------------
+
+    @property
+    def reserved(self) -> frozenset[str]:
+        """The names of the cluster and of the broker, which are topics, and the reply topic."""
+        config = self._broker.config
+        return frozenset({config.cluster, config.name, reply_topic(config.cluster)})
+
+    def topic(self, topic: str) -> TopicConfig | None:
+        """Return the settings of a topic with its attributes, None if it does not exist."""
+        return self._broker.topics.get(topic)
+
+    def group(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return the settings of a consumer group, None if it does not exist."""
+        return self._broker.groups.get(group)
+
+    def route(self, topic: str) -> TopicRouteData:
+        """Return where the queues of a topic are in this broker.
+
+        Raises:
+            RequestError: The topic does not exist.
+        """
+        found = self.topic(topic)
+        if found is None:
+            raise RequestError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic {topic} does not exist; create it with 'firetrail topic create'",
+            )
+        config = self._broker.config
+        queues = QueueData(
+            config.name,
+            found.read_queue_nums,
+            found.write_queue_nums,
+            found.perm,
+            found.topic_sys_flag,
+        )
+        addresses = {config.broker_id: self._broker.address}
+        return TopicRouteData([queues], [BrokerData(config.name, config.cluster, addresses)])
+
+    def request(
+        self, client: ProxyClient, broker: str, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Ask the broker on behalf of a client, and return its response, whatever the code.
+
+        Raises:
+            ProxyError: The broker has another name.
+        """
+        if broker != self._broker.config.name:
+            raise ProxyError(
+                Code.BAD_REQUEST,
+                f"this proxy has no broker {broker!r:.80}, only {self._broker.config.name}",
+            )
+        command.language, command.version = client.language, client.version
+        if command.code in WAITING:
+            connection = EmbeddedConnection(self, client)
+            answer = connection.ask(self._broker.ask, command)
+            if not isinstance(answer, RemotingCommand):
+                answer.add_done_callback(lambda _: self._broker.closed(connection))
+            return answer
+        return self._connection_of(client).ask(self._broker.ask, command)
+
+    def heartbeat(self, client: ProxyClient) -> None:
+        """Register the producers and consumers of a client, or refresh their registration.
+
+        Raises:
+            RequestError: The broker refuses it.
+        """
+        answer = self.request(client, self._broker.config.name, heartbeat_of(client))
+        if isinstance(answer, RemotingCommand) and answer.code:
+            raise RequestError(answer.code, answer.remark or "")
+
+    def left(self, client: ProxyClient) -> None:
+        """Forget a client."""
+        connection = self._connections.get(client)
+        if connection is not None:
+            connection.close()
+
+    # -- the connections of clients -----------------------------------------------------------
+
+    def _connection_of(self, client: ProxyClient) -> EmbeddedConnection:
+        connection = self._connections.get(client)
+        if connection is None:
+            connection = self._connections[client] = EmbeddedConnection(self, client)
+        elif connection.peer != client.peer:
+            connection.peer = client.peer
+        return connection
+
+    def opened(self, connection: Connection) -> None:
+        """Do nothing: a connection within the process is never opened."""
+
+    def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
+        """Pass requests of the broker on to the client."""
+        if isinstance(connection, EmbeddedConnection):
+            for request in requests:
+                answer = self.on_command(connection.client, self._broker.config.name, request)
+                if answer is not None:
+                    task = asyncio.get_running_loop().create_task(self._answer(connection, answer))
+                    self._answering.add(task)
+                    task.add_done_callback(self._answering.discard)
+
+    async def _answer(
+        self, connection: EmbeddedConnection, answer: Awaitable[RemotingCommand]
+    ) -> None:
+        connection.answer(await answer)
+
+    def closed(self, connection: Connection, error: Exception | None) -> None:
+        """Forget a connection that the broker or the proxy closed; the client gets a new one."""
+        if isinstance(connection, EmbeddedConnection) and (
+            self._connections.get(connection.client) is connection
+        ):
+            del self._connections[connection.client]
+        self._broker.closed(connection)

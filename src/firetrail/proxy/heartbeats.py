@@ -1,0 +1,37 @@
+"""Heartbeats to brokers on behalf of clients, so that brokers know who produces and consumes."""
+
+from __future__ import annotations
+
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.schema.messages import ClientType
+from firetrail.remoting.bodies import (
+    ConsumerData,
+    ConsumeType,
+    HeartbeatData,
+    ProducerData,
+)
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+
+SIMPLE = frozenset({ClientType.SIMPLE_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
+"""Consumers that ask for messages themselves; the others are listed as push consumers."""
+
+
+def heartbeat_of(client: ProxyClient) -> RemotingCommand:
+    """Return the heartbeat that tells a broker which groups the client belongs to."""
+    is_simple = client.client_type in SIMPLE
+    consume_type = ConsumeType.ACTIVELY if is_simple else ConsumeType.PASSIVELY
+    body = HeartbeatData(
+        client.client_id,
+        [ProducerData(topic) for topic in sorted(client.published)],
+        [
+            ConsumerData(group, consume_type, subscription_data_set=list(subscriptions.values()))
+            for group, subscriptions in sorted(client.subscriptions.items())
+        ],
+    )
+    return RemotingCommand(
+        RequestCode.HEART_BEAT,
+        body=body.encode(),
+        language=client.language,
+        version=client.version,
+    )
