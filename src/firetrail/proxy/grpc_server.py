@@ -1,0 +1,135 @@
+"""The server of gRPC: accepts connections, with TLS or without it on the same port."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from firetrail.errors import AddressInUseError
+from firetrail.proxy.call import Methods
+from firetrail.proxy.transport.grpc_connection import SLICE, GrpcConnection
+from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
+from firetrail.proxy.transport.server_call import SingleCall
+
+_SWEEP_S = 1.0
+"""Interval at which idle, dead and slow clients are looked for."""
+_POLL_S = 0.005
+
+_log = logging.getLogger(__name__)
+
+
+class GrpcServer:
+    """Serves methods to gRPC clients.
+
+    Args:
+        methods: the methods by path.
+        limits: what clients may cost.
+        tls: the context for clients that start with TLS; None refuses them.
+    """
+
+    def __init__(
+        self,
+        methods: Methods,
+        limits: GrpcLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.methods = methods
+        self.limits = limits or GrpcLimits()
+        self.tls = tls
+        self.memory = MemoryAccount(self.limits.server_bytes)
+        self.tasks: set[asyncio.Future[Any]] = set()
+        self.calls = 0
+        self.connections: set[GrpcConnection] = set()
+        self._waiting: deque[SingleCall] = deque()
+        self._listener: asyncio.Server | None = None
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen on an address, and return the port; port 0 picks a free one."""
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(
+                lambda: GrpcConnection(self), host, port, backlog=1024
+            )
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            remedy = "stop the program that listens there, or choose another port"
+            raise AddressInUseError(f"{host}:{port}: the port is in use; {remedy}") from None
+        self._sweeper = loop.create_task(self._sweep())
+        return self.port
+
+    @property
+    def port(self) -> int:
+        """The port that the server listens on."""
+        assert self._listener is not None, "the server has been started"
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
+
+    async def stop(self, grace_s: float = 3.0) -> None:
+        """Accept no more calls, wait for those in progress, and close all connections.
+
+        Calls that take longer than ``grace_s`` end with UNAVAILABLE; streams do so at once.
+        """
+        if self._listener is None or self._sweeper is None:
+            return
+        self._listener.close()
+        self._sweeper.cancel()
+        for connection in list(self.connections):
+            connection.drain()
+        until = asyncio.get_running_loop().time() + grace_s
+        await self._wait(lambda: self.calls == 0, until)
+        for connection in list(self.connections):
+            connection.close()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        await self._wait(lambda: not self.connections, until)
+        for connection in list(self.connections):
+            connection.abort()
+        await self._listener.wait_closed()
+
+    async def _wait(self, is_done: Callable[[], bool], until: float) -> None:
+        while not is_done() and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(_POLL_S)
+
+    async def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(_SWEEP_S)
+            now = loop.time()
+            for connection in list(self.connections):
+                connection.check(now)
+
+    # -- called by connections ----------------------------------------------------------------
+
+    def opened(self, connection: GrpcConnection) -> None:
+        """Accept the connection, or refuse it if there are too many."""
+        if len(self.connections) >= self.limits.connections:
+            _log.warning(
+                "refused a connection from %s: the limit of %d connections is reached",
+                connection.peer,
+                self.limits.connections,
+            )
+            connection.abort()
+            return
+        self.connections.add(connection)
+
+    def closed(self, connection: GrpcConnection) -> None:
+        """Forget the connection."""
+        self.connections.discard(connection)
+
+    def start_later(self, call: SingleCall) -> None:
+        """Start the call in a later iteration of the event loop."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._start_some)
+        self._waiting.append(call)
+
+    def _start_some(self) -> None:
+        for _ in range(min(SLICE, len(self._waiting))):
+            self._waiting.popleft().start()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._start_some)

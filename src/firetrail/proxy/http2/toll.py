@@ -1,0 +1,78 @@
+"""What a client has to pay for frames that make work and carry no request."""
+
+from __future__ import annotations
+
+from firetrail.proxy.http2.codes import Http2Error
+from firetrail.proxy.http2.faults import ConnectionFault
+from firetrail.proxy.http2.limits import Http2Limits
+
+REQUEST_CREDIT = 8
+"""Idle frames that each request justifies: pings that measure the line, updates of windows."""
+DATA_CREDIT = 4
+"""The same for each frame of data."""
+SENT_CREDIT = 1 / 512
+"""The same for each byte that was sent."""
+
+
+class Bucket:
+    """A token bucket: full at first, refilled by time and by work."""
+
+    __slots__ = ("_at", "_per_s", "_size", "_tokens")
+
+    def __init__(self, size: float, per_s: float, now: float) -> None:
+        self._size = size
+        self._per_s = per_s
+        self._tokens = size
+        self._at = now
+
+    def take(self, tokens: float, now: float) -> bool:
+        """Take tokens; return False if there are too few."""
+        if self._tokens < tokens:
+            self.add((now - self._at) * self._per_s)
+            self._at = now
+        if self._tokens < tokens:
+            return False
+        self._tokens -= tokens
+        return True
+
+    def add(self, tokens: float) -> None:
+        """Put tokens into the bucket as far as they fit."""
+        self._tokens = min(self._size, self._tokens + tokens)
+
+
+class Toll:
+    """The buckets of one connection."""
+
+    __slots__ = ("_credited_bytes", "_idle_frames", "_resets", "_young_s", "credit")
+
+    def __init__(self, limits: Http2Limits, now: float) -> None:
+        self._resets = Bucket(limits.resets, limits.resets_per_s, now)
+        self._young_s = limits.reset_young_s
+        self._idle_frames = Bucket(limits.idle_frames, limits.idle_frames_per_s, now)
+        self._credited_bytes = 0
+        self.credit: float = 0
+        """Idle frames that the requests justify."""
+
+    def idle_frame(self, now: float, sent_bytes: int, tokens: float = 1) -> None:
+        """Pay for a frame without a request; ``sent_bytes`` is all data sent so far."""
+        if self._idle_frames.take(tokens, now):
+            return
+        self._idle_frames.add(self.credit + (sent_bytes - self._credited_bytes) * SENT_CREDIT)
+        self._credited_bytes = sent_bytes
+        self.credit = 0
+        if not self._idle_frames.take(tokens, now):
+            raise _too_many("frames that carry no request")
+
+    def violation(self, now: float) -> None:
+        """Pay for a stream that the server had to reset."""
+        if not self._resets.take(1, now):
+            raise _too_many("streams that had to be reset")
+
+    def client_reset(self, now: float, opened_at: float) -> None:
+        """Pay for a stream that the client reset, if it did so right after opening it."""
+        if now - opened_at < self._young_s and not self._resets.take(1, now):
+            raise _too_many("streams that were reset at once")
+
+
+def _too_many(what: str) -> ConnectionFault:
+    return ConnectionFault(Http2Error.ENHANCE_YOUR_CALM, f"too many {what}")

@@ -1,0 +1,1 @@
+"""gRPC over HTTP/2: connections, calls and TLS."""

@@ -1,0 +1,304 @@
+"""A connection of a gRPC client on the event loop.
+
+The first byte tells whether the client speaks TLS. Everything that is sent while bytes of the
+client are handled, or within one iteration of the event loop, is written together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import Any, Protocol, cast
+
+from firetrail.errors import GrpcError
+from firetrail.proxy.call import Method, Methods, StatusCode, StreamMethod
+from firetrail.proxy.http2.connection import Http2Connection
+from firetrail.proxy.http2.headers import RequestHead, encode_block
+from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.transport import framing
+from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
+from firetrail.proxy.transport.server_call import BaseCall, SingleCall
+from firetrail.proxy.transport.server_stream import StreamCall
+from firetrail.proxy.transport.tls import HANDSHAKE, TlsSession
+from firetrail.remoting.connection import WRITE_HIGH, address_text
+
+SLICE = 128
+"""Calls that are started at once when bytes arrive; the others start in later iterations."""
+
+STOPPING = "the server is stopping"
+
+_log = logging.getLogger(__name__)
+
+
+class GrpcOwner(Protocol):
+    """The server of connections."""
+
+    limits: GrpcLimits
+    methods: Methods
+    tls: ssl.SSLContext | None
+    memory: MemoryAccount
+    tasks: set[asyncio.Future[Any]]
+    calls: int
+    """Calls in progress."""
+
+    def opened(self, connection: GrpcConnection) -> None:
+        """Handle a new connection."""
+
+    def closed(self, connection: GrpcConnection) -> None:
+        """Handle the end of a connection."""
+
+    def start_later(self, call: SingleCall) -> None:
+        """Start the call in a later iteration of the event loop."""
+
+
+class GrpcConnection(asyncio.Protocol):
+    """One client."""
+
+    def __init__(self, owner: GrpcOwner) -> None:
+        self._owner = owner
+        self._limits = owner.limits
+        self._transport: asyncio.Transport | None = None
+        self._tls: TlsSession | None = None
+        self._has_begun = False
+        self._is_flushing = False
+        self._is_held = False
+        self._started = 0  # calls since the last bytes arrived
+        self._to_tell: list[BaseCall] = []
+        self._pinged_at: float | None = None
+        self._unread = 0  # bytes that the client had not read at the last check
+        self._read_at = 0.0  # when it had read something
+        self.loop = asyncio.get_running_loop()
+        now = self.loop.time()
+        self.http2 = Http2Connection(self, owner.limits.http2, now)
+        self.memory = MemoryAccount(owner.limits.connection_bytes, owner.memory)
+        self.tasks = owner.tasks
+        self.arriving: set[BaseCall] = set()
+        self.peer = ""
+        self.local = ""
+        self.last_heard = now
+        self.last_call = now
+
+    # -- called by the event loop -------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The transports of uvloop are not subclasses of asyncio.Transport.
+        self._transport = transport = cast(asyncio.Transport, transport)
+        transport.set_write_buffer_limits(high=WRITE_HIGH)
+        self.peer = address_text(transport.get_extra_info("peername"))
+        self.local = address_text(transport.get_extra_info("sockname"))
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_heard = now = self.loop.time()
+        self._pinged_at = None
+        self._started = 0
+        self._is_flushing = True  # at the end of this method
+        try:
+            if not self._has_begun:
+                self._begin(data[0])
+            if self._tls is not None:
+                data = self._tls.decrypt(data)
+            if data:
+                self.http2.receive(data, now)
+        except ssl.SSLError as error:
+            self._end_tls(error)
+        self.flush()
+
+    def pause_writing(self) -> None:
+        self._is_held = True
+        if self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        self._is_held = False
+        self._unread = 0
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self.http2.resumed(self.loop.time())
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.http2.lost()
+        self._owner.closed(self)
+        self._report(False)
+
+    # -- output -------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Write the output in this iteration of the event loop."""
+        if not self._is_flushing:
+            self._is_flushing = True
+            self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write the output; close the connection if it is over."""
+        self._is_flushing = False
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self._report(False)
+            return
+        if self._has_begun:
+            self._write(transport)
+        if self.http2.is_over:
+            if self.http2.failure:
+                _log.warning("the connection of %s is closed: %s", self.peer, self.http2.failure)
+            transport.close()
+        self._report(True)
+
+    def _write(self, transport: asyncio.Transport) -> None:
+        if self._tls is None:
+            data = b"".join(self.http2.take_output())
+        else:
+            if self._tls.is_open:
+                self._tls.encrypt(b"".join(self.http2.take_output()))
+            data = self._tls.take_output()
+        if data:
+            transport.write(data)
+            if transport.get_write_buffer_size() > self._limits.http2.queued_bytes:
+                _log.warning("%s does not read its responses; it is disconnected", self.peer)
+                transport.abort()
+
+    def _report(self, were_written: bool) -> None:
+        if self._to_tell:
+            calls, self._to_tell = self._to_tell, []
+            for call in calls:
+                call.tell(were_written)
+
+    # -- called by the server -----------------------------------------------------------------
+
+    def check(self, now: float) -> None:
+        """Close the connection if the client is idle, dead or too slow."""
+        limits = self._limits
+        if self._is_held:
+            self._check_reads(now)
+        else:
+            self.http2.check(now)
+        for call in [c for c in self.arriving if now - c.progress_at > limits.message_s]:
+            text = f"the request did not arrive completely within {limits.message_s:g} s"
+            call.fail(StatusCode.DEADLINE_EXCEEDED, text)
+        if not self.http2.streams:
+            if now - self.last_call > limits.idle_s:
+                self.close()
+        else:
+            self.last_call = now
+            self._check_alive(now)
+        self.flush()
+
+    def _check_reads(self, now: float) -> None:
+        """Disconnect a client that reads nothing of what was written."""
+        assert self._transport is not None
+        unread = self._transport.get_write_buffer_size()
+        if unread < self._unread or not self._unread:
+            self._read_at = now
+        self._unread = unread
+        if now - self._read_at > self._limits.http2.stalled_s:
+            _log.warning("%s does not read its responses; it is disconnected", self.peer)
+            self.abort()
+
+    def _check_alive(self, now: float) -> None:
+        if self._pinged_at is not None:
+            if now - self._pinged_at > self._limits.ping_s:
+                _log.warning("%s does not answer; its connection is closed", self.peer)
+                self.abort()
+        elif now - self.last_heard > self._limits.silent_s:
+            self._pinged_at = now
+            self.http2.ping()
+
+    def drain(self) -> None:
+        """Accept no more calls, and end the streams."""
+        self.http2.go_away()
+        for stream in list(self.http2.streams.values()):
+            if isinstance(stream.receiver, StreamCall):
+                stream.receiver.finish(StatusCode.UNAVAILABLE, STOPPING)
+        self.flush()
+
+    def close(self) -> None:
+        """End all calls, write the output, and close the connection."""
+        self.http2.go_away()
+        for stream in list(self.http2.streams.values()):
+            if isinstance(stream.receiver, BaseCall):
+                stream.receiver.fail(StatusCode.UNAVAILABLE, STOPPING)
+        self.http2.lost()
+        self.flush()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- called by HTTP/2 and by calls --------------------------------------------------------
+
+    def opened(self, stream: Http2Stream, head: RequestHead) -> None:
+        """Create the call of a new stream, or refuse it."""
+        self.last_call = self.http2.now
+        refusal = _refusal_of(head)
+        if refusal:
+            self.http2.output.end(stream, encode_block([(":status", refusal)]))
+            return
+        method = self._owner.methods.get(head.path)
+        try:
+            self._check_load()
+            if method is None:
+                raise GrpcError(StatusCode.UNIMPLEMENTED, f"there is no method {head.path}")
+            self._open(stream, head, method)
+        except GrpcError as error:
+            block = framing.trailers_only(StatusCode(error.code), error.text)
+            self.http2.output.end(stream, block)
+
+    def _check_load(self) -> None:
+        if self._owner.calls >= self._limits.calls:
+            raise GrpcError(StatusCode.RESOURCE_EXHAUSTED, "the server has too many calls")
+        if self.http2.output.queued_bytes > self._limits.response_bytes:
+            raise GrpcError(
+                StatusCode.RESOURCE_EXHAUSTED, "too many bytes of responses wait for the client"
+            )
+
+    def _open(self, stream: Http2Stream, head: RequestHead, method: Method) -> None:
+        now = self.http2.now
+        if isinstance(method, StreamMethod):
+            call = StreamCall(self, stream, head, self._limits, now, method)
+            stream.receiver = call
+            self._owner.calls += 1
+            call.start()
+        else:
+            stream.receiver = SingleCall(self, stream, head, self._limits, now, method)
+            self._owner.calls += 1
+
+    def run(self, call: SingleCall) -> None:
+        """Start the call at once, unless many were started with the same bytes."""
+        self._started += 1
+        if self._started <= SLICE:
+            call.start()
+        else:
+            self._owner.start_later(call)
+
+    def ended(self, call: BaseCall) -> None:
+        """Forget the call."""
+        self._owner.calls -= 1
+
+    def tell_after_flush(self, call: BaseCall) -> None:
+        """Report the call when the output was written."""
+        self._to_tell.append(call)
+
+    # -- TLS ----------------------------------------------------------------------------------
+
+    def _begin(self, first: int) -> None:
+        self._has_begun = True
+        if first == HANDSHAKE and self._owner.tls is not None:
+            self._tls = TlsSession(self._owner.tls)
+
+    def _end_tls(self, error: ssl.SSLError) -> None:
+        if not isinstance(error, ssl.SSLZeroReturnError):
+            _log.info("%s: TLS failed: %s", self.peer, error)
+        self.http2.lost()
+
+
+def _refusal_of(head: RequestHead) -> str:
+    """Return the HTTP status for a request that is not gRPC at all; empty if it is."""
+    if head.method != "POST":
+        return "405"
+    kind = head.fields.get("content-type", "")
+    rest = kind.removeprefix(framing.CONTENT_TYPE)
+    if rest == kind or not (rest == "" or rest.startswith(";") or rest == "+proto"):
+        return "415"
+    return ""

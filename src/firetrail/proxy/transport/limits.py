@@ -1,0 +1,63 @@
+"""Limits of the gRPC server, and the accounts of the memory that requests take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from firetrail.proxy.http2.limits import Http2Limits
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcLimits:
+    """Limits for each client and for all clients together."""
+
+    connections: int = 10_000
+    """Open connections; more are refused."""
+    calls: int = 100_000
+    """Calls in progress on all connections; more are answered with RESOURCE_EXHAUSTED."""
+    message_bytes: int = 130 << 20
+    """A message of a client; the limit for bodies is much smaller, and is checked by the method."""
+    inflated_bytes: int = 16 << 20
+    """A message of a client that was compressed with gzip."""
+    connection_bytes: int = 160 << 20
+    """Requests of a connection that are arriving or being handled."""
+    server_bytes: int = 512 << 20
+    """The same for all connections together."""
+    response_bytes: int = 64 << 20
+    """Responses that wait until the client accepts them. Above it, new calls are refused."""
+    idle_s: float = 120.0
+    """A connection without calls is closed after this time."""
+    silent_s: float = 60.0
+    """A client that has calls and sends nothing for this long is asked whether it is alive."""
+    ping_s: float = 20.0
+    """It has to answer within this time."""
+    message_s: float = 30.0
+    """A request that is incomplete may pause for this long."""
+    http2: Http2Limits = field(default_factory=Http2Limits)
+    """Limits of the protocol below."""
+
+
+class MemoryAccount:
+    """Counts bytes, also in the account above."""
+
+    __slots__ = ("_above", "_limit", "taken")
+
+    def __init__(self, limit: int, above: MemoryAccount | None = None) -> None:
+        self._limit = limit
+        self._above = above
+        self.taken = 0
+
+    def take(self, size: int) -> bool:
+        """Add to the account; return False, and add nothing, if that exceeds a limit."""
+        if self.taken + size > self._limit:
+            return False
+        if self._above is not None and not self._above.take(size):
+            return False
+        self.taken += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        """Remove from the account."""
+        self.taken -= size
+        if self._above is not None:
+            self._above.give_back(size)

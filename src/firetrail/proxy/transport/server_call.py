@@ -1,0 +1,291 @@
+"""A call with one request: reads it, runs the method, and writes the response and the status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from firetrail.errors import GrpcError
+from firetrail.proxy.call import ResponseStreamMethod, StatusCode, UnaryMethod
+from firetrail.proxy.http2.connection import Http2Connection
+from firetrail.proxy.http2.headers import RequestHead
+from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.transport import framing
+from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
+
+_log = logging.getLogger(__name__)
+
+_INTERNAL_TEXT = "the server failed to handle the call; its log has the reason"
+
+
+class Line(Protocol):
+    """The connection that carries a call."""
+
+    peer: str
+    local: str
+    http2: Http2Connection
+    loop: asyncio.AbstractEventLoop
+    memory: MemoryAccount
+    arriving: set[BaseCall]
+    """Calls whose request is incomplete."""
+    tasks: set[asyncio.Future[Any]]
+    """What runs for the calls of the server."""
+
+    def run(self, call: SingleCall) -> None:
+        """Start the call, now or soon."""
+
+    def flush_soon(self) -> None:
+        """Write the output of the connection, once per iteration of the event loop."""
+
+    def ended(self, call: BaseCall) -> None:
+        """Forget the call."""
+
+    def tell_after_flush(self, call: BaseCall) -> None:
+        """Report the call as written when its last bytes were passed to the socket."""
+
+
+class BaseCall:
+    """What calls with one request and streams have in common."""
+
+    __slots__ = (
+        "_callbacks",
+        "_deadline",
+        "_held_bytes",
+        "_line",
+        "_reader",
+        "_stream",
+        "_timer",
+        "authority",
+        "is_ended",
+        "metadata",
+        "path",
+        "progress_at",
+    )
+
+    def __init__(
+        self, line: Line, stream: Http2Stream, head: RequestHead, limits: GrpcLimits, now: float
+    ) -> None:
+        self._line = line
+        self._stream = stream
+        self.metadata: Mapping[str, str] = head.fields
+        self.authority = head.authority
+        self.path = head.path
+        self.is_ended = False
+        """Whether the status is queued, or the client is gone."""
+        self.progress_at = now
+        """When a part of the request arrived last."""
+        self._held_bytes = 0
+        self._callbacks: list[Callable[[bool], None]] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        timeout = head.fields.get("grpc-timeout")
+        self._deadline = None if timeout is None else now + framing.timeout_s(timeout)
+        self._reader = framing.MessageReader(
+            head.fields.get("grpc-encoding", "identity"),
+            limits.message_bytes,
+            limits.inflated_bytes,
+        )
+
+    # -- for methods --------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> str:
+        """Address of the client."""
+        return self._line.peer
+
+    @property
+    def local(self) -> str:
+        """Address that the client connected to."""
+        return self._line.local
+
+    def remaining_s(self) -> float | None:
+        """Return the seconds until the deadline."""
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - self._line.loop.time())
+
+    def when_done(self, callback: Callable[[bool], None]) -> None:
+        """Call ``callback`` when the call has ended."""
+        if self._callbacks is None:
+            self._callbacks = []
+        self._callbacks.append(callback)
+
+    # -- for the connection -------------------------------------------------------------------
+
+    def written(self) -> None:
+        """Note that the whole response is in the output of the connection."""
+        self._line.ended(self)
+        if self._callbacks is not None:
+            self._line.tell_after_flush(self)
+
+    def cancelled(self) -> None:
+        """End the call, because the client is gone."""
+        self._line.ended(self)
+        self.is_ended = True
+        self.stop()
+        self.tell(False)
+
+    def tell(self, was_written: bool) -> None:
+        """Tell everybody who asked how the call ended."""
+        callbacks, self._callbacks = self._callbacks, None
+        for callback in callbacks or ():
+            try:
+                callback(was_written)
+            except Exception:
+                _log.exception("%s: a callback at the end of the call failed", self.path)
+
+    def fail(self, code: StatusCode, text: str) -> None:
+        """End the call with an error, unless it has ended."""
+        raise NotImplementedError
+
+    def _fail_by(self, error: BaseException) -> None:
+        if isinstance(error, GrpcError):
+            self.fail(StatusCode(error.code), error.text)
+        else:
+            _log.error("%s of %s failed", self.path, self.peer, exc_info=error)
+            self.fail(StatusCode.INTERNAL, _INTERNAL_TEXT)
+
+    def stop(self) -> None:
+        """Stop what runs for the call, and give back its memory."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held_bytes:
+            self._line.memory.give_back(self._held_bytes)
+            self._held_bytes = 0
+
+    def _read(self, data: bytes) -> list[bytes]:
+        """Return the messages that have arrived; raise GrpcError if they cannot be accepted."""
+        self._hold(len(data))
+        messages = self._reader.feed(data)
+        if self._reader.inflated_bytes:
+            self._hold(self._reader.inflated_bytes)
+            self._reader.inflated_bytes = 0
+        return messages
+
+    def _hold(self, size: int) -> None:
+        if not self._line.memory.take(size):
+            raise GrpcError(
+                StatusCode.RESOURCE_EXHAUSTED, "the server has too many bytes of requests waiting"
+            )
+        self._held_bytes += size
+
+    def _expire(self) -> None:
+        self._timer = None
+        self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call has passed")
+
+
+class SingleCall(BaseCall):
+    """A call with one request and one or several responses."""
+
+    __slots__ = ("_messages", "_method", "_task")
+
+    def __init__(
+        self,
+        line: Line,
+        stream: Http2Stream,
+        head: RequestHead,
+        limits: GrpcLimits,
+        now: float,
+        method: UnaryMethod | ResponseStreamMethod,
+    ) -> None:
+        super().__init__(line, stream, head, limits, now)
+        self._method = method
+        self._messages: list[bytes] = []
+        self._task: asyncio.Future[Any] | None = None
+        line.arriving.add(self)
+
+    def data(self, data: bytes, is_last: bool) -> None:
+        """Handle data of the request."""
+        if self.is_ended:
+            return
+        try:
+            if data:
+                self._messages += self._read(data)
+                self.progress_at = self._line.http2.now
+            if is_last or len(self._messages) > 1:
+                self._check_request()
+        except GrpcError as error:
+            self.fail(StatusCode(error.code), error.text)
+            return
+        if is_last:
+            self._line.arriving.discard(self)
+            self._line.run(self)
+
+    def _check_request(self) -> None:
+        if len(self._messages) != 1 or self._reader.waiting_bytes:
+            raise GrpcError(StatusCode.INTERNAL, "the call needs exactly one complete request")
+
+    def start(self) -> None:
+        """Call the method, and answer with its result."""
+        if self.is_ended:
+            return
+        try:
+            request = self._method.request.FromString(self._messages.pop())
+        except Exception:
+            self.fail(StatusCode.INTERNAL, "the request cannot be decoded")
+            return
+        try:
+            answer = self._method.handle(self, request)
+        except Exception as error:
+            self._fail_by(error)
+            return
+        if not isinstance(answer, Awaitable):
+            self._respond(answer)
+        else:
+            self._wait_for(asyncio.ensure_future(answer))
+
+    def _wait_for(self, task: asyncio.Future[Any]) -> None:
+        self._task = task
+        self._line.tasks.add(task)
+        task.add_done_callback(self._answered)
+        if self.is_ended:
+            self.stop()
+        elif self._deadline is not None:
+            self._timer = self._line.loop.call_at(self._deadline, self._expire)
+
+    def _answered(self, task: asyncio.Future[Any]) -> None:
+        self._line.tasks.discard(task)
+        self._task = None
+        if task.cancelled():
+            self.fail(StatusCode.CANCELLED, "the server cancelled the call")
+        elif (error := task.exception()) is None:
+            self._respond(task.result())
+        else:
+            self._fail_by(error)
+
+    def _respond(self, answer: Any) -> None:
+        if self.is_ended:
+            return
+        try:
+            if isinstance(self._method, UnaryMethod):
+                data = framing.frame_message(answer.SerializeToString())
+            else:
+                data = b"".join(
+                    [framing.frame_message(message.SerializeToString()) for message in answer]
+                )
+        except Exception as error:
+            self._fail_by(error)
+            return
+        self.is_ended = True
+        self.stop()
+        output = self._line.http2.output
+        output.respond(self._stream, framing.HEADERS, data, framing.TRAILERS_OK)
+        self._line.flush_soon()
+
+    def fail(self, code: StatusCode, text: str) -> None:
+        """End the call with an error."""
+        if not self.is_ended:
+            self.is_ended = True
+            self.stop()
+            self._line.http2.output.end(self._stream, framing.trailers_only(code, text))
+            self._line.flush_soon()
+
+    def stop(self) -> None:
+        """Cancel the method."""
+        super().stop()
+        self._line.arriving.discard(self)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
