@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from firetrail.client.background_tasks import END_S
 from firetrail.client.calls import Calls
-from firetrail.client.session import END_S, Session
+from firetrail.client.session import Session
 from firetrail.format.arguments import seconds
 from firetrail.remoting.handlers import Handler
 

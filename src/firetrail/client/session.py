@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
+from firetrail.client.background_tasks import BackgroundTasks
 from firetrail.client.known_routes import KnownRoutes, no_master
 from firetrail.client.sharing import SharedLookups
 from firetrail.errors import (
@@ -51,8 +52,6 @@ HEARTBEAT_S = 30.0
 """Interval of heartbeats, as in the Java client."""
 LONG_POLL_MARGIN_S = 10.0
 """Time limit for an answer, on top of the time that the broker may wait for messages."""
-END_S = 5.0
-"""How long a close waits for tasks that ignore their cancellation."""
 
 T = TypeVar("T")
 
@@ -91,7 +90,7 @@ class Session:
             lambda work: self.spawn(work, watched=True), owner
         )
         self._stale: set[str] = set()  # topics whose last known route is in use
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = BackgroundTasks(owner)
         self._heartbeat: Callable[[], HeartbeatData] | None = None
         self._beats_everywhere = False
         self._greeted: set[str] = set()  # addresses of brokers that got a heartbeat
@@ -141,18 +140,8 @@ class Session:
         If this is cancelled, only the wait for the end of the tasks is cut short.
         """
         self._state = _SessionState.CLOSED
-        tasks = self._tasks - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
         try:
-            late = (await asyncio.wait(tasks, timeout=END_S))[1] if tasks else ()
-            for task in late:
-                _log.warning(
-                    "%s: a task still runs %g s after its cancellation: %s",
-                    self._owner,
-                    END_S,
-                    task,
-                )
+            await self._tasks.cancel()
         finally:
             await self._client.close()
 
@@ -421,18 +410,7 @@ class Session:
 
     def every(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         """Repeat an action until the session is closed; failures are logged."""
-
-        async def run() -> None:
-            while True:
-                await asyncio.sleep(seconds)
-                try:
-                    await action()
-                except Exception as error:
-                    _log.warning(
-                        "%s failed; retrying in %g s: %s", action.__qualname__, seconds, error
-                    )
-
-        self.spawn(run())
+        self.spawn(self._tasks.repeat(seconds, action))
 
     def spawn(self, work: Coroutine[Any, Any, T], *, watched: bool = False) -> asyncio.Task[T]:
         """Run a coroutine in a task that is cancelled when the session is closed.
@@ -442,17 +420,7 @@ class Session:
         if self._state is _SessionState.CLOSED:
             work.close()
             self.check_open()
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        if not watched:
-            task.add_done_callback(self._log_failure)
-        return task
-
-    def _log_failure(self, task: asyncio.Task[Any]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception):
-            _log.error("%s: %s failed", self._owner, task.get_name(), exc_info=error)
+        return self._tasks.spawn(work, watched=watched)
 
 
 def _command(code: int, header: Header | None, body: Payload) -> RemotingCommand:
