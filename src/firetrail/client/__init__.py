@@ -49,14 +49,22 @@ from firetrail.remoting.bodies import (
     TopicConfig,
 )
 from firetrail.remoting.codes import Permission, ResponseCode
+from firetrail.remoting.retry_policies import (
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+)
 
 __all__ = [
     "Admin",
     "ClientClosedError",
     "ConfigError",
     "ConsumeFromWhere",
+    "CustomizedRetryPolicy",
+    "ExponentialRetryPolicy",
     "FiretrailError",
     "FormatError",
+    "GroupRetryPolicy",
     "IllegalMessageError",
     "Listener",
     "Message",

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from firetrail.remoting.body import Body, named
+from firetrail.remoting.retry_policies import GroupRetryPolicy
 
 MASTER_ID = 0
 """The broker id of a master. Slaves have other ids under the same broker name."""
@@ -345,8 +346,9 @@ class SubscriptionGroupConfig(Body):
         which_broker_when_consume_slowly: the broker to read old messages from. Default: 1.
         notify_consumer_ids_changed_enable: whether members are notified when others join or leave.
             Default: True.
-        consume_message_orderly: kept for Java brokers.
-        group_retry_policy: kept for Java brokers.
+        consume_message_orderly: whether gRPC clients get the messages in order. Default: False.
+        group_retry_policy: the delays of retries for gRPC clients. Default: RocketMQ's delays,
+            from a second to two hours.
         group_sys_flag: kept for Java brokers.
         consume_timeout_minute: kept for Java brokers.
         subscription_data_set: kept for Java brokers.
@@ -363,11 +365,21 @@ class SubscriptionGroupConfig(Body):
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     consume_message_orderly: bool | None = None
-    group_retry_policy: dict[str, Any] | None = None
+    group_retry_policy: GroupRetryPolicy | None = None
     group_sys_flag: int | None = None
     consume_timeout_minute: int | None = None
     subscription_data_set: list[Any] | None = None
     attributes: dict[str, str] | None = None
+
+    @property
+    def max_attempts(self) -> int:
+        """How often a message is delivered at most: the first time, and all retries."""
+        return max(self.retry_max_times, 0) + 1
+
+    @property
+    def retry_policy(self) -> GroupRetryPolicy:
+        """The retry policy, or the default one."""
+        return self.group_retry_policy or GroupRetryPolicy()
 
 
 @dataclass(frozen=True, slots=True)

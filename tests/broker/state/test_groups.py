@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from tests.broker.brokers import Talk, talking
 
 from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 
 JAVA = {
     "attributes": {"priority.factor": "50", "lite.bind.topic": "T"},
@@ -19,7 +20,10 @@ JAVA = {
     "consumeMessageOrderly": True,
     "consumeTimeoutMinute": 15,
     "groupName": "G",
-    "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"max": 7200000}},
+    "groupRetryPolicy": {
+        "exponentialRetryPolicy": {"initial": 1000, "max": 60000, "multiplier": 3},
+        "type": "EXPONENTIAL",
+    },
     "groupSysFlag": 4,
     "notifyConsumerIdsChangedEnable": True,
     "retryMaxTimes": 3,
@@ -74,6 +78,31 @@ async def test_attributes_in_a_request_are_changes(tmp_path: Path) -> None:
         await change(talk, attributes={"-priority.factor": ""})
         group = talk.broker.groups.get("G")
         assert group is not None and group.attributes is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"groupRetryPolicy": {"type": "ODD"}}, "groupRetryPolicy: type is 'ODD'"),
+        ({"retryMaxTimes": 1 << 31}, "retryMaxTimes is 2147483648, which does not fit in 32 bits"),
+    ],
+)
+async def test_impossible_settings_are_refused(
+    talk: Talk, fields: dict[str, object], said: str
+) -> None:
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    answer = await talk.ask(code, body=json.dumps({"groupName": "G", **fields}).encode())
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert (answer.remark or "").startswith(f"group G: {said}")
+    assert talk.broker.groups.get("G") is None
+
+
+async def test_a_retry_policy_is_returned_as_it_was_sent(talk: Talk) -> None:
+    policy = {"customizedRetryPolicy": {"next": [1, 2]}, "type": "CUSTOMIZED"}
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    await talk.ask(code, body=json.dumps({"groupName": "G", "groupRetryPolicy": policy}).encode())
+    answer = await talk.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G")
+    assert json.loads(answer.content)["groupRetryPolicy"] == policy
 
 
 async def test_a_deleted_group_is_not_forbidden_anything(tmp_path: Path) -> None:

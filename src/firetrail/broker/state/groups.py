@@ -12,6 +12,7 @@ from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import QUEUES_MAX
 from firetrail.errors import RequestError
 from firetrail.format.names import GROUP_RULE, is_group
+from firetrail.format.whole import INT32_MAX, INT32_MIN
 from firetrail.remoting.bodies import (
     DataVersion,
     SubscriptionGroupConfig,
@@ -96,11 +97,9 @@ class GroupTable:
         groups = list(groups)
         for group in groups:
             check_group(group.group_name)
-            if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
+            if refusal := _refusal(group):
                 raise RequestError(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"group {group.group_name}: retryQueueNums is {group.retry_queue_nums}, it "
-                    f"must be from 0 to {QUEUES_MAX}",
+                    ResponseCode.INVALID_PARAMETER, f"group {group.group_name}: {refusal}"
                 )
         for group in groups:
             before = self._groups.get(group.group_name)
@@ -172,6 +171,16 @@ class GroupTable:
     async def stop(self) -> None:
         """Save unsaved changes."""
         await self._saver.stop()
+
+
+def _refusal(group: SubscriptionGroupConfig) -> str:
+    """Return why the settings of a group are not allowed, an empty text if they are."""
+    if not 0 <= group.retry_queue_nums <= QUEUES_MAX:
+        return f"retryQueueNums is {group.retry_queue_nums}, it must be from 0 to {QUEUES_MAX}"
+    if not INT32_MIN <= group.retry_max_times <= INT32_MAX:
+        return f"retryMaxTimes is {group.retry_max_times}, which does not fit in 32 bits"
+    refusal = group.retry_policy.refusal()
+    return f"groupRetryPolicy: {refusal}" if refusal else ""
 
 
 def check_group(name: str) -> None:
