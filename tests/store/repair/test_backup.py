@@ -134,6 +134,19 @@ def test_holes_stay_holes(tmp_path: Path) -> None:
     assert log.stat().st_blocks * 512 < 64 << 20
 
 
+def test_a_folder_that_the_store_creates_during_the_copy(tmp_path: Path) -> None:
+    class Creating(Files):
+        def open(self, path: Path, **options: bool) -> int:
+            if path == tmp_path / "store" / "consumequeue":
+                path.mkdir()
+            return super().open(path, **options)
+
+    Store.open(tmp_path / "store", CONFIG).close()
+    shutil.rmtree(tmp_path / "store" / "consumequeue", ignore_errors=True)
+    back_up(System(Creating()), tmp_path / "store", tmp_path / "copy", CONFIG)
+    assert written(tmp_path / "copy") == set()
+
+
 def test_targets_that_are_not_empty_or_outside_are_refused(tmp_path: Path) -> None:
     root = tmp_path / "store"
     filled(root, 3)

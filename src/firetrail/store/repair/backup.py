@@ -143,6 +143,8 @@ class _Copy:
 
     def _copy(self, path: Path) -> bool:
         """Copy a file or folder; return False if it does not exist."""
+        if not path.exists():
+            return False  # asked first: the store may create a folder of this name at any moment
         target = self._folder / path.relative_to(self._root)
         if path.is_dir():
             self._files.make_folder(target)
