@@ -55,8 +55,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *("repair", "bulk", "bulk_journal", "broker_store", "log_copy", "store", "put.writer"),
         *("status", "engine"),
         *("put.draft", "inspect", "reader", "damage", "lifecycle", "dispatch", "index", "log"),
-        *("queues", "live_config", "config", "config_rules", "config_groups", "stats", "results"),
-        *("problems", "kernels"),
+        *("queues", "live_config", "config", "file_settings", "config_rules", "config_groups"),
+        *("stats", "results", "problems", "kernels"),
     ),
     "broker": (
         *(

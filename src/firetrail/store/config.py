@@ -1,8 +1,9 @@
 """The store's settings: one table, read from Python or from RocketMQ's ``broker.conf``.
 
 Each field of :class:`StoreConfig` gives the Python name, type, default, key in ``broker.conf``,
-kind of value and a one-line explanation. :mod:`firetrail.cli.config_page` generates
-``docs/configuration.md`` from it. Defaults are RocketMQ's, except where the line says otherwise.
+kind of value and a one-line explanation; its base has the fields about files.
+:mod:`firetrail.cli.config_page` generates ``docs/configuration.md`` from it. Defaults are
+RocketMQ's, except where the line says otherwise.
 """
 
 # ruff: noqa: RUF009  (the calls in the class body create fields, one value for each instance)
@@ -20,7 +21,6 @@ from firetrail.errors import ConfigError
 from firetrail.format import layout
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.hosts import Host
-from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.format.whole import INT32_MAX
 from firetrail.settings.conf_file import Remark, read_settings
@@ -36,7 +36,6 @@ from firetrail.settings.table import (
 )
 from firetrail.store.config_groups import (
     BYTES,
-    FILES,
     FLAG,
     FLUSH,
     GIB,
@@ -55,13 +54,13 @@ from firetrail.store.config_groups import (
     RETENTION,
 )
 from firetrail.store.config_rules import (
-    MOST_SLOTS,
     RECORD_SLACK,
     BrokerRole,
     FlushMode,
     body_room,
     conflicts,
 )
+from firetrail.store.file_settings import FileSettings
 from firetrail.system import SYSTEM
 from firetrail.text import did_you_mean
 
@@ -69,50 +68,12 @@ __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreConfig:
+class StoreConfig(FileSettings):
     """The settings of a store, each a keyword argument; all are checked, and none changes later.
 
     ``docs/configuration.md`` describes every setting with its default. Raises ConfigError for an
     invalid value, and for valid values that contradict each other.
     """
-
-    commit_log_file_size: int = FILES(
-        1 * GIB,
-        "mappedFileSizeCommitLog mapedFileSizeCommitLog",
-        Whole(256, unit="bytes"),
-        "Length of a commit-log file.",
-    )
-    consume_queue_file_size: int = FILES(
-        300_000 * layout.UNIT.size,
-        "mappedFileSizeConsumeQueue mapedFileSizeConsumeQueue",
-        Whole(layout.UNIT.size, unit="bytes", step=layout.UNIT.size),
-        "Length of a consume-queue file, rounded up to whole units of 20 bytes.",
-    )
-    index_enabled: bool = FILES(
-        True, "messageIndexEnable", FLAG, "Build index files, which find messages by key."
-    )
-    index_slots: int = FILES(
-        DEFAULT_SLOTS, "maxHashSlotNum", Whole(1, MOST_SLOTS), "Hash slots of an index file."
-    )
-    index_entries: int = FILES(
-        DEFAULT_ENTRIES, "maxIndexNum", Whole(2), "Entries of an index file; the first is unused."
-    )
-    index_tags: bool = FILES(
-        False,
-        "",
-        FLAG,
-        "Add tags to the index as well, as RocketMQ 5.5 does. If an existing index already shows"
-        " whether it contains tags, that choice is kept.",
-    )
-    warm_up: bool = FILES(
-        False,
-        "warmMapedFileEnable",
-        FLAG,
-        "Touch every page of a commit-log file when it is created, before it is needed.",
-    )
-    lock_memory: bool = FILES(
-        False, "", FLAG, "Keep the active commit-log file and the write buffers in memory (mlock)."
-    )
 
     store_host: Host = PUT(
         Host("127.0.0.1", 10911),

@@ -1,0 +1,54 @@
+"""The settings of a store's files: the first part of the table in :mod:`firetrail.store.config`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firetrail.format import layout
+from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from firetrail.settings.table import Whole
+from firetrail.store.config_groups import FILES, FLAG, GIB
+from firetrail.store.config_rules import MOST_SLOTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSettings:
+    """How the files of a store are created."""
+
+    commit_log_file_size: int = FILES(
+        1 * GIB,
+        "mappedFileSizeCommitLog mapedFileSizeCommitLog",
+        Whole(256, unit="bytes"),
+        "Length of a commit-log file.",
+    )
+    consume_queue_file_size: int = FILES(
+        300_000 * layout.UNIT.size,
+        "mappedFileSizeConsumeQueue mapedFileSizeConsumeQueue",
+        Whole(layout.UNIT.size, unit="bytes", step=layout.UNIT.size),
+        "Length of a consume-queue file, rounded up to whole units of 20 bytes.",
+    )
+    index_enabled: bool = FILES(
+        True, "messageIndexEnable", FLAG, "Build index files, which find messages by key."
+    )
+    index_slots: int = FILES(
+        DEFAULT_SLOTS, "maxHashSlotNum", Whole(1, MOST_SLOTS), "Hash slots of an index file."
+    )
+    index_entries: int = FILES(
+        DEFAULT_ENTRIES, "maxIndexNum", Whole(2), "Entries of an index file; the first is unused."
+    )
+    index_tags: bool = FILES(
+        False,
+        "",
+        FLAG,
+        "Add tags to the index as well, as RocketMQ 5.5 does. If an existing index already shows"
+        " whether it contains tags, that choice is kept.",
+    )
+    warm_up: bool = FILES(
+        False,
+        "warmMapedFileEnable",
+        FLAG,
+        "Touch every page of a commit-log file when it is created, before it is needed.",
+    )
+    lock_memory: bool = FILES(
+        False, "", FLAG, "Keep the active commit-log file and the write buffers in memory (mlock)."
+    )
