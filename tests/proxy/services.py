@@ -24,10 +24,14 @@ from firetrail.proxy.schema.messages import (
     AckMessageEntry,
     AckMessageRequest,
     AckMessageResponse,
+    ChangeInvisibleDurationRequest,
+    ChangeInvisibleDurationResponse,
     Code,
     Duration,
     FilterExpression,
     FilterType,
+    ForwardMessageToDeadLetterQueueRequest,
+    ForwardMessageToDeadLetterQueueResponse,
     Message,
     MessageQueue,
     MessageType,
@@ -229,6 +233,34 @@ class Service:
         )
         found = await self.answer(self.receipts.ack, AckMessageResponse, request)
         return cast(AckMessageResponse, found)
+
+    async def change(
+        self, handle: str, ms: int, topic: str = "T", group: str = GROUP
+    ) -> ChangeInvisibleDurationResponse:
+        """ChangeInvisibleDuration."""
+        request = ChangeInvisibleDurationRequest(
+            group=Resource(name=group),
+            topic=Resource(name=topic),
+            receipt_handle=handle,
+            invisible_duration=Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000),
+        )
+        kind = ChangeInvisibleDurationResponse
+        found = await self.answer(self.receipts.change, kind, request)
+        return cast(ChangeInvisibleDurationResponse, found)
+
+    async def forward(
+        self, handle: str, topic: str = "T", group: str = GROUP
+    ) -> ForwardMessageToDeadLetterQueueResponse:
+        """ForwardMessageToDeadLetterQueue."""
+        request = ForwardMessageToDeadLetterQueueRequest(
+            group=Resource(name=group),
+            topic=Resource(name=topic),
+            receipt_handle=handle,
+            message_id="m",
+        )
+        kind = ForwardMessageToDeadLetterQueueResponse
+        found = await self.answer(self.receipts.forward, kind, request)
+        return cast(ForwardMessageToDeadLetterQueueResponse, found)
 
 
 def message(

@@ -72,11 +72,13 @@ def test_invalid_delivery_counts_are_rejected() -> None:
 
 
 def test_receipts_are_built_from_the_answer_to_a_pop() -> None:
-    receipts = PopReceipts(PopResponse(9, 60, 3, 0, "0 1 17;1 0 4"), "b")
+    receipts = PopReceipts(PopResponse(9, 60, 3, 0, "0 1 17;1 0 4", "0 1 19;1 0 5"), "b")
     assert receipts.of("T", 1, 19, None) == Receipt(17, 9, 60, 3, "0", "b", 1, 19)
     assert receipts.of("T", 2, 19, None) == Receipt(19, 9, 60, 3, "0", "b", 2, 19)
     assert receipts.of("%RETRY%G_T", 0, 5, None) == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
     assert receipts.of("T", 0, 5, "4 9 60 3 1 b 0 5") == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
+    # A property of the producer is no receipt.
+    assert receipts.of("T", 1, 19, "anything") == Receipt(17, 9, 60, 3, "0", "b", 1, 19)
 
 
 @pytest.mark.parametrize(

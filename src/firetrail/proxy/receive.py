@@ -40,8 +40,6 @@ RENEWED_MS = 60_000
 """The invisible time of messages that are renewed automatically."""
 INVISIBLE_MIN_MS = 10_000
 """Minimum time for which a client may hide messages from others."""
-ATTEMPTS_MAX = SubscriptionGroupConfig("").retry_max_times + 1
-"""How often a message is delivered to a group that is not known yet."""
 FROM_LAST = 1
 """The ``initMode`` with which a new group begins at the end of a topic, unless it is young."""
 
@@ -53,6 +51,8 @@ _CODES: dict[int, Code] = {
 }
 """Codes of brokers that only the answer to a pop has."""
 Frames = Sequence[ReceiveMessageResponse]
+Where = tuple[ProxyClient, str, str]
+"""A client, its consumer group and the topic."""
 _log = logging.getLogger(__name__)
 
 
@@ -108,6 +108,7 @@ class ReceiveCalls:
         if request.batch_size <= 0:
             raise ProxyError(Code.BAD_REQUEST, f"the batch size {request.batch_size} is too small")
         config = await resolved(self._brokers.group(group))
+        broker = await self._broker(topic, request.message_queue.broker.name)
         header = PopHeader(
             group,
             topic,
@@ -122,16 +123,31 @@ class ReceiveCalls:
             bool(config and config.consume_message_orderly),
             request.attempt_id or None,
         )
-        broker = await self._broker(topic, request.message_queue.broker.name)
         command = RemotingCommand(RequestCode.POP_MESSAGE, header.encode())
-        answer = await resolved(self._brokers.request(client, broker, command))
+        where = (client, group, topic)
+        answer = self._brokers.request(client, broker, command)
+        if not isinstance(answer, RemotingCommand):
+            answer = await self._waited(where, broker, asyncio.ensure_future(answer))
         if answer.code:
             code = _CODES.get(answer.code, code_of(answer.code))
             raise ProxyError(code, _reason(code, answer.remark))
-        popped = self._popped(answer, broker, topic, group)
-        attempts_max = config.retry_max_times + 1 if config is not None else ATTEMPTS_MAX
-        chosen = await self._chosen(client, header, wanted, popped, attempts_max)
-        return self._delivery(call, client, request, topic, group, chosen)
+        popped = _popped(answer, broker)
+        call.when_done(lambda is_written: None if is_written else self._return(where, popped))
+        attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
+        await self._choose(where, wanted, popped, attempts_max)
+        return self._frames(where, popped, renew=request.auto_renew)
+
+    async def _waited(
+        self, where: Where, broker: str, pending: asyncio.Future[RemotingCommand]
+    ) -> RemotingCommand:
+        """Wait for messages; if the call ends just when they arrive, return them."""
+        try:
+            return await pending
+        except asyncio.CancelledError:
+            has_answer = pending.done() and not pending.cancelled() and not pending.exception()
+            if has_answer and not pending.result().code:
+                self._return(where, _popped(pending.result(), broker))
+            raise
 
     async def _broker(self, topic: str, named: str) -> str:
         """Return the broker that the client has named, or any that has queues of the topic."""
@@ -146,48 +162,24 @@ class ReceiveCalls:
 
     # -- popped messages ----------------------------------------------------------------------
 
-    def _popped(
-        self, answer: RemotingCommand, broker: str, topic: str, group: str
-    ) -> list[PoppedMessage]:
-        header = PopResponse.decode(answer.fields)
-        receipts = PopReceipts(header, broker)
-        counts = decode_counts(header.order_count_info)
-        found = []
-        for record in records_in(answer.body):
-            properties = decode_properties(record.raw_properties)
-            place = (record.queue_id, record.queue_offset)
-            receipt = receipts.of(record.topic, *place, properties.get(POP_CK))
-            found.append(
-                PoppedMessage(
-                    record,
-                    properties,
-                    receipt._replace(log_offset=record.physical_offset),
-                    counts.get(place, record.reconsume_times),
-                )
-            )
-        return found
-
-    async def _chosen(
+    async def _choose(
         self,
-        client: ProxyClient,
-        header: PopHeader,
+        where: Where,
         wanted: SubscriptionData,
-        popped: Sequence[PoppedMessage],
+        popped: list[PoppedMessage],
         attempts_max: int,
-    ) -> list[PoppedMessage]:
-        """Return the messages to deliver.
+    ) -> None:
+        """Remove the messages that are not to be delivered from a pop.
 
         Messages whose tag only has the hash of a wanted one are acknowledged. Messages that were
         delivered too often are moved to the dead letters.
         """
         tags = frozenset(wanted.tags_set)
-        where = (client, header.consumer_group, header.topic)
-        chosen = []
-        for message in popped:
+        for message in list(popped):
             is_wanted = not tags or message.properties.get(TAGS) in tags
             if is_wanted and message.earlier < attempts_max:
-                chosen.append(message)
                 continue
+            popped.remove(message)
             try:
                 if is_wanted:
                     await self._requests.to_dead_letters(
@@ -199,49 +191,43 @@ class ReceiveCalls:
                 _log.warning(
                     "a message of topic %s could not be removed for group %s and is redelivered "
                     "later: %s",
-                    header.topic,
-                    header.consumer_group,
+                    wanted.topic,
+                    where[1],
                     error,
                 )
-        return chosen
 
-    # -- delivery -----------------------------------------------------------------------------
+    def _return(self, where: Where, messages: Sequence[PoppedMessage]) -> None:
+        """Let messages that did not reach a client become visible to others soon."""
+        task = asyncio.get_running_loop().create_task(self._give_back(where, tuple(messages)))
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
-    def _delivery(
-        self,
-        call: Call,
-        client: ProxyClient,
-        request: ReceiveMessageRequest,
-        topic: str,
-        group: str,
-        messages: Sequence[PoppedMessage],
-    ) -> Frames:
-        """Return the frames with messages; they are renewed, or returned if the client is gone."""
+    async def _give_back(self, where: Where, messages: Sequence[PoppedMessage]) -> None:
+        client, group, _ = where
+        for message in messages:
+            self._renewals.remove(client.client_id, group, message.receipt.encode())
+            try:
+                await self._requests.change(*where, message.receipt, RETURNED_MS)
+            except (FiretrailError, OSError) as error:
+                _log.info("a message is visible only after its invisible time: %s", error)
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _frames(self, where: Where, messages: Sequence[PoppedMessage], *, renew: bool) -> Frames:
+        """Return the frames with messages, which are renewed from now on if asked for."""
         if not messages:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, _reason(Code.MESSAGE_NOT_FOUND, None))
         frames = [ReceiveMessageResponse(status=OK)]
-        handles = []
         for each in messages:
             handle = each.receipt.encode()
-            handles.append(handle)
             attempt = each.earlier + 1
             message = delivered(
-                each.record, each.properties, topic, attempt=attempt, receipt=handle
+                each.record, each.properties, where[2], attempt=attempt, receipt=handle
             )
             frames.append(ReceiveMessageResponse(message=message))
-            if request.auto_renew:
-                self._renewals.add(client, group, topic, handle, each.receipt, attempt)
+            if renew:
+                self._renewals.add(*where, handle, each.receipt, attempt)
         frames.append(self._end_frame())
-
-        def done(is_written: bool) -> None:
-            if not is_written:
-                task = asyncio.get_running_loop().create_task(
-                    self._give_back(client, group, topic, messages, handles)
-                )
-                self._returning.add(task)
-                task.add_done_callback(self._returning.discard)
-
-        call.when_done(done)
         return frames
 
     def failed(self, status: Status) -> Frames:
@@ -253,25 +239,30 @@ class ReceiveCalls:
         set_milliseconds(now, self._now_ms())
         return ReceiveMessageResponse(delivery_timestamp=now)
 
-    async def _give_back(
-        self,
-        client: ProxyClient,
-        group: str,
-        topic: str,
-        messages: Sequence[PoppedMessage],
-        handles: Sequence[str],
-    ) -> None:
-        """Let messages that did not reach a client become visible to others soon."""
-        for message, handle in zip(messages, handles, strict=True):
-            self._renewals.remove(client.client_id, group, handle)
-            try:
-                await self._requests.change(client, group, topic, message.receipt, RETURNED_MS)
-            except (FiretrailError, OSError) as error:
-                _log.info("a message is visible only after its invisible time: %s", error)
-
     async def stop(self) -> None:
         """Wait until the messages of lost clients are returned."""
         await asyncio.gather(*self._returning, return_exceptions=True)
+
+
+def _popped(answer: RemotingCommand, broker: str) -> list[PoppedMessage]:
+    """Return the messages in the answer to a pop, with their receipts."""
+    header = PopResponse.decode(answer.fields)
+    receipts = PopReceipts(header, broker)
+    counts = decode_counts(header.order_count_info)
+    found = []
+    for record in records_in(answer.body):
+        properties = decode_properties(record.raw_properties)
+        place = (record.queue_id, record.queue_offset)
+        receipt = receipts.of(record.topic, *place, properties.get(POP_CK))
+        found.append(
+            PoppedMessage(
+                record,
+                properties,
+                receipt._replace(log_offset=record.physical_offset),
+                counts.get(place, record.reconsume_times),
+            )
+        )
+    return found
 
 
 def readable_brokers(route: TopicRouteData) -> list[str]:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from firetrail.errors import FiretrailError, ProxyError
-from firetrail.proxy.brokers import Brokers
+from firetrail.proxy.brokers import Brokers, resolved
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
 from firetrail.proxy.schema.messages import Code
+from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.receipts import Receipt
 
 HANDLES_MAX = 100_000
@@ -89,6 +90,7 @@ class Renewals:
         self._numbers = count()
         self._task: asyncio.Task[None] | None = None
         self._returning: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def __len__(self) -> int:
         return len(self._messages)
@@ -105,7 +107,7 @@ class Renewals:
         attempt: int,
     ) -> None:
         """Renew a message from now on."""
-        if len(self._messages) >= HANDLES_MAX:
+        if self._is_stopped or len(self._messages) >= HANDLES_MAX:
             return
         message = RenewedMessage(client, group, topic, handle, receipt, attempt, self._now_ms())
         self._messages[message.key] = message
@@ -148,13 +150,14 @@ class Renewals:
         ]
         for message in messages:
             self.remove(*message.key)
-        if messages:
+        if messages and not self._is_stopped:
             task = asyncio.get_running_loop().create_task(self._return(messages))
             self._returning.add(task)
             task.add_done_callback(self._returning.discard)
 
     async def stop(self) -> None:
         """Renew nothing any more."""
+        self._is_stopped = True
         tasks = [*self._returning, *([self._task] if self._task is not None else [])]
         self._task = None
         for task in tasks:
@@ -209,7 +212,9 @@ class Renewals:
 
     async def _retry_delay_ms(self, message: RenewedMessage) -> int:
         """Return the time after which the group of a message retries it."""
-        return 10_000
+        group = await resolved(self._brokers.group(message.group))
+        policy = (group or SubscriptionGroupConfig(message.group)).retry_policy.for_servers
+        return policy.delay_ms(message.attempt - 1)
 
     def _failed(self, message: RenewedMessage, error: Exception) -> None:
         message.failures += 1

@@ -84,6 +84,7 @@ class PopReceipts:
         self._answer = answer
         self._broker_name = broker_name
         self._starts = decode_places(answer.start_offset_info)
+        self._places = decode_places(answer.msg_offset_info)
 
     def of(self, topic: str, queue_id: int, offset: int, carried: str | None) -> Receipt:
         """Return the receipt of a message.
@@ -92,10 +93,10 @@ class PopReceipts:
             topic: the topic of the record.
             queue_id: the queue of the record.
             offset: the queue offset of the record.
-            carried: the property POP_CK. Redelivered messages carry their receipts in it; the
-                property of other messages is None.
+            carried: the property POP_CK, None if there is none. Redelivered messages carry their
+                receipts in it. Other messages have it only if their producer has sent it.
         """
-        if carried is not None:
+        if carried is not None and offset in self._places.get((True, queue_id), ()):
             return Receipt.decode(carried)
         answer = self._answer
         is_retry = topic.startswith(RETRY_PREFIX)

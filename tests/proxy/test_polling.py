@@ -1,0 +1,55 @@
+"""How long a receive waits."""
+
+from __future__ import annotations
+
+import pytest
+from tests.proxy.services import FakeCall
+
+from firetrail.errors import ProxyError
+from firetrail.proxy.polling import poll_s
+from firetrail.proxy.schema.messages import Code, Duration, Settings
+
+NEW = {"x_mq_client_version": "5.0.3"}
+SETTINGS = Settings(request_timeout=Duration(seconds=6))
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "left_s", "settings", "expected"),
+    [
+        (10, None, None, 10),
+        (1, None, None, 5),
+        (0, None, None, 5),
+        (60, None, None, 20),
+        (None, None, None, 20),
+        (None, 60, None, 20),
+        (None, 13, None, 11.5),  # the deadline less half of the request timeout
+        (None, 13, SETTINGS, 10),
+        (None, 6, SETTINGS, 5),
+        (20, 30, None, 20),
+        (20, 20, None, 19.8),  # the answer has to arrive before the deadline
+        (20, 8, None, 7.8),
+        (5, 5, None, 4.8),
+        (20, 5, None, 4.8),
+    ],
+)
+def test_the_time_of_a_receive(
+    asked_s: int | None, left_s: float | None, settings: Settings | None, expected: float
+) -> None:
+    asked = None if asked_s is None else Duration(seconds=asked_s)
+    assert poll_s(FakeCall(left_s), asked, settings) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        ("5.0.3", Code.ILLEGAL_POLLING_TIME),
+        ("5.1.2", Code.ILLEGAL_POLLING_TIME),
+        ("5.0.2", Code.BAD_REQUEST),
+        ("", Code.BAD_REQUEST),
+    ],
+)
+@pytest.mark.parametrize("asked", [Duration(seconds=20), None])
+def test_a_deadline_that_is_too_short(version: str, expected: Code, asked: Duration | None) -> None:
+    with pytest.raises(ProxyError, match="the deadline is in 4") as caught:
+        poll_s(FakeCall(4.9, x_mq_client_version=version), asked, None)
+    assert caught.value.code == expected

@@ -1,0 +1,244 @@
+"""AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.helpers import PATIENCE_S
+from tests.proxy.services import FakeCall, Service, code, codes, message
+
+from firetrail.errors import ProxyError
+from firetrail.format.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY
+from firetrail.proxy import receipts
+from firetrail.proxy.pop_requests import valid_receipt
+from firetrail.proxy.schema.messages import AckMessageRequest, Code, Duration
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.receipts import Receipt
+
+INVALID = "INVALID_RECEIPT_HANDLE"
+GARBAGE = [
+    "",
+    "garbage",
+    "1 2 3",
+    "a b c d 0 broker-a 1 2 3",
+    "0 99999999999999 1 0 9 broker-a 0 0 0",
+    "0 9999999999999999999 1 0 0 broker-a 0 0 0",
+    "0 99999999999999 1 0 0 broker-a 9999999999 0 0",
+    "0 99999999999999 1 0 0 broker-a -1 0 0",
+    "0 99999999999999 1_0 0 0 broker-a 0 0 0",
+    "0 ٣٣٣٣٣٣٣٣٣٣٣٣٣٣ 1 0 0 broker-a 0 0 0",
+    "0 99999999999999 1 0 0 broker-a 999 0 0",
+    "0 99999999999999 1 0 0 broker-a 0 999 0",
+    "0 99999999999999 1 999 0 broker-a 0 999 0",
+]
+
+
+async def one(service: Service, **changes: Any) -> str:
+    """Send a message; return its handle."""
+    await service.send(message(message_id="m1"))
+    (found,) = await service.receive(**changes)
+    handle = found.system_properties.receipt_handle
+    assert handle
+    return handle
+
+
+def expired(handle: str) -> str:
+    """The handle of a message that has become visible again."""
+    receipt = Receipt.decode(handle)
+    return receipt._replace(pop_time=receipt.pop_time - receipt.invisible_ms).encode()
+
+
+async def test_every_answer_to_a_handle(service: Service) -> None:
+    handle = await one(service)
+    for wrong in [*GARBAGE, expired(handle)]:
+        assert codes(await service.ack(wrong)) == [INVALID], wrong
+        assert code(await service.change(wrong, 1000)) == INVALID, wrong
+        assert code(await service.forward(wrong)) == INVALID, wrong
+    # The receipt of a remoting client does not say where in the log the message is.
+    assert code(await service.forward(handle.rpartition(" ")[0])) == INVALID
+    assert codes(await service.ack(handle)) == ["OK"]
+    assert codes(await service.ack(handle)) == ["OK"]  # as in RocketMQ
+    assert code(await service.change(handle, 1000)) == INVALID  # it would be redelivered
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) -> None:
+    handle = await one(service)
+    service.brokers.waits = waits
+    mixed = await service.ack(handle, "garbage")
+    assert code(mixed) == "MULTIPLE_RESULTS"
+    assert codes(mixed) == ["OK", INVALID]
+    assert [entry.receipt_handle for entry in mixed.entries] == [handle, "garbage"]
+    assert {entry.message_id for entry in mixed.entries} == {"m"}
+    assert code(await service.ack()) == "INTERNAL_SERVER_ERROR"
+    assert code(await service.ack(handle, topic="a.b")) == "ILLEGAL_TOPIC"
+    assert code(await service.ack(handle, group="a.b")) == "ILLEGAL_CONSUMER_GROUP"
+    assert codes(await service.ack(handle, topic="unknown")) == ["TOPIC_NOT_FOUND"]
+    other = handle.replace("broker-a", "broker-b")
+    assert codes(await service.ack(other)) == ["INTERNAL_SERVER_ERROR"]
+    service.brokers.replaced[RequestCode.ACK_MESSAGE] = RemotingCommand(ResponseCode.SYSTEM_BUSY)
+    assert codes(await service.ack(handle)) == ["TOO_MANY_REQUESTS"]
+
+
+async def test_the_number_of_acknowledgements_is_limited(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "ACKS_MAX", 2)
+    assert code(await service.ack("x", "x")) == INVALID
+    assert code(await service.ack("x", "x", "x")) == "PAYLOAD_TOO_LARGE"
+
+
+async def test_an_acknowledgement_is_answered_without_a_coroutine(service: Service) -> None:
+    request = AckMessageRequest()
+    request.group.name, request.topic.name = "CG", "T"
+    request.entries.add(message_id="m1", receipt_handle=await one(service))
+    response = service.receipts.ack(FakeCall(), service.client, request)
+    assert codes(response) == ["OK"]
+
+
+@pytest.mark.parametrize(
+    ("duration", "expected"),
+    [
+        (Duration(nanos=-1_000_000), "ILLEGAL_INVISIBLE_TIME"),
+        (Duration(seconds=43_200, nanos=1_000_000), "ILLEGAL_INVISIBLE_TIME"),
+        (Duration(seconds=43_200), "OK"),
+        (Duration(), "OK"),
+    ],
+)
+async def test_the_limits_of_the_invisible_time(
+    service: Service, duration: Duration, expected: str
+) -> None:
+    ms = duration.seconds * 1000 + duration.nanos // 1_000_000
+    assert code(await service.change(await one(service), ms)) == expected
+
+
+async def test_a_change_returns_a_handle_of_nine_words(service: Service) -> None:
+    handle = await one(service)
+    response = await service.change(handle, 60_000)
+    assert code(response) == "OK"
+    old, new = Receipt.decode(handle), Receipt.decode(response.receipt_handle)
+    assert len(response.receipt_handle.split(" ")) == 9
+    assert (new.log_offset, new.offset, new.invisible_ms) == (old.log_offset, old.offset, 60_000)
+    assert new.pop_time >= old.pop_time
+    assert code(await service.change(handle, 60_000)) == INVALID  # only the new one counts
+    assert codes(await service.ack(handle)) == ["OK"]  # without effect, as in RocketMQ
+    assert code(await service.forward(response.receipt_handle)) == "OK"
+    assert codes(await service.ack(response.receipt_handle)) == ["OK"]
+
+
+async def test_a_dead_letter_names_its_origin(service: Service) -> None:
+    handle = await one(service)
+    assert code(await service.forward(handle)) == "OK"
+    assert code(await service.change(handle, 1000)) == INVALID
+    (record,) = service.broker.store.read("%DLQ%CG", 0)
+    properties = record.properties
+    assert record.body == b"hello"
+    assert properties[UNIQ_KEY] == "m1"
+    assert properties[RETRY_TOPIC] == properties[DLQ_ORIGIN_TOPIC] == "T"
+    assert record.reconsume_times == 1
+
+
+async def test_the_dead_letter_of_a_redelivered_message(service: Service) -> None:
+    await service.change(await one(service), 0)
+    (found,) = await service.receive()
+    assert found.topic.name == "T"
+    handle = found.system_properties.receipt_handle
+    assert Receipt.decode(handle).retry == "1"
+    assert code(await service.forward(handle)) == "OK"
+    (record,) = service.broker.store.read("%DLQ%CG", 0)
+    assert record.properties[RETRY_TOPIC] == "T"
+
+
+async def test_a_failed_dead_letter_is_not_acknowledged(service: Service) -> None:
+    handle = await one(service)
+    service.brokers.replaced[RequestCode.CONSUMER_SEND_MSG_BACK] = RemotingCommand(
+        ResponseCode.SYSTEM_BUSY
+    )
+    assert code(await service.forward(handle)) == "TOO_MANY_REQUESTS"
+    assert code(await service.change(handle, 60_000)) == "OK"
+
+
+# -- renewed messages --------------------------------------------------------------------------
+
+
+async def renewed(service: Service) -> tuple[str, str]:
+    """Receive a message with automatic renewal; return its handle, and that of its renewal."""
+    handle = await one(service, auto_renew=True)
+    found = service.renewals.find("c1", "CG", handle)
+    assert found is not None
+    await service.renewals._renew(found)
+    assert found.receipt.encode() != handle
+    return handle, found.receipt.encode()
+
+
+async def test_the_handle_of_a_renewed_message_is_replaced(service: Service) -> None:
+    handle, current = await renewed(service)
+    assert codes(await service.ack(handle)) == ["OK"]
+    assert code(await service.change(current, 1000)) == INVALID  # it is acknowledged
+    assert len(service.renewals) == 0
+
+
+async def test_a_changed_message_is_not_renewed(service: Service) -> None:
+    handle, _ = await renewed(service)
+    assert code(await service.change(handle, 20_000)) == "OK"
+    assert len(service.renewals) == 0
+
+
+async def test_a_dead_letter_is_not_renewed(service: Service) -> None:
+    handle, _ = await renewed(service)
+    assert code(await service.forward(handle)) == "OK"
+    assert len(service.renewals) == 0
+
+
+async def test_a_failed_acknowledgement_does_not_end_the_renewal(service: Service) -> None:
+    handle, _ = await renewed(service)
+    service.brokers.replaced[RequestCode.ACK_MESSAGE] = RemotingCommand(ResponseCode.SYSTEM_BUSY)
+    assert codes(await service.ack(handle)) == ["TOO_MANY_REQUESTS"]
+    assert len(service.renewals) == 1
+
+
+@pytest.mark.parametrize("call", ["ack", "change"])
+async def test_calls_wait_for_a_renewal_that_is_in_progress(
+    service: Service, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = await one(service, auto_renew=True)
+    found = service.renewals.find("c1", "CG", handle)
+    assert found is not None
+    change = service.requests.change
+    proceed = asyncio.Event()
+
+    async def slow(*args: Any) -> Receipt:
+        changed = await change(*args)
+        await proceed.wait()
+        return changed
+
+    monkeypatch.setattr(service.requests, "change", slow)
+    renewal = asyncio.create_task(service.renewals._renew(found))
+    await asyncio.sleep(0)
+    work: Any = service.ack(handle) if call == "ack" else service.change(handle, 20_000)
+    answer = asyncio.create_task(work)
+    await asyncio.sleep(0.05)
+    assert not answer.done()
+    proceed.set()
+    assert code(await asyncio.wait_for(answer, PATIENCE_S)) == "OK"
+    await renewal
+    pops = list(service.broker._parts.checkpoints.pops())
+    assert len(pops) == (0 if call == "ack" else 1)
+
+
+# -- handles -----------------------------------------------------------------------------------
+
+
+@given(st.text(max_size=80) | st.from_regex(r"[0-9a-z \-]{0,80}", fullmatch=True))
+def test_any_text_is_a_receipt_or_refused(handle: str) -> None:
+    try:
+        receipt = valid_receipt(handle, 0)
+    except ProxyError as error:
+        assert error.code == Code.INVALID_RECEIPT_HANDLE
+    else:
+        assert handle.startswith(receipt.encode())
