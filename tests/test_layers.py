@@ -73,7 +73,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "pop",
         ),
         *("processors", "transactions", "broker_state", "services", "filter", "stored", "state"),
-        *("broker_conf", "config", "unsupported"),
+        *("listening", "broker_conf", "config", "unsupported"),
     ),
 }
 

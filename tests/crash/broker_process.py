@@ -122,7 +122,7 @@ class BrokerProcess(Process):
         try:
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
             self.broker._server = cast(RemotingServer, NoServer())
-            with patch("firetrail.broker.broker.HAPort", NoHAPort):
+            with patch("firetrail.broker.listening.HAPort", NoHAPort):
                 self.run(self.broker.start())
         except BaseException:
             self._end()

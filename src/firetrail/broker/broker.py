@@ -13,13 +13,13 @@ import logging
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Self
 
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import Failover, lease_keeper
+from firetrail.broker.listening import listen_for_vips, open_ha_port, reachable
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
@@ -33,26 +33,19 @@ from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.term import Term, TermPlan
 from firetrail.broker.terms import RoleChange, Terms
-from firetrail.errors import ConfigError
-from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.client import split_address
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.server import RemotingServer, ServerLimits
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.ha_port import HAPort
 from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import MasterAddress
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
-
-VIP_BELOW = 2
-"""The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
 
 _log = logging.getLogger(__name__)
 
@@ -189,7 +182,7 @@ class Broker:
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
-            self._open_ha_port(asked)
+            self._ha_port, self._live.current = open_ha_port(self.config, asked)
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
             self.slave_mark = SlaveMark(self._system, self._folder)
@@ -223,10 +216,10 @@ class Broker:
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
                 self.namesrv_listens = self._name_server.listens
-                self.namesrv = _reachable(
+                self.namesrv = reachable(
                     self.namesrv_listens, str(host._replace(port=namesrv_port))
                 )
-            await self._listen_for_vips(asked.port)
+            await listen_for_vips(self._server, self.config, asked.port)
             self.listens = self._server.listens
             await self._term.start()
             self._resources = resources.pop_all()
@@ -281,31 +274,6 @@ class Broker:
             self.slave_mark,
             self._keeper,
         )
-
-    def _open_ha_port(self, asked: Host) -> None:
-        """Bind the HA port, and set its address in the settings, where replicas look for it."""
-        config = self.config
-        following = asked.port + 1 if asked.port else 0
-        if following > PORT_MAX:
-            raise ConfigError("haListenPort", config.ha_listen_port, "listenPort has no next port")
-        self._ha_port = HAPort()
-        self._ha_port.open(config.bind, config.ha_listen_port or following)
-        self._live.current = config.replace(
-            ha_listen_port=self._ha_port.port, ha_host=config.ha_host or asked.ip
-        )
-
-    async def _listen_for_vips(self, port: int) -> None:
-        """Listen on the VIP port as well, which clients with ``vipChannelEnabled`` connect to."""
-        if not self.config.vip_channel or port <= VIP_BELOW:
-            return
-        try:
-            await self._server.start(self.config.bind, port - VIP_BELOW)
-        except OSError as error:
-            _log.warning(
-                "clients with vipChannelEnabled cannot connect, all others can: %s; free the port, "
-                "or set vip_channel=false",
-                error,
-            )
 
     async def stop(self) -> None:
         """Answer the requests received so far, save everything and close the store.
@@ -456,17 +424,12 @@ class Broker:
         return self._server.ask(connection, request)
 
     def closed(self, connection: Connection) -> None:
-        """Forget the client of a closed connection, and the requests of it that wait."""
+        """Forget the client of a closed connection, and the requests of it that wait.
+
+        Args:
+            connection: The connection.
+        """
         if not self._handlers:
             return  # the start has failed, so the connection was never served
         self._parts.state.long_polling.closed(connection)
         self.clients.closed(connection)
-
-
-def _reachable(listens: Sequence[str], advertised: str) -> str:
-    """Return the address to connect to: the advertised one only if all addresses are listened on.
-
-    The advertised address (``brokerIP1``) may be one of another machine, such as a gateway.
-    """
-    host, _ = split_address(listens[0])
-    return advertised if ip_address(host).is_unspecified else listens[0]

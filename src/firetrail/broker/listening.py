@@ -1,0 +1,77 @@
+"""The ports of a broker besides its main port, and the addresses that it announces."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import ConfigError
+from firetrail.format.hosts import PORT_MAX, Host
+from firetrail.remoting.client import split_address
+from firetrail.remoting.server import RemotingServer
+from firetrail.replication.ha_port import HAPort
+
+VIP_BELOW = 2
+"""The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
+
+_log = logging.getLogger(__name__)
+
+
+class OpenHAPort(NamedTuple):
+    """The HA port, and the settings with its address, where replicas look for it."""
+
+    port: HAPort
+    config: BrokerConfig
+
+
+def open_ha_port(config: BrokerConfig, asked: Host) -> OpenHAPort:
+    """Bind the HA port.
+
+    Args:
+        config: The settings of the broker.
+        asked: The address of the broker in its settings; the port may be 0.
+
+    Raises:
+        ConfigError: No port follows the main port.
+        OSError: The port cannot be bound; AddressInUseError if it is in use.
+    """
+    following = asked.port + 1 if asked.port else 0
+    if following > PORT_MAX:
+        raise ConfigError("haListenPort", config.ha_listen_port, "listenPort has no next port")
+    port = HAPort()
+    port.open(config.bind, config.ha_listen_port or following)
+    return OpenHAPort(
+        port, config.replace(ha_listen_port=port.port, ha_host=config.ha_host or asked.ip)
+    )
+
+
+async def listen_for_vips(server: RemotingServer, config: BrokerConfig, port: int) -> None:
+    """Listen on the VIP port as well, which clients with ``vipChannelEnabled`` connect to.
+
+    Args:
+        server: The server of the broker.
+        config: Its settings.
+        port: The main port in the settings; 0 for any.
+    """
+    if not config.vip_channel or port <= VIP_BELOW:
+        return
+    try:
+        await server.start(config.bind, port - VIP_BELOW)
+    except OSError as error:
+        _log.warning(
+            "clients with vipChannelEnabled cannot connect, all others can: %s; free the port, "
+            "or set vip_channel=false",
+            error,
+        )
+
+
+def reachable(listens: Sequence[str], advertised: str) -> str:
+    """Return the address to connect to: the advertised one only if all addresses are listened on.
+
+    The advertised address (``brokerIP1``) may be one of another machine, such as a gateway.
+    """
+    host, _ = split_address(listens[0])
+    return advertised if ip_address(host).is_unspecified else listens[0]
