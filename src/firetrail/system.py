@@ -382,6 +382,10 @@ class Files:
             return False
         return True
 
+    def unlock_open_file(self, descriptor: int) -> None:
+        """Release a lock of :meth:`lock_open_file`, also for copies of the descriptor."""
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
     def lock_owner(self, descriptor: int) -> int | None:
         """Return the id of another process that holds the lock on byte 0; None if there is none."""
         request = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)

@@ -36,21 +36,26 @@ class Raw(NamedTuple):
     body: bytes
 
 
+SECOND_DISK = "disk2/commitlog"
+"""The second folder of a log that is in two."""
+
+
 def check_files(root: Path, slots: int, deleted: Collection[str] = ()) -> int:
     """Raise a Violation if the files disagree; how many records the log has.
 
     Of topics that may have been deleted the log can hold more than the queues.
     """
-    records, log_min = read_log(root / "commitlog")
+    records, log_min = read_log(root / "commitlog", root / SECOND_DISK)
     _check_queues(root / "consumequeue", records, log_min, deleted)
     _check_index(root / "index", records, log_min, slots)
     return len(records)
 
 
-def read_log(folder: Path) -> tuple[list[Raw], int]:
+def read_log(*folders: Path) -> tuple[list[Raw], int]:
     """Return every record of the log, and where it begins."""
     records: list[Raw] = []
-    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = (path for folder in folders if folder.is_dir() for path in folder.iterdir())
+    paths = sorted(found, key=lambda path: path.name)
     ended = False
     for number, path in enumerate(paths):
         content = path.read_bytes()

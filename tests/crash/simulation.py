@@ -417,8 +417,12 @@ def survey(
     process_class: type[Process] = Process,
     images_per_moment: int = 1,
     chain_share: float = 0.15,
+    share: float = 1.0,
 ) -> Checker:
-    """Let the power go at every operation of a run; raises the first Violation that is found."""
+    """Let the power go at every operation of a run, or at a ``share`` of them.
+
+    Raises the first Violation that is found.
+    """
     with scratch() as below, lists_at_once():
         (below / "live").mkdir()
         process = process_class(Disk(below / "live"), config, History(), seed, preemption=0.2)
@@ -428,6 +432,8 @@ def survey(
         process.close()
         checker = Checker(below, config, process_class)
         for moment in process.moments:
+            if share < 1.0 and source.random() >= share:
+                continue
             for _ in range(images_per_moment):
                 how, image = random_image(moment.snapshot, source)
                 history = moment.history(process.history)

@@ -21,6 +21,8 @@ from firetrail.store.config_rules import Conflict
 
 ROCKETMQ_DEFAULTS = {
     "mappedFileSizeCommitLog": "1073741824",
+    "storePathCommitLog": "",
+    "readOnlyCommitLogStorePaths": "",
     "mappedFileSizeConsumeQueue": "6000000",
     "messageIndexEnable": "true",
     "maxHashSlotNum": "5000000",

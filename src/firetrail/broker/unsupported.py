@@ -39,8 +39,8 @@ REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
 }
 """Settings by key: the refused values, and what would happen if they were ignored."""
 
-SEVERAL_FOLDERS, ROCKSDB, DLEDGER = "storePathCommitLog", "rocksdb", "dledger"
-NAMES = (*REFUSED_SETTINGS, SEVERAL_FOLDERS, ROCKSDB, DLEDGER)
+ROCKSDB, DLEDGER = "rocksdb", "dledger"
+NAMES = (*REFUSED_SETTINGS, ROCKSDB, DLEDGER)
 """All values of the flag."""
 
 _log = logging.getLogger(__name__)
@@ -64,11 +64,6 @@ def refused_settings(entries: Mapping[str, Entry]) -> list[Unsupported]:
         value = entries[key].text.strip() if key in entries else ""
         if value.lower() in (refused.lower() for refused in values):
             found.append(Unsupported(key, f"{entries[key].place}{key}={value}", meaning))
-    paths = entries.get(SEVERAL_FOLDERS)
-    if paths is not None and "," in paths.text:
-        setting = f"{paths.place}{SEVERAL_FOLDERS} has several folders"
-        meaning = "a log in several folders is not read: the broker has only the store's own folder"
-        found.append(Unsupported(SEVERAL_FOLDERS, setting, meaning))
     return found
 
 

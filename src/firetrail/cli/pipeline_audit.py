@@ -10,8 +10,8 @@ from firetrail.broker.state.config_check import unreadable_files
 from firetrail.cli import common, fsck, spark
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress, colour, counted, table
-from firetrail.cli.pipeline_rebuild import log_size
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
+from firetrail.store.log.files import log_size
 from firetrail.store.problems import Problem
 from firetrail.system import SYSTEM
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with spark.spark_session(args) as session:
         from firetrail.pipeline.jobs.audit.job import audit
 
-        progress = Progress("auditing", log_size(args.store))
+        progress = Progress("auditing", log_size(SYSTEM, args.store))
         try:
             report = audit(
                 session,

@@ -9,8 +9,7 @@ from firetrail.cli import common, spark
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import Progress
 from firetrail.cli.rebuild import print_result
-from firetrail.format.names import COMMIT_LOG
-from firetrail.store.log.files import segment_sizes
+from firetrail.store.log.files import log_size
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with spark.spark_session(args) as session:
         from firetrail.pipeline.jobs.rebuild.job import rebuild
 
-        progress = Progress("rebuilding", log_size(args.store))
+        progress = Progress("rebuilding", log_size(SYSTEM, args.store))
         try:
             made = rebuild(
                 session,
@@ -65,8 +64,3 @@ def run(args: argparse.Namespace) -> ExitCode:
             progress.clear()
     print_result(args, args.into or args.store, made)
     return ExitCode.OK
-
-
-def log_size(store: Path) -> int:
-    """Return the total size of the log files."""
-    return sum(size for _, size in segment_sizes(SYSTEM, store / COMMIT_LOG))

@@ -42,6 +42,8 @@ EPOCHS = "epochFileCheckpoint"
 """Which master wrote which part of the log; brokers that are never replicated have none."""
 WATERMARK = "firetrail.watermark"
 """Firetrail's durable watermark; the Java store ignores unknown files in the store's folder."""
+LOG_PATHS = "firetrail.log-paths"
+"""The folders of a commit log that is not in ``commitlog`` alone, in the syntax of broker.conf."""
 
 ARCHIVED_PREFIX = "firetrail.archived."
 """The position up to which the log is archived; one file per lake, named after its id."""

@@ -17,7 +17,8 @@ BROKERS = "it belongs to the broker"
 
 UNUSED: Mapping[str, str] = {
     "the store is in the folder that it is opened with": """
-        storePath* readOnlyCommitLogStorePaths storeCheckpoint abortFile
+        storePathRootDir storePathConsumeQueue storePathIndex storePathDLedgerCommitLog
+        storePathEpochFile storePathBrokerIdentity storeCheckpoint abortFile
         """,
     "replication is not a matter of the store": """
         haTransferCheck*

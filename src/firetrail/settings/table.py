@@ -25,6 +25,9 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
 from firetrail.format.whole import INT32_MAX
 
+FOLDER_SEPARATOR = ","
+"""Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
+
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
@@ -256,6 +259,28 @@ class Hours(Kind[tuple[int, ...]]):
 
     def show(self, value: tuple[int, ...]) -> str:
         return ";".join(f"{hour:02}" for hour in value)
+
+
+@dataclass(frozen=True, slots=True)
+class Folders(Kind[tuple[str, ...]]):
+    """Folders, separated by ``,`` in a file."""
+
+    @property
+    def allowed(self) -> str:
+        return "folders, separated by ',' in a file"
+
+    def parse(self, text: str) -> tuple[str, ...]:
+        return tuple(word.strip() for word in text.split(FOLDER_SEPARATOR) if word.strip())
+
+    def check(self, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not isinstance(value, tuple) or not all(type(folder) is str for folder in value):
+            raise self.refusal()
+        if any(not folder or FOLDER_SEPARATOR in folder or "\n" in folder for folder in value):
+            raise self.refusal()
+        return value
+
+    def show(self, value: tuple[str, ...]) -> str:
+        return FOLDER_SEPARATOR.join(value)
 
 
 @dataclass(frozen=True, slots=True)

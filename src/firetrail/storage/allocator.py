@@ -115,9 +115,7 @@ class Allocator:
             if self._ready is not None or self._queue.last is not active:
                 return
             queue = self._queue
-            path = queue.path_of(active.end)
-            segment = Segment.create(queue.system, path, active.end, active.size, queue.growth)
-            self._ready = segment
+            segment = self._ready = queue.create(active.end)
         if self._warm_up:
             segment.allocate(segment.size)
         self._fill_in(segment)

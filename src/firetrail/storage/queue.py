@@ -7,18 +7,22 @@ lock serializes the replacements, because one thread may append while another re
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from firetrail.errors import SegmentSizeError, StoreDamagedError
+from firetrail.errors import DiskFullError, SegmentSizeError, StoreDamagedError
 from firetrail.format.names import parse_segment_name, segment_name
 from firetrail.storage.growth import LOG_GROWTH, Growth
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.segment import Segment
-from firetrail.system import System
+from firetrail.storage.spread import UNUSABLE, Spread
+from firetrail.system import SyncError, System
+
+_log = logging.getLogger(__name__)
 
 
 def usual_size(sizes: Iterable[int]) -> int:
@@ -41,9 +45,12 @@ class SegmentQueue:
         remedy: str = "put the file back from a copy",
         open_segments: OpenSegments | None = None,
         new_files: NewFiles | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self.system = system
         self.folder = folder
+        self.spread = spread
+        """The folders of its files, if they are not simply in ``folder``."""
         self.segment_size = segment_size
         self.writable = writable
         self.growth = growth
@@ -67,6 +74,8 @@ class SegmentQueue:
         empty last file is the result of a crash right after its creation; it is ignored, and
         removed if the queue is writable.
         """
+        if self.spread is not None:
+            self._settle_twins(self.spread)
         paths = {base: self.path_of(base) for base in self._starts()}
         found = [(base, self.system.files.size(path)) for base, path in paths.items()]
         if self.torn and found and found[-1][1] == 0:
@@ -99,8 +108,24 @@ class SegmentQueue:
             open_segments=self.open_segments,
         )
 
+    def _settle_twins(self, spread: Spread) -> None:
+        """Remove unused files whose name a file with data has; refuse two files with data."""
+        for base, kept, other in spread.list()[1]:
+            if not spread.is_unused(other):
+                raise StoreDamagedError(
+                    str(other),
+                    0,
+                    base,
+                    f"{kept} has the same name: only one of them can belong to the log",
+                    "compare them with cmp, and move one of them out of these folders",
+                )
+            if self.writable:
+                self.system.files.remove(other)
+
     def _starts(self) -> list[int]:
         """Return the start offsets of the files in the folder, in order."""
+        if self.spread is not None:
+            return list(self.spread.list()[0])
         names = self.system.files.names(self.folder)
         return sorted(base for base in map(parse_segment_name, names) if base is not None)
 
@@ -124,6 +149,8 @@ class SegmentQueue:
 
     def path_of(self, base: int) -> Path:
         """Return the path of the segment that starts at ``base``."""
+        if self.spread is not None:
+            return self.spread.path_of(base, self.segment_size)
         return self.folder / segment_name(base)
 
     @property
@@ -215,17 +242,38 @@ class SegmentQueue:
         later = self._new_files if last is None else None
         if last is not None and self._new_files is not None:
             self._new_files.sync_one(last)
-        segment = Segment.create(
-            self.system,
-            self.path_of(base),
-            base,
-            self.segment_size,
-            self.growth,
-            self.open_segments,
-            later,
-        )
+        segment = self.create(base, later)
         self.append(segment)
         return segment
+
+    def create(self, base: int, later: NewFiles | None = None) -> Segment:
+        """Create the file of a segment, which is not appended yet.
+
+        If there are several folders and one of them cannot hold the file, another one is used.
+        """
+        if self.spread is None:
+            return self._create_at(self.path_of(base), base, later)
+        failure: OSError | DiskFullError | None = None
+        for path in self.spread.places(base, self.segment_size):
+            try:
+                segment = self._create_at(path, base, later)
+            except SyncError:
+                raise
+            except (OSError, DiskFullError) as error:
+                if isinstance(error, OSError) and error.errno not in UNUSABLE:
+                    raise
+                _log.warning("no new log file in %s: %s; trying the next folder", path, error)
+                failure = failure or error
+            else:
+                self.spread.placed(base, path)
+                return segment
+        assert failure is not None  # there is at least one folder
+        raise failure
+
+    def _create_at(self, path: Path, base: int, later: NewFiles | None) -> Segment:
+        return Segment.create(
+            self.system, path, base, self.segment_size, self.growth, self.open_segments, later
+        )
 
     def remove_only(self) -> None:
         """Remove the only segment, if there is one, so that the queue may begin elsewhere."""

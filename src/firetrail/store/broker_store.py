@@ -266,7 +266,7 @@ class BrokerStore(Store):
 
     def used_ratio(self) -> float:
         """Return the used part of the store's file system, from 0.0 to 1.0."""
-        return self._engine.system.files.used_ratio(self._engine.root)
+        return self._engine.used_ratio()
 
     def disk_space(self) -> tuple[int, int]:
         """Return the total and the free bytes of the store's file system."""

@@ -25,8 +25,9 @@ from firetrail.errors import IllegalMessageError, StoreError, StoreLockedError
 from firetrail.format import layout
 from firetrail.format.hosts import encode_host
 from firetrail.format.kernels.encode import RecordWriter, measure_batch
-from firetrail.format.names import COMMIT_LOG, SINK, check_topic, segment_name
+from firetrail.format.names import COMMIT_LOG, SINK, check_topic
 from firetrail.format.record import move_record
+from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.bulk_journal import Commit, Journal, Ticket
 from firetrail.store.config import StoreConfig
@@ -34,6 +35,7 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.store.log.good_records import GoodRecord, good_records
+from firetrail.store.log.paths import settle_paths
 from firetrail.store.put.draft import without_crcs
 from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
@@ -75,11 +77,20 @@ class BulkAppend:
         self._committed = False
         self.messages = 0
         prepare_folder(self._system, self._root)
-        self._system.files.make_folder(self._root / COMMIT_LOG)
-        self.config = adopt_sizes(self._system, self._root, config)
-        self._store_host = encode_host(self.config.store_host)
         self._lock: FolderLock | None = FolderLock(self._system, self._root)
         try:
+            paths = settle_paths(self._system.files, self._root, config)
+            if paths is None:
+                self._system.files.make_folder(self._root / COMMIT_LOG)
+            self.config = adopt_sizes(self._system, self._root, config)
+            self._store_host = encode_host(self.config.store_host)
+            self._log = SegmentQueue(
+                self._system,
+                self._root / COMMIT_LOG,
+                self.config.commit_log_file_size,
+                spread=paths
+                and paths.spread(self._system.files, lambda: self.config.disk_clean_forcibly_ratio),
+            )
             if not self._look():
                 self._lock.release()
                 self._lock = None
@@ -255,7 +266,7 @@ class BulkAppend:
         """Return the file in which the log ends, or None if the next record begins a new one."""
         size = self.config.commit_log_file_size
         base = self._start - self._start % size
-        path = self._root / COMMIT_LOG / segment_name(base)
+        path = self._log.path_of(base)
         if not path.exists():
             return None
         segment = Segment(self._system, path, base, size, filled=self._start - base)
@@ -267,7 +278,7 @@ class BulkAppend:
         """Close a file with its end mark, and begin the next one."""
         size = self.config.commit_log_file_size
         base = full.end if full is not None else self._start - self._start % size
-        path = self._root / COMMIT_LOG / segment_name(base)
+        path = self._log.path_of(base)
         if path.exists():
             self._system.files.remove(path)  # left by a killed append
         if full is not None and not full.is_full:
@@ -278,7 +289,7 @@ class BulkAppend:
             else:
                 full.view[full.wrote : full.wrote + _HEAD] = blank
             full.wrote_to(full.size)
-        segment = Segment.create(self._system, path, base, size)
+        segment = self._log.create(base)
         self._segments.append(segment)
         return segment
 

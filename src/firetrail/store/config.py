@@ -59,6 +59,7 @@ from firetrail.store.config_rules import (
     FlushMode,
     body_room,
     conflicts,
+    relocated,
 )
 from firetrail.store.file_settings import FileSettings
 from firetrail.system import SYSTEM
@@ -417,9 +418,15 @@ class LoadedConfig:
         return self.unknown + self.adjusted + self.ignored
 
 
+_ROOT_KEY = "storePathRootDir"
+
+
 def _load(entries: Mapping[str, Entry]) -> LoadedConfig:
     reading = read_settings(SETTINGS, entries)
     values = {name: setting.default for name, setting in SETTINGS.items()} | reading.values
+    if _ROOT_KEY in entries:
+        for name in ("commit_log_paths", "read_only_log_paths"):
+            values[name] = relocated(entries[_ROOT_KEY].text, values[name])
     for name, nearest, detail in conflicts(values):
         values[name] = nearest
         setting = SETTINGS[name]

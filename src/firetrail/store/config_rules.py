@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping
+from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from firetrail.format import layout
@@ -55,6 +56,20 @@ class Conflict(NamedTuple):
 def body_room(commit_log_file_size: int) -> int:
     """Return the longest body that fits into a log file, whatever the hosts are."""
     return commit_log_file_size - layout.BLANK.size - _LEAST_RECORD
+
+
+def relocated(root: str, folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Return folders below the configured ``root`` as relative paths.
+
+    A store is used in the folder that it is opened with, which may be a copy somewhere else.
+    """
+    below = PurePath(root.strip())
+    return tuple(
+        str(PurePath(folder).relative_to(below))
+        if PurePath(folder).is_relative_to(below) and PurePath(folder) != below
+        else folder
+        for folder in folders
+    )
 
 
 def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
-from firetrail.format.names import INDEX
+from firetrail.format.names import COMMIT_LOG, INDEX
 from firetrail.settings.table import Live
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.dispatch.arrivals import Arrivals
@@ -34,6 +34,7 @@ from firetrail.store.lifecycle.gate import Closure, Gate
 from firetrail.store.lifecycle.housekeeper import Housekeeper
 from firetrail.store.lifecycle.inventory import InventoryFile, missing_config, take_stock
 from firetrail.store.lifecycle.recovery import EVERYTHING, Recovery, RecoveryReport
+from firetrail.store.lifecycle.removals import refuse_empty_folder
 from firetrail.store.lifecycle.restoration import Lost, RecoveredRuns, Restoration
 from firetrail.store.lifecycle.retention import Retention
 from firetrail.store.lifecycle.sizes import adopt_sizes
@@ -46,6 +47,7 @@ from firetrail.store.lifecycle.watermark import (
 )
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import LogFlusher
+from firetrail.store.log.paths import settle_paths
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
 from firetrail.store.put.draft import Drafter, LightNumbers
@@ -94,6 +96,9 @@ class Engine:
             self._lock = lock
             self._resources = resources
             try:
+                self._log_paths = settle_paths(system.files, self.root, config)
+                if self._log_paths is not None:
+                    lock.hold(self._log_paths.outside(self.root))
                 self._build(adopt_sizes(system, root, config))
                 self._start()
                 if not loading:
@@ -109,6 +114,20 @@ class Engine:
         """The settings in force; :meth:`configure` replaces them."""
         return self.live.current
 
+    @property
+    def log_folders(self) -> tuple[Path, ...]:
+        """The folders with the files of the log."""
+        return self._log_paths.all if self._log_paths else (self.root / COMMIT_LOG,)
+
+    def used_ratio(self) -> float:
+        """Return the used part of the store's disk, or of the log's if that one is fuller.
+
+        If the log is on several disks, its emptiest one counts: it gets the next file.
+        """
+        used = self.system.files.used_ratio(self.root)
+        spread = self.log.queue.spread
+        return max(used, spread.used_ratio()) if spread is not None else used
+
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
         self.live = live = Live(config)
@@ -117,7 +136,10 @@ class Engine:
         self.arrivals = Arrivals()
         self.drafter = Drafter(config)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
-        self.log = CommitLog(system, root, config, self.drafter.rules, self.queues.loaded)
+        spread = self._log_paths and self._log_paths.spread(
+            system.files, lambda: live.current.disk_clean_forcibly_ratio
+        )
+        self.log = CommitLog(system, root, config, self.drafter.rules, self.queues.loaded, spread)
         self._resources.callback(self.log.stop)
         self._resources.callback(self.queues.close)
         geometry = IndexGeometry(config.index_slots, config.index_entries)
@@ -144,6 +166,7 @@ class Engine:
             self._settled,
             self.inventory.note_retention,
             self.acks.retained_from,
+            self.used_ratio,
         )
 
     def _begin_dispatch(self) -> None:
@@ -194,6 +217,10 @@ class Engine:
         self.missing_config = missing_config(self.system, self.root, self.inventory.noted)
         listed = self.inventory.noted.is_current(clean, watermark)
         self.log.queue.load()
+        if listed and self._log_paths is not None:
+            refuse_empty_folder(
+                self._log_paths.all, self.log.queue, self.inventory.noted, clean=clean
+            )
         self.queues.torn = not clean
         self.queues.list_folders()
         self._catalog = catalog = Catalog(
@@ -267,7 +294,8 @@ class Engine:
         """Sync what recovery found, mark the store as open and start the threads."""
         report = self.recovery
         # Readers recognize a store by this folder, even if no message was put yet.
-        self.system.files.make_folder(self.log.queue.folder)
+        if self._log_paths is None:
+            self.system.files.make_folder(self.log.queue.folder)
         if not report.clean:
             for segment in self.log.queue.from_offset(report.scanned_from):
                 segment.sync()
@@ -312,7 +340,7 @@ class Engine:
 
         The files of a queue to which recovery added nothing were synced before its last unit.
         """
-        folders = {self.root, self.log.queue.folder, self.root / INDEX}
+        folders = {self.root, *self.log_folders, self.root / INDEX}
         for queue in self.queues.dirty:
             folder = queue.files.folder
             folders |= {folder, folder.parent, folder.parent.parent}
@@ -411,6 +439,7 @@ class Engine:
     def leave_to_parent(self) -> None:
         """Write nothing after a fork: the parent process keeps the threads and the lock."""
         self._is_forked_copy = True
+        self._lock.leave_to_parent()
         self.gate.shut_for_good("another process has the store open; open it again after a fork")
         self.flusher.give_up()
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from firetrail.format import layout
 from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
-from firetrail.settings.table import Whole
+from firetrail.settings.table import Folders, Whole
 from firetrail.store.config_groups import FILES, FLAG, GIB
 from firetrail.store.config_rules import MOST_SLOTS
 
@@ -20,6 +20,19 @@ class FileSettings:
         "mappedFileSizeCommitLog mapedFileSizeCommitLog",
         Whole(256, unit="bytes"),
         "Length of a commit-log file.",
+    )
+    commit_log_paths: tuple[str, ...] = FILES(
+        (),
+        "storePathCommitLog",
+        Folders(),
+        "Folders of the commit log, which get new files in turn; a relative path is below the"
+        " store. Default: those in the store's `firetrail.log-paths`, or else `commitlog`.",
+    )
+    read_only_log_paths: tuple[str, ...] = FILES(
+        (),
+        "readOnlyCommitLogStorePaths",
+        Folders(),
+        "Folders of the commit log that get no new files.",
     )
     consume_queue_file_size: int = FILES(
         300_000 * layout.UNIT.size,

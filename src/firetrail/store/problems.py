@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import PurePath
 from typing import NamedTuple
 
 from firetrail.format.columns import Stop
-from firetrail.format.names import COMMIT_LOG, CONFIG
+from firetrail.format.names import COMMIT_LOG, CONFIG, CONSUME_QUEUE, parse_segment_name
 from firetrail.text import some_of
 
 LOG_REMEDY = (
@@ -132,7 +133,7 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
     by_hand = list(dict.fromkeys(problem.file for problem in manual))
     if by_hand:  # other problems may result from these
         return f"correct by hand, or restore from a copy, and check again: {some_of(by_hand)}"
-    if any(_is_in(COMMIT_LOG, problem) for problem in found):
+    if any(map(_is_in_log, found)):
         return (
             f"{_put_back_first(found)}'firetrail salvage {store} --into DIR' copies every good "
             f"message to a new store; 'firetrail fsck {store} --repair truncate-log' removes the "
@@ -148,7 +149,7 @@ def advice(problems: Iterable[Problem], store: str) -> str | None:
 def _put_back_first(problems: list[Problem]) -> str:
     """Return the beginning of the advice for a log that lacks files."""
     absent = (ProblemKind.LOG_END, ProblemKind.FILE_MISSING)
-    if any(_is_in(COMMIT_LOG, each) and each.kind in absent for each in problems):
+    if any(_is_in_log(each) and each.kind in absent for each in problems):
         return "if log files were moved away, put them back and check again; otherwise "
     return ""
 
@@ -157,12 +158,18 @@ def _is_in(folder: str, problem: Problem) -> bool:
     return problem.file.startswith(f"{folder}/")
 
 
+def _is_in_log(problem: Problem) -> bool:
+    """Return whether a problem is one of the log, whose files may be in other folders."""
+    is_segment = parse_segment_name(PurePath(problem.file).name) is not None
+    return _is_in(COMMIT_LOG, problem) or (is_segment and not _is_in(CONSUME_QUEUE, problem))
+
+
 def _needs_manual_repair(problem: Problem) -> bool:
     """Return whether no command repairs it: the file's content is good, or unknown."""
     if problem.kind is ProblemKind.FILE_UNREADABLE:
         return True
     remedies = (CUT_IT, MOVE_IT)
-    return _is_in(COMMIT_LOG, problem) and any(remedy in problem.detail for remedy in remedies)
+    return _is_in_log(problem) and any(remedy in problem.detail for remedy in remedies)
 
 
 KIND_OF_STOP = {

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.helpers import small_config
 from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
 from tests.pipeline.source.shelf import (
     COMMITTED,
@@ -20,11 +21,13 @@ from tests.pipeline.source.shelf import (
 from tests.stores import GOLDEN, copy_of, records
 from tests.stores import NAMES as STORES
 
-from firetrail import Message
+from firetrail import Message, Store, StoreConfig
 from firetrail.format.names import CONSUME_QUEUE
 from firetrail.pipeline.source import batches, log_splits
 from firetrail.pipeline.source.schema import METADATA, NAMES
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.repair.backup import back_up
+from firetrail.system import SYSTEM
 
 WAYS = {"by the log": 10**9, "by the units": 0}
 """Values of SCAN_RATIO that make queues be read in one way."""
@@ -33,6 +36,19 @@ WAYS = {"by the log": 10**9, "by the units": 0}
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_splits, "SCAN_RATIO", WAYS[request.param])
+
+
+def test_a_log_in_several_folders_is_read(tmp_path: Path, way: None) -> None:
+    folders = tuple(str(tmp_path / name) for name in ("d1", "d2"))
+    with Store.open(tmp_path / "store", small_config(commit_log_paths=folders)) as store:
+        for message in some_messages(60):
+            store.put(message)
+    assert all(list(Path(folder).iterdir()) for folder in folders)
+    back_up(SYSTEM, tmp_path / "store", tmp_path / "copy", StoreConfig())  # in one folder
+    expected = [row_of(record) for record in records(tmp_path / "copy")]
+    assert len(expected) == 60
+    assert rows_of(tmp_path / "store", view="log", minPartitions="5") == expected
+    assert by_place(rows_of(tmp_path / "store")) == consumed(tmp_path / "copy")
 
 
 @pytest.mark.parametrize("name", STORES)

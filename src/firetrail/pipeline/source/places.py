@@ -161,7 +161,8 @@ def open_log(store: str, start: int, end: int) -> Iterator[ViewLog]:
     """Open the log of a store to read a range of it."""
     if is_remote(store):
         system, path = file_system(store)
-        log = ViewLog(System(files=RemoteFiles(system, start, end)), Path(path))
+        files = RemoteFiles(system, start, end)
+        log = ViewLog(System(files=files), Path(path), is_local=False)
     else:
         log = ViewLog(SYSTEM, local_path(store))
     with closing(log):

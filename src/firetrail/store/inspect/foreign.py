@@ -15,6 +15,7 @@ from firetrail.format.names import (
     INDEX,
     INVENTORY,
     LOCK,
+    LOG_PATHS,
     REPLAYED_PREFIX,
     SINK,
     WATERMARK,
@@ -24,22 +25,26 @@ from firetrail.format.names import (
     parse_segment_name,
     queue_folder,
 )
+from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
 _KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
-_KNOWN |= {WATERMARK}
+_KNOWN |= {LOG_PATHS, WATERMARK}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:
     """Yield relative paths that do not belong to a store with these queues."""
     names = files.names
+    folders = log_folders(files, root)
+    known = _KNOWN.union(shown_path(root, folder).partition("/")[0] for folder in folders)
     for name in names(root):
-        if name not in _KNOWN and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):
+        if name not in known and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):
             yield name
-    for name in names(root / COMMIT_LOG):
-        if parse_segment_name(name) is None:
-            yield f"{COMMIT_LOG}/{name}"
+    for log_folder in folders:
+        for name in names(log_folder):
+            if parse_segment_name(name) is None:
+                yield shown_path(root, log_folder / name)
     for name in names(root / INDEX):
         if parse_index_name(name) is None:
             yield f"{INDEX}/{name}"

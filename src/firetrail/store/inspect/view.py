@@ -441,7 +441,7 @@ class StoreView:
 
     def relative(self, path: Path) -> str:
         """Return ``path`` relative to the store, as messages show it."""
-        return path.relative_to(self.root).as_posix()
+        return self.log.relative(path)
 
     def foreign(self) -> list[str]:
         """Return relative paths in the folder that do not belong to a store, in order."""

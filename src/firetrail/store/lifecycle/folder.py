@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from firetrail.format.names import (
     INDEX,
     LOCK,
     LOCK_CONTENT,
+    LOG_PATHS,
     WATERMARK,
 )
 from firetrail.system import System
@@ -25,7 +27,7 @@ ABORT_MARK = b"firetrail "
 """The beginning of an abort file that Firetrail wrote; the process id follows."""
 SEALED_MARK = b" sealed"
 """The end of the abort file if all records of that process have a whole-record checksum."""
-_NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, WATERMARK}
+_NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, LOG_PATHS, WATERMARK}
 _OUR_LOCK = b"fire"
 """As long as what the Java store writes at its start, so that it shows which was last."""
 _held: dict[Path, FolderLock] = {}  # fcntl locks do not distinguish the stores of one process
@@ -49,8 +51,11 @@ def check_is_store(system: System, root: Path) -> None:
     if not root.is_dir():
         raise NotAStoreError(f"{root}: not a folder")
     names = set(system.files.names(root))
-    if COMMIT_LOG not in names:
-        raise NotAStoreError(f"{root}: not a message store: it has no folder {COMMIT_LOG!r}")
+    if not names & {COMMIT_LOG, LOG_PATHS}:
+        raise NotAStoreError(
+            f"{root}: not a message store: it has no folder {COMMIT_LOG!r}; if a broker keeps the "
+            f"log elsewhere, write its line storePathCommitLog=… to {root / LOG_PATHS}"
+        )
 
 
 def prepare_folder(system: System, root: Path) -> None:
@@ -124,6 +129,7 @@ class FolderLock:
         self._system = system
         self.last_held_by_java = False
         """Whether the Java store was the last to hold the lock, and it was not signed since."""
+        self._folders: list[int] = []  # descriptors of folders elsewhere
         self._path = root / LOCK
         self._key = root.resolve()
         with _held_guard:
@@ -157,6 +163,28 @@ class FolderLock:
             raise StoreError(f"{root / LOCK}: cannot be written: {error.strerror}") from error
         return descriptor
 
+    def hold(self, folders: Iterable[Path]) -> None:
+        """Lock folders elsewhere that have files of the store.
+
+        A file in them would keep the Java store from starting, so the folders themselves are
+        locked. That excludes other stores of Firetrail only.
+        """
+        files = self._system.files
+        for folder in folders:
+            descriptor = files.open(folder, writable=False)
+            self._folders.append(descriptor)
+            if not files.lock_open_file(descriptor):
+                raise StoreLockedError(
+                    f"{folder}: another store has this folder of the log open; give each store "
+                    "its own folders (storePathCommitLog)"
+                )
+
+    def leave_to_parent(self) -> None:
+        """Close the folders after a fork; the parent keeps their locks."""
+        for descriptor in self._folders:
+            self._system.files.close(descriptor)
+        self._folders.clear()
+
     def sign(self) -> None:
         """Record durably that Firetrail holds the lock, after a Java store was taken over."""
         try:
@@ -172,6 +200,10 @@ class FolderLock:
 
     def release(self) -> None:
         """Release the lock."""
+        for descriptor in self._folders:
+            self._system.files.unlock_open_file(descriptor)  # a forked process may have it, too
+            self._system.files.close(descriptor)
+        self._folders.clear()
         self._system.files.close(self._descriptor)
         self._forget()
 

@@ -8,10 +8,12 @@ other means: by hand, by a script, or because a copy of the store is incomplete.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from firetrail.errors import StoreDamagedError
+from firetrail.storage.queue import SegmentQueue
 from firetrail.store.lifecycle.evidence import group_positions
 from firetrail.store.lifecycle.inventory import Inventory
 from firetrail.store.queues.table import QueueKey
@@ -47,6 +49,33 @@ class Removal(NamedTuple):
         )
 
 
+def refuse_empty_folder(
+    folders: Iterable[Path], log: SegmentQueue, known: Inventory, *, clean: bool
+) -> None:
+    """Raise StoreDamagedError if the first log files are missing, and so is all of one folder.
+
+    Its disk is probably not mounted. ``known`` must be current.
+    """
+    if not log.segments or log.min_offset <= _known_begin(known, clean=clean):
+        return
+    used = {segment.path.parent for segment in log.segments}
+    for folder in folders:
+        if folder not in used:
+            raise StoreDamagedError(
+                str(folder),
+                0,
+                None,
+                f"the first files of the log are missing, up to {log.min_offset}, and this folder "
+                "of it is empty",
+                "mount its volume; if the files were removed on purpose, remove the folder from "
+                "storePathCommitLog and readOnlyCommitLogStorePaths",
+            )
+
+
+def _known_begin(known: Inventory, *, clean: bool) -> int:
+    return known.log_begin if clean else max(known.log_begin, known.retained_from)
+
+
 def find_removal(
     system: System,
     root: Path,
@@ -60,7 +89,7 @@ def find_removal(
 
     ``known`` must be current.
     """
-    known_begin = known.log_begin if clean else max(known.log_begin, known.retained_from)
+    known_begin = _known_begin(known, clean=clean)
     if begin <= known_begin:
         return None
     skipped: Counter[str] = Counter()

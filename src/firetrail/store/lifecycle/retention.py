@@ -39,6 +39,7 @@ class Retention:
         settled: Callable[[], int],
         note_begin: Callable[[int], None],
         replicated: Callable[[], int],
+        used: Callable[[], float],
     ) -> None:
         """Prepare retention.
 
@@ -48,6 +49,7 @@ class Retention:
             settled: Syncs everything; returns the position up to which it is on disk.
             note_begin: Records durably where the log will begin, before a file is deleted.
             replicated: Returns the position before which no connected replica needs the log.
+            used: Returns the used part of the disk, from 0.0 to 1.0.
         """
         self._log = parts.log
         self._queues = parts.queues
@@ -57,6 +59,7 @@ class Retention:
         self._settled = settled
         self._note_begin = note_begin
         self._replicated = replicated
+        self._used = used
         self.guard = threading.Lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = parts.system
@@ -67,7 +70,7 @@ class Retention:
 
     def round(self) -> int:
         """Check clock and disk, and delete what may go; return how many log files were deleted."""
-        used = self._system.files.used_ratio(self._log.queue.folder.parent)
+        used = self._used()
         config = self._live.current
         self._watch_disk(used)
         forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly

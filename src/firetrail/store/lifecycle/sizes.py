@@ -8,7 +8,6 @@ from pathlib import Path
 from firetrail.errors import ConfigError, SegmentSizeError
 from firetrail.format.index import IndexGeometry, find_geometry, index_file_size
 from firetrail.format.names import (
-    COMMIT_LOG,
     CONSUME_QUEUE,
     INDEX,
     parse_index_name,
@@ -18,6 +17,7 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.queue import usual_size
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
+from firetrail.store.log.paths import log_folders
 from firetrail.system import System
 
 QUEUES_SEEN = 16
@@ -50,7 +50,8 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
 
 def log_file_size(system: System, root: Path) -> int:
     """Return the most common length of the log files of a store, 0 without any."""
-    return usual_size(_sizes(system, root / COMMIT_LOG))
+    folders = log_folders(system.files, root)
+    return usual_size(size for folder in folders for size in _sizes(system, folder))
 
 
 def _sizes(system: System, folder: Path) -> list[int]:

@@ -23,6 +23,7 @@ from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.growth import PAGE_SIZE
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.spread import Spread
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.problems import LOG_REMEDY
@@ -53,7 +54,7 @@ class Busy(Exception):
 
 
 class CommitLog:
-    """Appends to and reads from the segments of ``<root>/commitlog``."""
+    """Appends to and reads from the segments of ``<root>/commitlog``, or of a ``spread``."""
 
     def __init__(
         self,
@@ -62,13 +63,18 @@ class CommitLog:
         config: StoreConfig,
         rules: DraftRules,
         queues: dict[QueueKey, ConsumeQueue],
+        spread: Spread | None = None,
     ) -> None:
         self._config = config
         self._sync = config.flush is FlushMode.SYNC
         self._lock = threading.Lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(
-            system, root / COMMIT_LOG, config.commit_log_file_size, remedy=LOG_REMEDY
+            system,
+            root / COMMIT_LOG,
+            config.commit_log_file_size,
+            remedy=LOG_REMEDY,
+            spread=spread,
         )
         self._allocator = Allocator(
             self.queue,

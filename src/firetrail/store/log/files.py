@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +14,8 @@ from firetrail.format.javahash import java_text
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
 from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
+from firetrail.storage.spread import Twins
+from firetrail.store.log.paths import log_folders, log_spread, shown_path
 from firetrail.store.log.records import scan_record
 from firetrail.store.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
 from firetrail.system import System
@@ -20,20 +23,38 @@ from firetrail.system import System
 
 def segment_sizes(system: System, folder: Path) -> list[tuple[int, int]]:
     """Return start offset and length of every segment file in a folder, in order."""
+    named = ((parse_segment_name(name), folder / name) for name in system.files.names(folder))
+    return _sizes(system, ((base, path) for base, path in named if base is not None))
+
+
+def log_size(system: System, root: Path) -> int:
+    """Return the length of all log files of a store."""
+    folders = log_folders(system.files, root)
+    return sum(size for folder in folders for _, size in segment_sizes(system, folder))
+
+
+def _sizes(system: System, paths: Iterable[tuple[int, Path]]) -> list[tuple[int, int]]:
     found = []
-    for name in system.files.names(folder):
-        base = parse_segment_name(name)
-        if base is not None:
-            with suppress(FileNotFoundError):  # retention has deleted it since it was listed
-                found.append((base, system.files.size(folder / name)))
+    for base, path in paths:
+        with suppress(FileNotFoundError):  # retention has deleted it since it was listed
+            found.append((base, system.files.size(path)))
     return found
 
 
-def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Problem]:
-    """Return the problems of a row of segment files that should all be ``size`` bytes long."""
+def misfits(
+    folder: str,
+    files: list[tuple[int, int]],
+    size: int,
+    path_of: Callable[[int], str] | None = None,
+) -> list[Problem]:
+    """Return the problems of a row of segment files that should all be ``size`` bytes long.
+
+    ``path_of`` gives the paths of files that are not in ``folder``.
+    """
     found = []
+    path_of = path_of or (lambda base: f"{folder}/{segment_name(base)}")
     for base, length in files:
-        path = f"{folder}/{segment_name(base)}"
+        path = path_of(base)
         last = base == files[-1][0]
         if length == 0 and last:
             detail = "the file is empty, as a crash right after its creation leaves it"
@@ -50,7 +71,7 @@ def misfits(folder: str, files: list[tuple[int, int]], size: int) -> list[Proble
             path = f"{folder}/{segment_name(base + size)}"
             found.append(Problem(path, 0, base + size, ProblemKind.FILE_MISSING, detail))
         elif following < base + size:
-            path = f"{folder}/{segment_name(following)}"
+            path = path_of(following)
             detail = f"begins inside the previous file {segment_name(base)}; {MOVE_IT}"
             found.append(Problem(path, 0, following, ProblemKind.FILE_OVERLAP, detail))
     return found
@@ -63,17 +84,34 @@ class ViewLog(SegmentQueue):
     may be gaps between files. ``committed`` of each segment is the end of what readers see.
     """
 
-    def __init__(self, system: System, root: Path) -> None:
-        super().__init__(system, root / COMMIT_LOG, 0, writable=False)
+    def __init__(self, system: System, root: Path, *, is_local: bool = True) -> None:
+        """Prepare to read a log.
+
+        Args:
+            system: Files and clock.
+            root: The folder of the store.
+            is_local: Whether the log may be in several folders; that of a remote store is not.
+        """
+        spread = log_spread(system.files, root) if is_local else None
+        super().__init__(system, root / COMMIT_LOG, 0, writable=False, spread=spread)
+        self._root = root
         self.misfits: list[Problem] = []
         self._bases: list[int] = []
 
     def load(self) -> None:
         """Find the files and their most common size."""
-        files = segment_sizes(self.system, self.folder)
+        twins: list[Twins] = []
+        if self.spread is None:
+            files = segment_sizes(self.system, self.folder)
+        else:
+            listed, twins = self.spread.list()
+            files = _sizes(self.system, listed.items())
         steps = (following - base for (base, _), (following, _) in pairwise(files))
         self.segment_size = usual_size([*(size for _, size in files), *steps])
-        self.misfits = misfits(COMMIT_LOG, files, self.segment_size)
+        self.misfits = [
+            *misfits(COMMIT_LOG, files, self.segment_size, self._name_of),
+            *self._twins(twins),
+        ]
         self.segments = tuple(
             Segment(self.system, self.path_of(base), base, size, writable=False)
             for base, size in files
@@ -82,6 +120,20 @@ class ViewLog(SegmentQueue):
         self._bases = [segment.base for segment in self.segments]
         for segment in self.segments:
             segment.set_position(self.length_of(segment))
+
+    def _name_of(self, base: int) -> str:
+        return self.relative(self.path_of(base))
+
+    def relative(self, path: Path) -> str:
+        """Return a path for reports: relative if it is in the store."""
+        return shown_path(self._root, path)
+
+    def _twins(self, twins: list[Twins]) -> Iterator[Problem]:
+        """Yield the log files that exist in two folders and have data in both."""
+        for base, kept, other in twins:
+            if self.spread is not None and not self.spread.is_unused(other):
+                detail = f"the log has this file in {self.relative(kept.parent)}, too; {MOVE_IT}"
+                yield Problem(self.relative(other), 0, base, ProblemKind.FILE_OVERLAP, detail)
 
     def length_of(self, segment: Segment) -> int:
         """Return how many bytes of the segment belong to the log."""

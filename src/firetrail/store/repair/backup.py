@@ -27,6 +27,7 @@ from firetrail.format.names import (
     INDEX,
     INVENTORY,
     LOCK,
+    LOG_PATHS,
     REPAIR_PREFIX,
     WATERMARK,
     parse_segment_name,
@@ -35,6 +36,7 @@ from firetrail.storage.copies import copy_file
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.folder import AbortFile, check_is_store, lock_owner
 from firetrail.store.lifecycle.new_folder import built
+from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.store import Store
 from firetrail.system import System
@@ -107,45 +109,63 @@ class _Copy:
 
     def run(self, log_end: int | None = None) -> None:
         names = self._files.names(self._root)
-        left_out = {COMMIT_LOG, LOCK, ABORT, *_ORDER}
+        folders = log_folders(self._files, self._root)
+        left_out = {COMMIT_LOG, LOG_PATHS, LOCK, ABORT, *_ORDER}
+        left_out.update(shown_path(self._root, folder).partition("/")[0] for folder in folders)
         aside = (REPAIR_PREFIX, DROPPED_PREFIX)
         others = [n for n in names if n not in left_out and not n.startswith(aside)]
         # The abort file comes after the marks: a store opened in between must not look closed.
         self._copy_row(self._root, [*_ORDER, *others, ABORT], [])
-        self._copy_log(self._root / COMMIT_LOG, log_end)
+        self._copy_log(folders, log_end)
 
-    def _copy_log(self, folder: Path, end: int | None) -> None:
-        """Copy the log up to its last file, which may change while the others are copied."""
-        self._files.make_folder(self._folder / COMMIT_LOG)
+    def _copy_log(self, folders: tuple[Path, ...], end: int | None) -> None:
+        """Copy the log up to its last file, which may change while the others are copied.
+
+        The copy has all files in one folder.
+        """
+        target = self._folder / COMMIT_LOG
+        self._files.make_folder(target)
         done: set[str] = set()
         copied: list[Path] = []
-        while new := [name for name in self._files.names(folder) if name not in done]:
+        while new := self._new_names(folders, done):
             done.update(new)
             wanted = [n for n in new if end is None or (parse_segment_name(n) or 0) < end]
-            self._copy_row(folder, wanted, copied)
-        self._files.sync_folder(self._folder / COMMIT_LOG)
+            for name in sorted(wanted):
+                self._copy_row(new[name], [name], copied, target)
+        self._files.sync_folder(target)
 
-    def _copy_row(self, folder: Path, names: list[str], copied: list[Path]) -> None:
-        """Copy the files in a folder, and add them to ``copied``.
+    def _new_names(self, folders: tuple[Path, ...], done: set[str]) -> dict[str, Path]:
+        """Return the names in folders that are not ``done``, with the folder of each."""
+        return {
+            name: folder
+            for folder in folders
+            for name in self._files.names(folder)
+            if name not in done
+        }
+
+    def _copy_row(
+        self, folder: Path, names: list[str], copied: list[Path], into: Path | None = None
+    ) -> None:
+        """Copy the files in a folder ``into`` another, and add them to ``copied``.
 
         A row of segments must not have a gap. Retention deletes the oldest first: if one of them is
         missing, so are those before it, and their copies are removed as well.
         """
+        into = into or self._folder / folder.relative_to(self._root)
         for name in names:
             if name.endswith(".tmp"):
                 continue  # about to be renamed, or left by a crash
-            if self._copy(folder / name):
-                copied.append(self._folder / folder.relative_to(self._root) / name)
+            if self._copy(folder / name, into / name):
+                copied.append(into / name)
             elif parse_segment_name(name) is not None:
                 for earlier in copied:
                     self._files.remove(earlier)
                 copied.clear()
 
-    def _copy(self, path: Path) -> bool:
+    def _copy(self, path: Path, target: Path) -> bool:
         """Copy a file or folder; return False if it does not exist."""
         if not path.exists():
             return False  # asked first: the store may create a folder of this name at any moment
-        target = self._folder / path.relative_to(self._root)
         if path.is_dir():
             self._files.make_folder(target)
             self._copy_row(path, self._files.names(path), [])

@@ -30,6 +30,7 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.names import (
     ABORT,
     CHECKPOINT,
+    COMMIT_LOG,
     CONSUME_QUEUE,
     INDEX,
     INVENTORY,
@@ -56,6 +57,7 @@ from firetrail.store.lifecycle.inventory import (
 )
 from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile, shortened_checkpoint
 from firetrail.store.log.loss import Loss
+from firetrail.store.log.paths import shown_path
 from firetrail.store.log.records import store_time_at
 from firetrail.store.log.walk import Damage
 from firetrail.store.problems import LOG_REMEDY
@@ -222,7 +224,7 @@ class _Work:
 
     def _cut(self, segment: Segment, position: int, size: int) -> None:
         """Copy a file, then clear it from ``position`` on and set its proper size."""
-        copy = self._kept / segment.path.relative_to(self._root)
+        copy = self._place(segment.path)
         self._files.make_folder(copy.parent)
         copy_file(self._files, segment.path, copy)
         self._files.sync_folder(copy.parent)
@@ -232,7 +234,7 @@ class _Work:
             self._files.sync(writable.descriptor)
         filled = f" and filled with zeros to {size} bytes" if segment.size < size else ""
         self._done.append(
-            f"{segment.path.relative_to(self._root)} is cleared from {position} on{filled}; a copy "
+            f"{shown_path(self._root, segment.path)} is cleared from {position} on{filled}; a copy "
             f"is in {self._kept.name}"
         )
 
@@ -245,7 +247,7 @@ class _Work:
             self._files.set_size(writable.descriptor, size)
             self._files.sync(writable.descriptor)
         self._done.append(
-            f"{segment.path.relative_to(self._root)} is filled with zeros to {size} bytes"
+            f"{shown_path(self._root, segment.path)} is filled with zeros to {size} bytes"
         )
 
     # -- what is derived from it --------------------------------------------------------------
@@ -365,18 +367,29 @@ class _Work:
     # -- the folder of the repair -------------------------------------------------------------
 
     def _keep(self, path: Path, moved: Path | None = None) -> None:
-        """Move a file or folder of the store to the same place in the folder of this repair.
+        """Move a file or folder to its place in the folder of this repair.
 
         If ``moved`` is given, it is already there.
         """
         source = moved or path
         if not source.exists():
             return
-        target = self._kept / path.relative_to(self._root)
+        target = self._place(path)
         self._files.make_folder(target.parent)
-        self._files.rename(source, target)
-        self._files.sync_folder(source.parent)
-        self._done.append(f"{path.relative_to(self._root)} is now in {self._kept.name}")
+        if path.is_relative_to(self._root):
+            self._files.rename(source, target)
+            self._files.sync_folder(source.parent)
+        else:  # on another disk
+            copy_file(self._files, source, target)
+            self._files.sync_folder(target.parent)
+            self._files.remove(source)
+        self._done.append(f"{shown_path(self._root, path)} is now in {self._kept.name}")
+
+    def _place(self, path: Path) -> Path:
+        """Return where a file is kept; log files of other folders are kept in ``commitlog``."""
+        if path.is_relative_to(self._root):
+            return self._kept / path.relative_to(self._root)
+        return self._kept / COMMIT_LOG / path.name
 
 
 def _with_former(left_out: Iterable[LeftOut], more: Counter[str]) -> list[LeftOut]:

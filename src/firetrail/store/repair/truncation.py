@@ -30,6 +30,7 @@ from firetrail.store.lifecycle.watermark import (
     read_watermark,
     shortened_checkpoint,
 )
+from firetrail.store.log.paths import log_spread
 from firetrail.store.log.records import store_time_at
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.system import System
@@ -66,7 +67,9 @@ def truncate_store(system: System, root: Path, cut: LogCut) -> Path | None:
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
-        with closing(SegmentQueue(system, root / COMMIT_LOG, 0, remedy=LOG_REMEDY)) as log:
+        spread = log_spread(system.files, root)
+        log_files = SegmentQueue(system, root / COMMIT_LOG, 0, remedy=LOG_REMEDY, spread=spread)
+        with closing(log_files) as log:
             log.load()
             last_store_time = store_time_at(log, cut.last_record)
             if last_store_time is None:

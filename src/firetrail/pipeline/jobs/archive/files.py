@@ -35,6 +35,7 @@ from firetrail.pipeline.source.sight import Sight
 from firetrail.pipeline.workers import worker_name
 from firetrail.storage.segment import Segment
 from firetrail.store.log.files import ViewLog
+from firetrail.store.log.paths import shown_path
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.system import SYSTEM
 
@@ -142,7 +143,7 @@ def anchor_at(segment: Segment, offset: int, size: int) -> Anchor:
 
 def _damaged(part: ArchivePart, damage: Damage) -> StoreDamagedError:
     return StoreDamagedError(
-        damage.path.relative_to(part.store).as_posix(),
+        shown_path(Path(part.store), damage.path),
         damage.position,
         damage.physical_offset,
         damage.detail,

@@ -8,11 +8,11 @@ import java.util.Set;
 
 /** Positional arguments, and options of the form {@code --name value}, or {@code --name} for a switch. */
 final class Options {
-    private static final Set<String> SWITCHES = Set.of("kill", "pool", "prop-crc", "log", "lmq");
+    private static final Set<String> SWITCHES = Set.of("kill", "pool", "prop-crc", "log", "lmq", "ext");
     private static final Set<String> VALUES = Set.of(
         "log-size", "queue-size", "slots", "entries", "flush", "spec", "topic", "key", "begin", "end", "max",
         "queue", "at", "boundary", "offset", "tags", "count", "threads", "body", "queues", "batch", "keys",
-        "rounds", "file", "stores");
+        "rounds", "file", "stores", "log-paths", "read-only-paths");
 
     final List<String> positional = new ArrayList<>();
     private final Map<String, String> named = new HashMap<>();

@@ -25,7 +25,9 @@ final class Session implements AutoCloseable {
     static MessageStoreConfig configure(String root, Options options) {
         MessageStoreConfig config = new MessageStoreConfig();
         config.setStorePathRootDir(root);
-        config.setStorePathCommitLog(root + File.separator + "commitlog");
+        config.setStorePathCommitLog(options.text("log-paths", root + File.separator + "commitlog"));
+        config.setReadOnlyCommitLogStorePaths(options.text("read-only-paths", null));
+        config.setEnableConsumeQueueExt(options.has("ext"));
         config.setMappedFileSizeCommitLog(options.count("log-size", config.getMappedFileSizeCommitLog()));
         config.setMappedFileSizeConsumeQueue(options.count("queue-size", 6_000_000));
         config.setMaxHashSlotNum(options.count("slots", config.getMaxHashSlotNum()));

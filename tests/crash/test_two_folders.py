@@ -1,0 +1,65 @@
+"""A log in two folders survives power losses, and the survey catches seeded bugs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.crash.disk import SimulatedFiles
+from tests.crash.files_check import SECOND_DISK
+from tests.crash.oracle import Violation
+from tests.crash.simulation import DEEP, survey, tiny_config
+
+from firetrail import FiretrailError, StoreConfig
+from firetrail.format.names import COMMIT_LOG, LOG_PATHS
+from firetrail.store import engine
+from firetrail.store.log import paths
+from firetrail.store.log.paths import LogPaths
+from firetrail.system import Files
+
+CONFIG = tiny_config("sync", property_crc=True, commit_log_paths=(COMMIT_LOG, SECOND_DISK))
+ATTEMPTS = 4
+
+
+@pytest.mark.parametrize("seed", range(40 if DEEP else 1))
+def test_power_loss_is_survived(seed: int) -> None:
+    survey(CONFIG, seed, random.Random(seed), share=1.0 if DEEP else 0.05)
+
+
+def names_in_one_folder_synced(patch: pytest.MonkeyPatch) -> None:
+    def sync(self: SimulatedFiles, path: Path) -> None:
+        if SECOND_DISK not in str(path):
+            original(self, path)
+
+    original = SimulatedFiles.sync_folder
+    patch.setattr(SimulatedFiles, "sync_folder", sync)
+
+
+def folders_recorded_after_use(patch: pytest.MonkeyPatch) -> None:
+    def settle(files: Files, root: Path, config: StoreConfig) -> LogPaths | None:
+        if paths.recorded_paths(files, root) is not None:
+            return paths.recorded_paths(files, root)
+        if (root / COMMIT_LOG).exists():
+            return None  # the second start relies on what the first one has recorded
+        settled = original(files, root, config)
+        files.discard(root / LOG_PATHS)
+        return settled
+
+    original = paths.settle_paths
+    patch.setattr(engine, "settle_paths", settle)
+
+
+@pytest.mark.parametrize("patch", [names_in_one_folder_synced, folders_recorded_after_use])
+def test_mutant_is_caught(
+    monkeypatch: pytest.MonkeyPatch, patch: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    patch(monkeypatch)
+    for seed in range(ATTEMPTS):
+        try:
+            survey(CONFIG, seed, random.Random(seed), share=0.1)
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
