@@ -18,22 +18,19 @@ from typing import Self
 from firetrail.errors import (
     ConfigError,
     FlushFailedError,
-    FormatError,
     StoreClosedError,
-    StoreDamagedError,
     WrongTypeError,
 )
 from firetrail.format.arguments import function, instance, number, seconds, truth
 from firetrail.format.light import LIGHT_PREFIX
-from firetrail.format.record import Record, decode_message
+from firetrail.format.record import Record
 from firetrail.format.whole import whole
 from firetrail.store.config import StoreConfig
-from firetrail.store.damage import READ_REMEDY
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.log.records import record_offset
 from firetrail.store.put.writer import Writer
+from firetrail.store.queue_records import QueueRecords
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
 from firetrail.system import SYSTEM, System
@@ -53,6 +50,7 @@ class Store(Writer):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._get = engine.reader.get
+        self._records = QueueRecords(engine.reader, engine.log.queue)
         self._is_closing = False
 
     @classmethod
@@ -202,7 +200,8 @@ class Store(Writer):
         A light queue is read in whole pages: its messages have the offsets of their own queues.
         """
         is_light = topic.startswith(LIGHT_PREFIX)
-        for messages, next_offset in self._pages(topic, queue_id, offset, tags):
+        first = self._first(topic, queue_id, offset)
+        for messages, next_offset in self._records.pages(topic, queue_id, first, tags):
             for message in messages:
                 if message.queue_offset >= end and not is_light:
                     return
@@ -210,43 +209,10 @@ class Store(Writer):
             if next_offset >= end:
                 return
 
-    def _pages(
-        self, topic: str, queue_id: int, offset: int | None, tags: str | Sequence[str] | None
-    ) -> Iterator[tuple[Iterator[Record], int]]:
-        """Yield the messages that a queue has now in pages, each with the offset after it.
-
-        The queue offset in a message is that in its own queue, not that in a light queue.
-        """
-        self._catch_up()
-        wanted = tag_hashes(tags)
-        names = None if wanted is None or tags is None else set(tag_names(tags))
-        first = self.min_offset(topic, queue_id)
-        position = first if offset is None else whole("offset", offset)
-        while True:
-            result = self._engine.reader.get(topic, queue_id, position, tags=wanted)
-            messages = self._decoded_of(topic, queue_id, position, wanted, result)
-            if names is not None:
-                messages = (message for message in messages if message.tags in names)
-            yield messages, result.next_offset
-            if result.next_offset <= position or position >= result.max_offset:
-                return
-            position = result.next_offset
-
-    def _decoded_of(
-        self,
-        topic: str,
-        queue_id: int,
-        position: int,
-        wanted: frozenset[int] | None,
-        result: GetResult,
-    ) -> Iterator[Record]:
-        """Yield the messages that a get found; raise StoreDamagedError at a damaged one."""
-        for place, buffer in enumerate(result.buffers):
-            try:
-                yield decode_message(buffer)
-            except FormatError as error:
-                reader = self._engine.reader
-                raise reader.damage(topic, queue_id, position, place, wanted) from error
+    def _first(self, topic: str, queue_id: int, offset: int | None) -> int:
+        """Return the offset to start from; by default that of the oldest message."""
+        oldest = self.min_offset(topic, queue_id)
+        return oldest if offset is None else whole("offset", offset)
 
     def follow(
         self,
@@ -283,13 +249,14 @@ class Store(Writer):
     ) -> Iterator[Record]:
         arrivals, clock = self._engine.arrivals, self._engine.system.clock
         with arrivals.watched(), suppress(StoreClosedError):
-            first = self.min_offset(topic, queue_id)
-            position = first if offset is None else whole("offset", offset)
+            position = self._first(topic, queue_id, offset)
             since = clock.monotonic()
             while True:
                 mark = arrivals.mark
                 end = self.max_offset(topic, queue_id)
-                for messages, next_offset in self._pages(topic, queue_id, position, tags):
+                self._catch_up()
+                self._check_open()
+                for messages, next_offset in self._records.pages(topic, queue_id, position, tags):
                     for message in messages:
                         yield message
                         since = clock.monotonic()
@@ -306,7 +273,7 @@ class Store(Writer):
             message_id: The id that a :class:`PutResult` has, 32 or 56 hexadecimal digits.
         """
         buffer = self._engine.reader.by_id(instance("message_id", message_id, str))
-        return None if buffer is None else self._decoded(buffer)
+        return None if buffer is None else self._records.decoded(buffer)
 
     def at(self, physical_offset: int) -> Record | None:
         """Return the message that begins at a position in the log, or None if none does.
@@ -315,7 +282,7 @@ class Store(Writer):
             physical_offset: The position in the log, in bytes.
         """
         buffer = self._engine.reader.at_offset(whole("physical_offset", physical_offset))
-        return None if buffer is None else self._decoded(buffer)
+        return None if buffer is None else self._records.decoded(buffer)
 
     def query(
         self,
@@ -347,24 +314,7 @@ class Store(Writer):
         if max_count == 0:
             return []
         result = self._engine.reader.query(topic, key, begin, end, max_count)
-        return [self._decoded(buffer) for buffer in result.buffers]
-
-    def _decoded(self, buffer: memoryview) -> Record:
-        """Decode a message in the log; raise StoreDamagedError if its bytes have changed."""
-        try:
-            return decode_message(buffer)
-        except FormatError as error:
-            offset = record_offset(buffer)
-            segment = self._log.queue.find(offset)
-            if segment is None:
-                raise
-            raise StoreDamagedError(
-                str(segment.path),
-                offset - segment.base + error.offset,
-                offset,
-                f"{error.field}: {error.detail}",
-                READ_REMEDY,
-            ) from error
+        return [self._records.decoded(buffer) for buffer in result.buffers]
 
     def offset_at(
         self, topic: str, queue_id: int, time_ms: int, boundary: Boundary = Boundary.LOWER
