@@ -7,6 +7,14 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.proxy.services import Service, serving
 
+from firetrail.proxy import receipts
+
+
+@pytest.fixture(autouse=True)
+def quick_redelivery(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Redeliver messages at once if a test asks for it."""
+    monkeypatch.setattr(receipts, "REDELIVERY_MIN_MS", 0)
+
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:

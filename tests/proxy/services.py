@@ -169,6 +169,7 @@ class Service:
         self.brokers = OneBroker(broker)
         self.client = ProxyClient("c1", "127.0.0.1:4321")
         self.now_ms = SYSTEM.clock.now_ms
+        self.fake_call: Callable[[], FakeCall] = FakeCall
         self.requests = PopRequests(self.brokers)
         self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms())
         self.known = KnownTransactions()
@@ -185,7 +186,7 @@ class Service:
     async def answer(self, handle: Callable[..., Any], kind: type[Any], request: Any) -> Any:
         """Return the response of a call; an error becomes its status, as in the real service."""
         try:
-            return await resolved(handle(FakeCall(), self.client, request))
+            return await resolved(handle(self.fake_call(), self.client, request))
         except Exception as error:
             return kind(status=status_of(error))
 

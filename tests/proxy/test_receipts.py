@@ -131,6 +131,14 @@ async def test_a_change_returns_a_handle_of_nine_words(service: Service) -> None
     assert codes(await service.ack(response.receipt_handle)) == ["OK"]
 
 
+async def test_a_message_is_not_redelivered_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "REDELIVERY_MIN_MS", 1000)
+    changed = await service.change(await one(service), 1)
+    assert Receipt.decode(changed.receipt_handle).invisible_ms == 1000
+
+
 async def test_a_dead_letter_names_its_origin(service: Service) -> None:
     handle = await one(service)
     assert code(await service.forward(handle)) == "OK"

@@ -26,12 +26,17 @@ from firetrail.proxy.schema.messages import (
     Status,
 )
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.receipts import Receipt
+from firetrail.remoting.receipts import ORDERED, Receipt
 
 ACKS_MAX = 1024
 """Maximum number of messages that one call acknowledges."""
 INVISIBLE_MAX_MS = 12 * 3600 * 1000
 """Maximum time for which a client may hide a message from others."""
+
+REDELIVERY_MIN_MS = 1000
+"""Minimum time until a message is redelivered, as RocketMQ's timer has one. Without it, a client
+that asks for the next attempt at once, as the one for Node.js does, would use up all attempts in a
+moment."""
 
 
 class ReceiptCalls:
@@ -140,6 +145,8 @@ class ReceiptCalls:
                 f"the invisible time is {time_ms} ms; allowed are 0 to {INVISIBLE_MAX_MS} ms",
             )
         receipt = await self._current(client, group, request.receipt_handle)
+        if receipt.revive_queue != ORDERED:
+            time_ms = max(time_ms, REDELIVERY_MIN_MS)
         changed = await self._requests.change(client, group, topic, receipt, time_ms)
         self._renewals.remove(client.client_id, group, request.receipt_handle)
         return ChangeInvisibleDurationResponse(status=OK, receipt_handle=changed.encode())
