@@ -19,6 +19,7 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.cli import reset, tail
+from firetrail.cli import send as send_command
 from firetrail.client import Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
 from firetrail.namesrv import NameServerConfig
@@ -383,7 +384,30 @@ class TestPlaces:
     def test_other_positions_are_refused(self, firetrail: Firetrail) -> None:
         result = firetrail("reset", "G", "T", "yesterday")
         assert result.code == 2
-        assert "'yesterday' is not one of: first, last, a time such as" in result.err
+        assert "'yesterday' is not a time such as 2026-11-15T09:30:00, or ms since" in result.err
+        assert "nor first or last" in result.err
+
+
+class TestDeliveryTimes:
+    @pytest.mark.parametrize(
+        ("text", "seconds"), [("250ms", 0.25), ("90s", 90), ("10m", 600), ("2h", 7200)]
+    )
+    def test_durations_are_numbers_with_units(self, text: str, seconds: float) -> None:
+        assert send_command.delay(text).total_seconds() == seconds
+
+    @pytest.mark.parametrize(
+        ("options", "said"),
+        [
+            (("--delay", "5"), "--delay: '5' is not a number with a unit (ms, s, m, h, d)"),
+            (("--deliver-at", "noon"), "'noon' is not a time such as 2026-11-15T09:30:00, or ms"),
+            (("--deliver-at", "1", "--delay", "1s"), "not allowed with argument --deliver-at"),
+        ],
+    )
+    def test_other_times_are_refused(
+        self, firetrail: Firetrail, options: tuple[str, ...], said: str
+    ) -> None:
+        result = firetrail("send", "T", "x", *options)
+        assert result.code == 2 and said in result.err
 
 
 def test_long_bodies_are_cut(capsys: pytest.CaptureFixture[str], ask: Any, namesrv: str) -> None:

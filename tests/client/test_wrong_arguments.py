@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,11 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
         **{name: CONSUMER[name] for name in ("namesrv", "group")},
         **{"retries": NUMBER, "timeout_s": MORE_THAN_0, "check": FUNCTION},
     },
-    "Producer.send": {"message": MESSAGE, "queue": QUEUES, "order_key": (5, b"k", ["k"])},
+    "Producer.send": {
+        **{"message": MESSAGE, "queue": QUEUES, "order_key": (5, b"k", ["k"])},
+        **{"deliver_at": (5, 1.5, True, "noon", timedelta(-1))},
+    },
+    "Producer.recall": {"sent": (None, 5, "", b"handle")},
     "Producer.send_batch": {
         "messages": (
             *(None, Message("T", b""), (each for each in [Message("T", b"")]), [], "T", [5]),

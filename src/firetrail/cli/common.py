@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from datetime import datetime
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -96,6 +97,17 @@ def not_negative(text: str) -> int:
 def positive(text: str) -> int:
     """Parse an argument that is a count of at least 1."""
     return _at_least(1, text)
+
+
+def moment(text: str) -> int:
+    """Parse a local time in the form of ISO 8601, or ms since 1970; return ms since 1970."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except ValueError:
+        allowed = "a time such as 2026-11-15T09:30:00, or ms since 1970"
+        raise argparse.ArgumentTypeError(f"{text!r} is not {allowed}") from None
 
 
 def _at_least(least: int, text: str) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from datetime import datetime
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.common import moment
 from firetrail.cli.output import table
 from firetrail.client import Admin
 
@@ -44,13 +44,10 @@ def where(text: str) -> int:
     """Parse WHERE: return a time in ms since 1970, 0 for the first message, or -1 for the end."""
     if text in ("first", "last"):
         return 0 if text == "first" else _END
-    if text.isdecimal():
-        return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
-        allowed = "first, last, a time such as 2026-11-15T09:30:00, or ms since 1970"
-        raise argparse.ArgumentTypeError(f"{text!r} is not one of: {allowed}") from None
+        return moment(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor first or last") from None
 
 
 def run(args: argparse.Namespace) -> ExitCode:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import re
 import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
-from firetrail.cli.common import not_negative
+from firetrail.cli.common import moment, not_negative
 from firetrail.cli.output import counted, say
 from firetrail.client import Message, Producer, SendResult, SendStatus
 
@@ -26,9 +28,12 @@ the broker's settings require: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_
 message was not sent, and neither were those after it."""
 EXAMPLES = """\
   firetrail send orders '{"id": 7}' --tags new --key o-7
+  firetrail send reminders 'call back' --delay 90m
   seq 1000 | firetrail send numbers"""
 _LINES_AHEAD = 1000
 """Lines that are read ahead of sending at most; the reader then waits."""
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_DURATION = re.compile(rf"([0-9]{{1,9}})({'|'.join(_UNITS)})")
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -70,8 +75,27 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="deliver after the delay of this level of the broker's messageDelayLevel, where 1 is "
         "the first, usually 1 s (default: no delay)",
     )
+    later = parser.add_mutually_exclusive_group()
+    later.add_argument(
+        "--deliver-at",
+        type=moment,
+        metavar="TIME",
+        help="deliver at a local time such as 2026-11-15T09:30:00, or at ms since 1970",
+    )
+    later.add_argument(
+        "--delay", type=delay, metavar="DURATION", help="deliver after a time such as 90s, 10m, 2h"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per message")
     return parser
+
+
+def delay(text: str) -> timedelta:
+    """Parse a duration: a number with a unit."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        units = ", ".join(_UNITS)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number with a unit ({units})")
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def name_and_value(text: str) -> tuple[str, str]:
@@ -107,7 +131,8 @@ async def _send(args: argparse.Namespace) -> int:
                 properties=dict(args.property),
                 delay_level=args.delay_level,
             )
-            sent = await producer.send(message, order_key=args.order_key)
+            deliver_at = args.delay if args.deliver_at is None else args.deliver_at
+            sent = await producer.send(message, order_key=args.order_key, deliver_at=deliver_at)
             _print_sent(args, sent)
             unconfirmed += sent.status is not SendStatus.OK
     return unconfirmed
@@ -157,6 +182,8 @@ def _print_sent(args: argparse.Namespace, sent: SendResult) -> None:
             "message_id": sent.message_id,
             "offset_message_id": sent.offset_message_id,
         }
+        if sent.recall_handle is not None:
+            found["recall_handle"] = sent.recall_handle
         print(json.dumps(found), flush=True)
     else:
         place = f"{queue.broker_name} queue {queue.queue_id} offset {sent.queue_offset}"

@@ -22,10 +22,12 @@ from firetrail.client.topic_route import no_such_queue, queues_of
 from firetrail.errors import NoMasterYetError, NoRouteYetError, NoSuchError, RequestError
 from firetrail.format.javahash import java_hash
 from firetrail.format.names import AUTO_CREATE_TOPIC
+from firetrail.format.recall import decode_handle
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import Payload
 from firetrail.remoting.header import Header
+from firetrail.remoting.headers import RecallHeader, RecallResponse
 
 BUSY_S = 0.2
 """Backoff after a broker has refused the first attempt; it doubles with every further attempt."""
@@ -155,6 +157,24 @@ class MessageSender:
         """Send a one-way request to the master that has a queue."""
         await self._queues_for(queue.topic, queue)
         await self._session.tell(self._session.master_of(queue.broker_name), code, header, body)
+
+    async def recall(self, text: str) -> str:
+        """Recall the message of a handle; return its id.
+
+        Raises:
+            FormatError: The text is not a handle.
+            RequestError: The broker refuses the recall.
+        """
+        handle = decode_handle(text)
+        await self._queues_for(handle.topic, MessageQueue(handle.topic, handle.broker, 0))
+        address = self._session.master_of(handle.broker)
+        header = RecallHeader(handle.topic, text, self._group)
+        code = RequestCode.RECALL_MESSAGE
+        answer = await self._session.request(address, code, header, timeout_s=self._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            remark = f"{handle.broker}: {answer.remark or 'no reason given'}"
+            raise RequestError(answer.code, remark)
+        return RecallResponse.decode(answer.fields).msg_id
 
     async def _queues_for(self, topic: str, queue: MessageQueue | None) -> list[MessageQueue]:
         """Return the writable queues of a topic; wait until the broker of ``queue`` has a master.

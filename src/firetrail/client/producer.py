@@ -8,11 +8,13 @@ import os
 import random
 import uuid
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.compression import inflated
+from firetrail.client.delivery_time import delivery_properties
 from firetrail.client.message_sender import MessageSender
 from firetrail.client.received import Received
 from firetrail.client.send import (
@@ -135,7 +137,12 @@ class Producer(ClusterClient):
 
     @finished_by_close
     async def send(
-        self, message: Message, *, queue: MessageQueue | None = None, order_key: str | None = None
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        order_key: str | None = None,
+        deliver_at: datetime | timedelta | int | None = None,
     ) -> SendResult:
         """Send a message, and wait until a broker has stored it.
 
@@ -147,9 +154,14 @@ class Producer(ClusterClient):
             queue: the queue to send to. Default: all queues of the topic in turn.
             order_key: messages of a topic with equal keys go to the same queue (as long as the
                 number of queues stays the same), in the order of the calls. Excludes ``queue``.
+            deliver_at: when consumers receive the message: a datetime (local time if it has no
+                time zone), a timedelta from now, or a number of ms since 1970. A time in the past
+                means now. Brokers before 5.0 ignore it. Default: now, or as the ``delay_level`` of
+                the message says.
 
         Returns:
-            Where the message is stored, and how safely.
+            Where the message is stored, and how safely. A message that waits for its delivery time
+            has a ``recall_handle``.
 
         Raises:
             IllegalMessageError: the message cannot be sent; the error names the field.
@@ -162,11 +174,41 @@ class Producer(ClusterClient):
             raise ConfigError("order_key", order_key, "chooses a queue; leave queue out")
         if order_key is not None:
             instance("order_key", order_key, str)
-        draft = draft_of(message, self._ids, queue)
+        instance("message", message, Message)
+        about = None if deliver_at is None else delivery_properties(message, deliver_at)
+        draft = draft_of(message, self._ids, queue, about)
         if order_key is None:
             return await self._sender.send(draft, queue)
         async with self._ordered.turn((message.topic, order_key)):
             return await self._sender.send(draft, order_key=order_key)
+
+    @finished_by_close
+    async def recall(self, sent: SendResult | str) -> str:
+        """Recall a message that waits for its delivery time, so that no consumer receives it.
+
+        The broker stores the recall, and answers in the same way if the message was recalled
+        before. It cannot be recalled in the last second, or once it is due.
+
+        Args:
+            sent: the result of the send, or its ``recall_handle``. Another producer may recall a
+                message, too.
+
+        Returns:
+            The id of the message.
+
+        Raises:
+            ConfigError: the message has no handle, because it did not wait.
+            FormatError: the text is not a handle.
+            RequestError: the broker refuses the recall: the message is due, or the broker does not
+                allow recalls (``recallMessageEnable``; Java brokers do not by default).
+            OSError, ClientClosedError: as in :meth:`send`.
+        """
+        self._session.check_open()
+        handle = sent.recall_handle if isinstance(sent, SendResult) else text("sent", sent)
+        if handle is None:
+            what = "has no recall handle: it was sent without a delivery time, or was due"
+            raise ConfigError("sent", sent, what)
+        return await self._sender.recall(handle)
 
     @finished_by_close
     async def send_batch(

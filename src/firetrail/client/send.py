@@ -75,6 +75,9 @@ class SendResult(NamedTuple):
     """Its number within the queue."""
     transaction_id: str | None = None
     """The id of its transaction, if the broker assigned one."""
+    recall_handle: str | None = None
+    """With it, :meth:`Producer.recall` recalls the message. None for a message that does not wait
+    for a delivery time."""
 
 
 class OutgoingMessage(NamedTuple):
@@ -252,6 +255,7 @@ def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCom
         MessageQueue(queue.topic, queue.broker_name, header.queue_id),
         header.queue_offset,
         header.transaction_id,
+        header.recall_handle,
     )
 
 

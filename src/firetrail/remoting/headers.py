@@ -65,6 +65,7 @@ class SendResponse(Header):
     queue_id: int
     queue_offset: Long
     transaction_id: str | None = None
+    recall_handle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,22 @@ class SendBackHeader(Header):
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallHeader(Header):
+    """RECALL_MESSAGE: do not deliver a message that waits for its delivery time."""
+
+    topic: str
+    recall_handle: str
+    producer_group: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecallResponse(Header):
+    """The answer to a recall: the id that the producer gave the message."""
+
+    msg_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""The handle with which a producer recalls a message that waits for its delivery time.
+
+Version 1 is the URL-safe Base64 text, with padding, of ``v1 <topic> <broker> <ms> <unique key>``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import NamedTuple
+
+from firetrail.errors import FormatError
+
+_VERSION = "v1"
+_DIGITS_MAX = 18
+
+
+class RecallHandle(NamedTuple):
+    """The message to recall. ``time_ms`` is a time within its slot of the timer."""
+
+    topic: str
+    broker: str
+    time_ms: int
+    unique_key: str
+
+    def encode(self) -> str:
+        """Return the text that producers get."""
+        text = f"{_VERSION} {self.topic} {self.broker} {self.time_ms} {self.unique_key}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def decode_handle(text: str) -> RecallHandle:
+    """Decode a handle; raise FormatError if it is none."""
+    try:
+        words = base64.b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
+    except (binascii.Error, UnicodeError):
+        raise FormatError("recall handle", 0, f"{text!r:.80} is not Base64 text") from None
+    if len(words) != 5 or words[0] != _VERSION or not all(words):
+        raise FormatError("recall handle", 0, f"{text!r:.80} is not a handle of version 1")
+    _, topic, broker, time, unique_key = words
+    if not time.isascii() or not time.isdigit() or len(time) > _DIGITS_MAX:
+        raise FormatError("recall handle", 0, f"{time!r:.40} is not a time")
+    return RecallHandle(topic, broker, int(time), unique_key)
