@@ -356,9 +356,9 @@ class Http2Connection:
             if payload:
                 raise wrong_size("SETTINGS with ACK are empty")
             return
+        self.output.add(frames.SETTINGS_ACK)  # before the data that larger windows let through
         for key, value in frames.read_settings(payload):
             self._apply(key, value)
-        self.output.add(frames.SETTINGS_ACK)
 
     def _apply(self, key: int, value: int) -> None:
         """Apply a setting of the client. Those that concern a sender of pushes do not matter."""
