@@ -66,6 +66,7 @@ def test_a_temporary_view_can_be_queried(spark: SparkSession, store: Path) -> No
     )
     counted = spark.sql("SELECT topic, count(*) AS n FROM shelf GROUP BY topic ORDER BY topic")
     assert [tuple(row) for row in counted.collect()] == [("rare", 6), ("usual", 144)]
+    spark.catalog.dropTempView("shelf")
 
 
 class TestColumns:
