@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 
 import pytest
 from tests.broker.brokers import SMALL
@@ -18,7 +19,7 @@ from firetrail.proxy.schema.messages import Code
 from firetrail.remoting.bodies import SubscriptionData, TopicConfig
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
+from firetrail.store.config import BrokerRole, FlushMode
 
 NAME = BrokerConfig().name
 
@@ -223,3 +224,15 @@ async def test_clients_stay_during_a_change_of_role(
     assert [one.client_id for one in broker.clients.producers_of("T")] == ["c1"]
     stored = await resolved(brokers.request(client, NAME, sending(b"after")))
     assert stored.code == ResponseCode.SUCCESS
+
+
+async def test_a_call_that_ends_early_does_not_stop_the_broker_half_way() -> None:
+    """The broker has to know every half message that it stores, so that it checks it later."""
+    async with Broker.running(None, None, replace(SMALL, flush=FlushMode.SYNC)) as broker:
+        broker.topics.put([TopicConfig("T", 2, 2)])
+        command = sending()
+        command.fields = {**command.fields, "i": "TRAN_MSG\x01true\x02PGROUP\x01PG\x02", "f": "4"}
+        answer = waiting_for(EmbeddedBroker(broker).request(member(), NAME, command))
+        await asyncio.sleep(0)
+        answer.cancel()
+        await until(lambda: len(broker._parts.transactions._open) == 1)

@@ -113,7 +113,10 @@ class EmbeddedBroker:
             if not isinstance(answer, RemotingCommand):
                 answer.add_done_callback(lambda _: self._broker.closed(connection))
             return answer
-        return self._connection_of(client).ask(self._broker.ask, command)
+        answer = self._connection_of(client).ask(self._broker.ask, command)
+        # A call that ends early must not stop the broker half-way, for example after it has stored
+        # a half message and before it has noted the transaction.
+        return answer if isinstance(answer, RemotingCommand) else asyncio.shield(answer)
 
     def heartbeat(self, client: ProxyClient) -> None:
         """Register the producers and consumers of a client, or refresh their registration.

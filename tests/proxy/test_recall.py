@@ -1,0 +1,77 @@
+"""RecallMessage."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from tests.proxy.services import Service, code
+
+from firetrail.format.recall import RecallHandle
+from firetrail.proxy.recall import RecallCalls
+from firetrail.proxy.schema.messages import RecallMessageRequest, RecallMessageResponse, Resource
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+
+HANDLE = RecallHandle("D", "broker-a", 1_700_000_000_001, "m1").encode()
+
+
+@pytest.fixture
+async def recalling(service: Service) -> Service:
+    """A service with topics for delayed messages, whose broker recalls everything."""
+    for name, kind in (("D", "DELAY"), ("M", "MIXED"), ("F", "FIFO")):
+        await service.create_topic(name, kind)
+    answer = RemotingCommand(0, {"msgId": "m1"})
+    service.brokers.replaced[RequestCode.RECALL_MESSAGE] = answer
+    return service
+
+
+async def recall(service: Service, topic: str = "D", handle: str = HANDLE) -> RecallMessageResponse:
+    request = RecallMessageRequest(topic=Resource(name=topic), recall_handle=handle)
+    calls = RecallCalls(service.brokers)
+    response = await service.answer(calls.recall, RecallMessageResponse, request)
+    return cast(RecallMessageResponse, response)
+
+
+async def test_a_message_is_recalled(recalling: Service) -> None:
+    response = await recall(recalling)
+    assert (code(response), response.message_id) == ("OK", "m1")
+    assert recalling.brokers.asked[-1].fields == {
+        "topic": "D",
+        "recallHandle": HANDLE,
+        "producerGroup": "D",
+    }
+
+
+async def test_every_check_has_its_code(recalling: Service) -> None:
+    other_broker = RecallHandle("D", "broker-b", 1, "m1").encode()
+    rows = [
+        ("a.b", HANDLE, "ILLEGAL_TOPIC"),
+        ("unknown", HANDLE, "TOPIC_NOT_FOUND"),
+        ("T", HANDLE, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ("F", HANDLE, "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE"),
+        ("M", HANDLE, "BAD_REQUEST"),  # the handle is for another topic
+        ("D", "", "BAD_REQUEST"),
+        ("D", "garbage", "BAD_REQUEST"),
+        ("D", "ü", "BAD_REQUEST"),
+        ("D", HANDLE[:-8], "BAD_REQUEST"),
+    ]
+    for topic, handle, expected in rows:
+        assert code(await recall(recalling, topic, handle)) == expected, (topic, handle)
+    assert code(await recall(recalling, "D", other_broker)) != "OK"
+
+
+@pytest.mark.parametrize(
+    ("answered", "expected"),
+    [
+        (ResponseCode.ILLEGAL_OPERATION, "BAD_REQUEST"),
+        (ResponseCode.TOPIC_NOT_EXIST, "TOPIC_NOT_FOUND"),
+        (ResponseCode.NO_PERMISSION, "FORBIDDEN"),
+        (ResponseCode.SYSTEM_ERROR, "INTERNAL_SERVER_ERROR"),
+    ],
+)
+async def test_the_codes_of_brokers(recalling: Service, answered: int, expected: str) -> None:
+    answer = RemotingCommand(answered, remark="the reason")
+    recalling.brokers.replaced[RequestCode.RECALL_MESSAGE] = answer
+    response = await recall(recalling)
+    assert (code(response), response.status.message) == (expected, "the reason")
