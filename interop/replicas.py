@@ -29,7 +29,8 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import ConsumerOffsetHeader, CreateTopicHeader
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
+from firetrail.replication.follower import Follower, FollowerSettings
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig

@@ -32,7 +32,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.rewind import rewind
 from firetrail.store.broker_store import BrokerStore

@@ -43,7 +43,7 @@ from tests.torture.failing import can_mount, small_file_system
 
 from firetrail import Message
 from firetrail.remoting.client import RemotingClient
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.rewind import rewind
 from firetrail.store.broker_store import BrokerStore

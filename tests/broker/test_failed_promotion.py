@@ -34,7 +34,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import HandOverHeader
 from firetrail.replication.epochs import Epoch
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.store.config import BrokerRole
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -153,9 +154,17 @@ async def test_a_member_with_an_empty_store_cannot_take_the_place_of_the_lost_on
         assert (stranger.role, status_of(stranger).epoch) == (BrokerRole.SLAVE, 0)
 
 
-async def test_every_member_tells_who_holds_the_lease(tmp_path: Path) -> None:
+async def test_every_member_tells_who_holds_the_lease(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     async with broker_group(tmp_path, members=2) as group:
         one = group.members[1]
+        lease, epoch = status_of(one).epoch, one.epochs.number
+        assert (
+            f"this broker holds lease {lease} and becomes the master; epoch {epoch} of the log "
+            "begins"
+        ) in caplog.messages
         for number in (1, 2):
             talk = Talk(group.members[number], group.client)
             answer = await talk.ask(RequestCode.GET_REPLICA_STATUS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL
@@ -260,6 +261,49 @@ def test_a_broker_that_does_not_answer(firetrail: Firetrail) -> None:
     assert (result.code, "no such folder" in result.err) == (2, True)
 
 
+def test_the_address_of_a_name_server_is_named(firetrail: Firetrail) -> None:
+    with BackgroundBroker(store=SMALL) as broker:
+        for action in ("status", "promote"):
+            result = firetrail("replica", action, broker.namesrv)
+            assert result.code == 2
+            assert (
+                f"{broker.namesrv} is the address of a name server, not of a broker; give the "
+                f"address of a broker (the masters that it knows: broker-a at {broker.address})"
+            ) in result.err
+
+
+def test_a_broker_that_is_slow_during_a_promotion_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
+) -> None:
+    busy = TimeoutError("a:1: no answer within 3 s")
+    answers: list[ReplicaStatus | Exception] = [SLAVE_STATUS, SLAVE_STATUS, busy, MASTER]
+    monkeypatch.setattr(replica_promote, "ask_status", answering(answers))
+    result = firetrail("replica", "promote", "a:1")
+    assert (result.code, result.err) == (0, "")
+    slow = [SLAVE_STATUS, SLAVE_STATUS, replace(SLAVE_STATUS, step="opening the store")]
+    monkeypatch.setattr(replica_promote, "ask_status", answering(slow))
+    monkeypatch.setattr(replica_promote, "PATIENCE_S", 0.05)
+    result = firetrail("replica", "promote", "a:1")
+    assert result.code == 7
+    assert (
+        "a:1 has not finished the change within 0.05 s, and is opening the store; 'firetrail "
+        "replica status a:1' shows its progress"
+    ) in result.err
+
+
+def answering(answers: Sequence[ReplicaStatus | Exception]) -> Callable[..., Any]:
+    """Return a request that gets these answers; further ones are not given in time."""
+    left = iter(answers)
+
+    async def ask(*_: object) -> ReplicaStatus:
+        answer = next(left, TimeoutError("no answer"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return ask
+
+
 def test_without_an_action_the_help_is_printed(firetrail: Firetrail) -> None:
     result = firetrail("replica")
     assert result.code == 2
@@ -267,6 +311,7 @@ def test_without_an_action_the_help_is_printed(firetrail: Firetrail) -> None:
 
 
 SLAVE_STATUS = ReplicaStatus("a:1", "C", "B", 1, "SLAVE")
+MASTER = replace(SLAVE_STATUS, role="ASYNC_MASTER", broker_id=0)
 UNFINISHED = HandOverReport("m:1", "a:1", 2, "m:1 does not answer")
 
 
@@ -305,7 +350,7 @@ def test_the_status_of_a_folder_shows_an_unfinished_hand_over(
         (
             ConnectionError("a:1: the connection was closed"),
             7,
-            "a:1: the connection was closed; 'firetrail replica status a:1' tells the outcome when "
+            "a:1: the connection was closed; 'firetrail replica status a:1' shows the outcome when "
             "the broker runs again",
         ),
     ],
@@ -318,15 +363,8 @@ def test_the_exit_code_of_a_promotion_that_did_not_make_a_master(
     code: int,
     said: str,
 ) -> None:
-    answers = iter([SLAVE_STATUS, SLAVE_STATUS, after])
-
-    async def ask(*_: object) -> ReplicaStatus:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(replica_promote, "ask_status", ask)
+    answers = answering([SLAVE_STATUS, SLAVE_STATUS, after])
+    monkeypatch.setattr(replica_promote, "ask_status", answers)
     result = firetrail("replica", "promote", "a:1")
     assert (result.code, result.out) == (code, "")
     assert said in result.err
@@ -359,13 +397,8 @@ def test_the_status_of_a_slave_that_lacks_old_messages() -> None:
 def test_a_promotion_by_force_says_which_old_messages_are_lost(
     monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
 ) -> None:
-    before, after = replace(SLAVE_STATUS, follower=INCOMPLETE), replace(SLAVE_STATUS, role="MASTER")
-    answers = iter([before, before, after])
-
-    async def ask(*_: object) -> ReplicaStatus:
-        return next(answers)
-
-    monkeypatch.setattr(replica_promote, "ask_status", ask)
+    before = replace(SLAVE_STATUS, follower=INCOMPLETE)
+    monkeypatch.setattr(replica_promote, "ask_status", answering([before, before, MASTER]))
     result = firetrail("replica", "promote", "a:1", "--force")
     assert result.code == 0
     assert result.out.splitlines()[1] == (
@@ -379,10 +412,7 @@ def test_a_promotion_by_force_says_which_old_messages_are_lost(
     [
         (
             GroupReport("10.0.0.1:10911", 1, 7, [1, 2], "member 1 holds the lease"),
-            [
-                "group: member 1 at 10.0.0.1:10911 holds the lease with epoch 7; in-sync members: "
-                "1, 2"
-            ],
+            ["group: member 1 at 10.0.0.1:10911 holds lease 7; in-sync members: 1, 2"],
         ),
         (
             GroupReport("", 0, 0, [1], "its log is too short", "etcd does not answer"),

@@ -31,7 +31,7 @@ from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.follower import FollowerState, FollowerStatus
+from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.store.config import BrokerRole
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM

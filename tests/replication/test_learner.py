@@ -14,7 +14,7 @@ from tests.replication.masters import FakeMaster, master_in, replica_in
 
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.epochs import Epoch, EpochFile
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
 

@@ -25,7 +25,7 @@ from firetrail.errors import (
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.replication.epochs import Epoch, EpochFile
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import Master
 from firetrail.replication.rewind import RewindPlan, Rewound, plan_rewind, rewind
 from firetrail.store.inspect.view import StoreView
@@ -153,6 +153,15 @@ async def test_stores_without_a_common_record(tmp_path: Path) -> None:
     await two_histories(tmp_path, 0, 10, 10)
     async with master_in(tmp_path / "new") as master:
         with pytest.raises(DivergedError, match=r"at offset 0.*nothing in common; move"):
+            await rewound(tmp_path / "old", master)
+
+
+async def test_a_master_without_messages(tmp_path: Path) -> None:
+    await two_histories(tmp_path, 0, 10, 0)
+    async with master_in(tmp_path / "new") as master:
+        said = f"the broker at {master.address.broker} has no messages, so the two have no record "
+        remedy = r"check that it is the right master\. If it is, move the replica's folder away"
+        with pytest.raises(DivergedError, match=f"{said}in common; {remedy}"):
             await rewound(tmp_path / "old", master)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -170,6 +171,26 @@ def test_an_elected_master_shows_what_all_of_the_in_sync_set_have(
         store.replica_acks.note("two", store.log_range[1], 2)
         assert store.wait_dispatched()
         assert len(shown(store)) == 9
+
+
+@pytest.mark.parametrize(
+    ("role", "level", "before"),
+    [
+        (BrokerRole.SYNC_MASTER, logging.WARNING, "replicas have confirmed it"),
+        (BrokerRole.SLAVE, logging.INFO, "this replica follows its master"),
+    ],
+)
+def test_a_start_tells_which_messages_are_hidden(
+    tmp_path: Path, role: BrokerRole, level: int, before: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master of a slave may need no confirmations at all."""
+    folder = tailed(tmp_path / "store", stopped)
+    caplog.set_level(logging.INFO)
+    with BrokerStore.open(folder, MASTER.replace(role=role)):
+        (said,) = (record for record in caplog.records if "do not see" in record.message)
+    assert said.levelno == level
+    assert said.message.startswith(f"{folder}: consumers do not see the last ")
+    assert said.message.endswith(f" on, before {before}")
 
 
 def test_a_topic_that_was_created_again_in_the_tail_begins_with_number_0(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from firetrail.replication.election import LeaseTiming
 from firetrail.replication.epochs import NUMBER_MAX, EpochFile
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.reminders import Reminders
@@ -213,9 +213,13 @@ class Failover:
         return group.holder is not None or bool(group.obstacle)
 
     async def _promote(self, epoch: int) -> None:
-        _log.info("this broker holds the lease with epoch %d and becomes the master", epoch)
+        number = max(epoch if epoch <= NUMBER_MAX else 0, self._broker.epochs.number + 1)
+        _log.info(
+            "this broker holds lease %d and becomes the master; epoch %d of the log begins",
+            epoch,
+            number,
+        )
         try:
-            number = max(epoch if epoch <= NUMBER_MAX else 0, self._broker.epochs.number + 1)
             await self._broker.become(self._master_role, MASTER_ID, epoch=number)
         except BaseException:
             await asyncio.to_thread(self._keeper.resign, self._lease_s)

@@ -46,7 +46,7 @@ from firetrail.remoting.replica_headers import (
     StepDownHeader,
 )
 from firetrail.replication.epochs import Epoch
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 

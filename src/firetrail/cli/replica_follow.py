@@ -25,7 +25,7 @@ from firetrail.cli.role_requests import broker_address
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.names import CONFIG
 from firetrail.remoting.bodies import MASTER_ID
-from firetrail.replication.follower import FollowerState, FollowerStatus
+from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
@@ -215,7 +215,7 @@ class _Watch:
     def _look(self, replica: ReplicaService) -> None:
         status, now = replica.follower.status, SYSTEM.clock.monotonic()
         if status.state is FollowerState.CHECKING:
-            return  # every attempt begins with it, and its outcome comes soon
+            return  # its outcome follows soon
         was_caught_up = self._caught_up
         self._caught_up = was_caught_up or replica.is_caught_up
         is_news = status.error != self._error or self._caught_up != was_caught_up

@@ -16,6 +16,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import PromoteHeader
+from firetrail.replication.master_check import check_is_broker
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
 
@@ -108,7 +109,7 @@ def _has_no_name_server(status: ReplicaStatus) -> bool:
 async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStatus]:
     """Return the status before and after."""
     async with broker_client() as client:
-        before = await ask_status(client, args.address)
+        before = await _ask(client, args.address)
         if _has_no_name_server(before):
             say(
                 f"warning: {args.address} has no name server to register with, and its master has "
@@ -116,13 +117,18 @@ async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStat
                 "with --namesrv"
             )
         header = PromoteHeader(args.force, args.role)
-        try:
-            await ask_status(client, args.address, RequestCode.PROMOTE_REPLICA, header)
-        except RequestError as error:
-            if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise FiretrailError(f"{args.address}: {NOT_FIRETRAIL}") from None
-            raise
+        await ask_status(client, args.address, RequestCode.PROMOTE_REPLICA, header)
         return before, await _wait(client, args)
+
+
+async def _ask(client: RemotingClient, address: str) -> ReplicaStatus:
+    try:
+        return await ask_status(client, address)
+    except RequestError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        await check_is_broker(client, address)
+        raise FiretrailError(f"{address}: {NOT_FIRETRAIL}") from None
 
 
 async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStatus:
@@ -131,9 +137,12 @@ async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStat
     while SYSTEM.clock.monotonic() < deadline:
         try:
             status = await ask_status(client, args.address)
+        except TimeoutError:  # it may be busy with the change
+            await asyncio.sleep(POLL_S)
+            continue
         except OSError as error:
             raise _UnfinishedError(
-                f"{error}; 'firetrail replica status {args.address}' tells the outcome when the "
+                f"{error}; 'firetrail replica status {args.address}' shows the outcome when the "
                 "broker runs again"
             ) from None
         if not status.step:
@@ -142,8 +151,10 @@ async def _wait(client: RemotingClient, args: argparse.Namespace) -> ReplicaStat
             shown = status.step
             say(f"{args.address}: {shown}")
         await asyncio.sleep(POLL_S)
+    step = f", and is {shown}" if shown else ""
     raise _UnfinishedError(
-        f"{args.address} is still {shown}; 'firetrail replica status {args.address}' tells more"
+        f"{args.address} has not finished the change within {PATIENCE_S:g} s{step}; 'firetrail "
+        f"replica status {args.address}' shows its progress"
     )
 
 

@@ -26,7 +26,8 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
+from firetrail.replication.master_check import check_is_broker
 from firetrail.store.config import BrokerRole
 from firetrail.store.log.records import store_time_at
 from firetrail.system import SYSTEM
@@ -118,6 +119,7 @@ async def _ask(address: str) -> _BrokerStatus:
         except RequestError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
+            await check_is_broker(client, address)
             status = await _java_status(client, address)
         except OSError as error:
             raise NotReachedError(f"{error}; is a broker running there?") from None
@@ -195,7 +197,7 @@ def _lines(found: _BrokerStatus) -> list[str]:
 def _group_lines(group: GroupReport) -> list[str]:
     holder = "no member holds the lease"
     if group.member:
-        holder = f"member {group.member} at {group.holder} holds the lease with epoch {group.epoch}"
+        holder = f"member {group.member} at {group.holder} holds lease {group.epoch}"
     members = ", ".join(map(str, group.in_sync)) or "none"
     lines = [f"group: {holder}; in-sync members: {members}"]
     if group.obstacle and not group.member:

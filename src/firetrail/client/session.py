@@ -168,7 +168,8 @@ class Session:
         """Return the response of a broker; raise RequestError if it is not a success."""
         response = await self.request(address, code, header, body, timeout_s)
         if response.code != ResponseCode.SUCCESS:
-            raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
+            reason = (response.remark or "no reason given").strip()
+            raise RequestError(response.code, f"{address}: {reason}")
         return response
 
     async def request(

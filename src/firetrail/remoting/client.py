@@ -80,7 +80,8 @@ class RemotingClient:
         """Return the response of a peer; raise RequestError if it is not a success."""
         response = await self.request(address, command, timeout_s)
         if response.code != ResponseCode.SUCCESS:
-            raise RequestError(response.code, f"{address}: {response.remark or 'no reason given'}")
+            reason = (response.remark or "no reason given").strip()
+            raise RequestError(response.code, f"{address}: {reason}")
         return response
 
     async def tell(self, address: str, command: RemotingCommand) -> None:

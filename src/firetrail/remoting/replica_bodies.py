@@ -54,8 +54,8 @@ class GroupReport(Body):
     """What a member of a group with automatic failover knows of it.
 
     ``holder`` is the address of the member that holds the lease, ``member`` its number and
-    ``epoch`` its epoch; empty and 0 if nobody holds it. ``obstacle`` says why the asked member
-    cannot be elected now, and ``error`` why failover does not work at the moment.
+    ``epoch`` the number of the lease; empty and 0 if nobody holds it. ``obstacle`` says why the
+    asked member cannot be elected now, and ``error`` why failover does not work at the moment.
     """
 
     holder: str = ""

@@ -12,7 +12,6 @@ import logging
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
 
 from firetrail.errors import (
     DivergedError,
@@ -23,6 +22,7 @@ from firetrail.errors import (
 )
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.epochs import EpochFile
+from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.learner_client import EpochLog, LearnerClient
 from firetrail.replication.master_check import (
@@ -30,6 +30,7 @@ from firetrail.replication.master_check import (
     Master,
     MasterAddress,
     MasterConfig,
+    NotMasterError,
     check_file_size,
     check_history,
     check_names,
@@ -40,22 +41,6 @@ from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 
 _log = logging.getLogger(__name__)
-
-
-class FollowerState(Enum):
-    """What a replica is doing."""
-
-    WAITING = "waiting"
-    """No master is known, or a RocketMQ master has no messages yet."""
-    CHECKING = "checking"
-    """The master's log is being compared with the replica's."""
-    FOLLOWING = "following"
-    STUCK = "stuck"
-    """The master does not have, or does not send, what the replica needs next."""
-    DIVERGED = "diverged"
-    """The logs of master and replica are not the same."""
-    FAILED = "failed"
-    """The master cannot be followed for another reason; see the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,49 +64,6 @@ class FollowerSettings:
     retry_max_s: float = 10.0
     names: tuple[str, str] | None = None
     member: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class FollowerStatus:
-    """How far a replica has come, at one moment.
-
-    Attributes:
-        state: What it is doing.
-        master: The master; None if none is known.
-        own_max: Where the replica's log ends.
-        master_max: Where the master's log ended when that was last seen; -1 if unknown.
-        error: Why the replica does not follow; empty if it does.
-        since_ms: When the state began, in milliseconds since 1970.
-        read_at_ms: When the master last sent something over the HA connection; 0 if never.
-        wrote_at_ms: When the replica last reported; 0 if never.
-        received: Bytes of the log that were received over the current connection.
-        own_min: Where the replica's log begins.
-        master_min: Where the master's log began when that was last seen; -1 if unknown.
-    """
-
-    state: FollowerState
-    master: MasterAddress | None
-    own_max: int
-    master_max: int
-    error: str
-    since_ms: int
-    read_at_ms: int = 0
-    wrote_at_ms: int = 0
-    received: int = 0
-    own_min: int = 0
-    master_min: int = -1
-
-    @property
-    def missing(self) -> int:
-        """Bytes at the beginning of the master's log that the replica has deleted."""
-        if self.master_min < 0 or self.own_min == self.own_max:
-            return 0
-        return max(self.own_min - self.master_min, 0)
-
-    @property
-    def lag(self) -> int:
-        """Bytes that the master has and the replica lacks; -1 if unknown."""
-        return -1 if self.master_max < 0 else max(self.master_max - self.own_max, 0)
 
 
 class _Left(Exception):
@@ -254,8 +196,13 @@ class Follower:
         self._reminders.forget()
         self._enter(FollowerState.CHECKING)
 
-    def _enter(self, state: FollowerState, error: str = "") -> None:
-        """Note the state; log it if it is news, and what lasts at growing intervals."""
+    def _enter(
+        self, state: FollowerState, error: str = "", *, may_be_expected: bool = False
+    ) -> None:
+        """Note the state; log it if it is news, and what lasts at growing intervals.
+
+        Something that may be expected is a warning only if it lasts.
+        """
         is_news = state is not self._state
         self._error = error
         if is_news:
@@ -269,13 +216,19 @@ class Follower:
             _log.info("following master %s from offset %d", broker, self._log.max_offset)
         elif state is FollowerState.WAITING:
             _log.info("master %s: %s", broker, error)
+        elif is_news and may_be_expected:
+            _log.info("master %s is not followed at the moment: %s", broker, error)
         else:
             _log.warning("master %s: the replica is %s: %s", broker, state.value, error)
 
     async def _fail(self, state: FollowerState, error: Exception) -> None:
         """Note why the master is not followed, and pause."""
         if not self._changed.is_set():
-            self._enter(state, str(error) or type(error).__name__)
+            self._enter(
+                state,
+                str(error) or type(error).__name__,
+                may_be_expected=isinstance(error, NotMasterError),
+            )
             await self._pause()
 
     async def _pause(self) -> None:

@@ -105,6 +105,30 @@ class MasterConfig(NamedTuple):
     """Whether the master is Firetrail, and so tells replicas what is confirmed."""
 
 
+async def check_is_broker(client: RemotingClient, address: str) -> None:
+    """Raise ReplicationError if this is the address of a name server.
+
+    Args:
+        client: Sends the request.
+        address: The address of a server that does not know a request of brokers.
+    """
+    try:
+        command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+        found = ClusterInfo.decode((await client.ask(address, command)).content)
+    except (FiretrailError, OSError):
+        return
+    masters = [
+        f"{name} at {data.master}"
+        for name, data in sorted(found.broker_addr_table.items())
+        if data.master is not None
+    ]
+    known = f"the masters that it knows: {some_of(masters)}" if masters else "it knows no master"
+    raise ReplicationError(
+        f"{address} is the address of a name server, not of a broker; give the address of a "
+        f"broker ({known})"
+    )
+
+
 class Master:
     """A master's broker port, for the questions of a replica.
 
@@ -123,36 +147,17 @@ class Master:
             answer = await self._ask(RequestCode.GET_BROKER_CONFIG)
         except _RefusedError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                await self._check_is_broker()
+                await check_is_broker(self._client, self.address.broker)
             raise
         lines = answer.content.decode("utf-8", "replace")
         return {key: entry.text for key, entry in parse_properties(lines).items()}
 
-    async def _check_is_broker(self) -> None:
-        """Raise ReplicationError if this is the address of a name server."""
-        address = self.address.broker
-        try:
-            command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
-            found = ClusterInfo.decode((await self._client.ask(address, command)).content)
-        except (FiretrailError, OSError):
-            return
-        masters = [
-            f"{name} at {data.master}"
-            for name, data in sorted(found.broker_addr_table.items())
-            if data.master is not None
-        ]
-        known = f"the masters that it knows: {some_of(masters)}" if masters else "it knows none"
-        raise ReplicationError(
-            f"{address} is the address of a name server, not of a broker; give the address of a "
-            f"master ({known})"
-        )
-
     async def config(self) -> MasterConfig:
-        """Return the settings; raise ReplicationError also if the broker is not a master."""
+        """Return the settings; raise NotMasterError if the broker is a slave."""
         settings = await self.settings()
         role = settings.get("brokerRole", "").upper()
         if role == "SLAVE":
-            raise ReplicationError(
+            raise NotMasterError(
                 f"the broker at {self.address.broker} is a slave itself; follow its master"
             )
         file_size = self._number(settings, "mappedFileSizeCommitLog")
@@ -240,6 +245,10 @@ class Master:
             raise ReplicationError(
                 f"the broker at {self.address.broker} does not tell its {key}"
             ) from None
+
+
+class NotMasterError(ReplicationError):
+    """The broker to follow is a slave, as it is for a moment during a hand-over."""
 
 
 class _RefusedError(ReplicationError):

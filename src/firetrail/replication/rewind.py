@@ -109,6 +109,11 @@ async def rewind(
 async def _common_point(view: StoreView, master: Master) -> tuple[LogCut, LogRange]:
     log = view.log
     there = await master.log_range()
+    if there.begin == there.end:
+        raise DivergedError(
+            f"{view.root}: the broker at {master.address.broker} has no messages, so the two have "
+            f"no record in common; check that it is the right master. If it is, {EMPTY_REMEDY}"
+        )
     bases = [base for base in (s.base for s in log.segments) if there.begin <= base < view.end]
     if not bases:
         raise StuckError(

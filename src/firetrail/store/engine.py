@@ -199,12 +199,14 @@ class Engine:
                 return
             self.queues.withhold(shown)
             self.reader.forget_cursors()
-        _log.warning(
-            "%s: %s at the end of the log, from offset %d on, may lack the confirmation of "
-            "replicas: consumers will see it when it is confirmed",
+        is_slave = self.config.role is BrokerRole.SLAVE
+        _log.log(
+            logging.INFO if is_slave else logging.WARNING,
+            "%s: consumers do not see the last %s of the log, from offset %d on, before %s",
             self.root,
             human_size(end - shown),
             shown,
+            "this replica follows its master" if is_slave else "replicas have confirmed it",
         )
 
     def _recover(self) -> RecoveryReport:

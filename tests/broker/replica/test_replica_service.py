@@ -24,7 +24,7 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import ConsumeFromWhere, TopicConfigTable
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
 from firetrail.store.store import Store

@@ -20,7 +20,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.replication.follower import FollowerStatus
+from firetrail.replication.follower_status import FollowerStatus
 from firetrail.replication.ha_connection import HAConnection
 from firetrail.replication.ha_service import HAService
 

@@ -10,7 +10,8 @@ from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.registration import RegisteredMaster
 from firetrail.remoting.client import RemotingClient
-from firetrail.replication.follower import Follower, FollowerSettings, FollowerState
+from firetrail.replication.follower import Follower, FollowerSettings
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
 
 SETTLING_S = 0.1

@@ -25,7 +25,7 @@ from firetrail.broker.replica.replicated_broker import ReplicatedBroker
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.errors import FiretrailError
 from firetrail.remoting.replica_bodies import HandOverReport, ReplicaStatus
-from firetrail.replication.follower import FollowerState
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 
