@@ -117,7 +117,10 @@ async def test_a_producer_is_told_how_safe_its_message_is(send, talk: Talk, tmp_
 
 async def test_an_answer_without_confirmation_says_where_the_message_is(talk: Talk) -> None:
     answer = await talk.send("T1")
-    assert "only 0 of the 1 replicas" in (answer.remark or "")
+    assert answer.remark == (
+        "stored, but not confirmed: 0 of 1 required replicas in sync; consumers get the message "
+        "when enough replicas have confirmed it"
+    )
     assert answer.fields["queueOffset"] == "0"
     offset = decode_message_id(answer.fields["msgId"]).physical_offset
     assert talk.broker.store.buffer_at(offset) is not None
@@ -321,4 +324,4 @@ async def test_a_consumer_is_told_if_a_message_to_retry_is_not_confirmed(
         assert (await talk.ask(code, back)).code == ResponseCode.SUCCESS
     answer = await talk.ask(code, back)
     assert answer.code == ALONE
-    assert "only 0 of the 1 replicas" in (answer.remark or "")
+    assert "0 of 1 required replicas" in (answer.remark or "")

@@ -18,8 +18,8 @@ from firetrail.system import SYSTEM, allow_many_files
 
 DESCRIPTION = """\
 Make a store follow another master: find the last record that both have, and remove everything after
-it from the store. A former master needs this if it stored messages that its successor does not
-have; the successor's replicas say so with the state "diverged".
+it from the store. A former master needs this if it has messages that its successor lacks. When it
+is started as a replica of the successor, its state is then "diverged".
 
 The store must not be in use, and the master must be running. The removed records are kept in a
 folder dropped-<time> in the store: 'firetrail dump' prints them, and 'firetrail salvage' creates a

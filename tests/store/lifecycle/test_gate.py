@@ -49,3 +49,18 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         "the store accepts messages again; it refused them because the disk is nearly full: 92% "
         "used",
     ]
+
+
+def test_only_the_reason_that_is_new_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A slave always refuses puts, but takes the messages of its master unless its disk is full."""
+    gate = Gate()
+    gate.shut(Closure.SLAVE)
+    gate.shut(Closure.DISK_FULL, "91% used")
+    gate.shut(Closure.FAILED, "EIO")
+    gate.lift(Closure.DISK_FULL)
+    gate.lift(Closure.FAILED)
+    assert caplog.messages == [
+        "the store refuses messages from now on: the disk is nearly full: 91% used",
+        "the store refuses messages from now on: writing was given up: EIO",
+        "the store accepts messages again; it refused them because writing was given up: EIO",
+    ]

@@ -66,7 +66,7 @@ def test_without_a_replica_a_message_is_stored_and_not_acknowledged(store: Broke
     result = store.try_put(Message("T", b"1"))
     assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
     assert result.queue_offset == 0
-    with pytest.raises(NotReplicatedError, match="only 0 of the 1 replicas"):
+    with pytest.raises(NotReplicatedError, match="0 of 1 required replicas"):
         store.put(Message("T", b"2"))
 
 
@@ -212,7 +212,7 @@ def test_all_required_members_must_confirm(store: BrokerStore) -> None:
     acks.note("a", 1 << 40, 2)
     result = store.try_put(Message("T", b"1"))
     assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
-    assert "in-sync members of the group are not connected: 3;" in result.detail
+    assert "members of the in-sync set are not connected: 3; consumers get" in result.detail
     acks.note("b", 0, 3)
     assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     acks.note("b", 1 << 40, 3)

@@ -36,17 +36,19 @@ class Gate:
         """Refuse puts for this reason, in addition to others."""
         with self._guard:
             is_news = closure not in self._reasons
-            self._reasons[closure] = f"{closure.value}: {detail}" if detail else closure.value
+            reason = f"{closure.value}: {detail}" if detail else closure.value
+            self._reasons[closure] = reason
             self.refusal = "; ".join(self._reasons.values())
         if is_news and closure in _LOGGED:
-            _log.log(_LOGGED[closure], "the store refuses messages from now on: %s", self.refusal)
+            _log.log(_LOGGED[closure], "the store refuses messages from now on: %s", reason)
 
     def lift(self, closure: Closure) -> None:
         """Remove this reason."""
         with self._guard:
             was = self._reasons.pop(closure, None)
             self.refusal = "; ".join(self._reasons.values())
-        if was is not None and closure in _LOGGED and not self.refusal:
+            is_over = self._reasons.keys() <= {Closure.SLAVE}  # a slave takes those of its master
+        if was is not None and closure in _LOGGED and is_over:
             _log.warning("the store accepts messages again; it refused them because %s", was)
 
     def refusal_besides(self, closure: Closure) -> str:

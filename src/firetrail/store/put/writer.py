@@ -304,14 +304,15 @@ class Writer(StoreStatus):
         if missing:
             return result.with_status(
                 PutStatus.SLAVE_NOT_AVAILABLE,
-                f"stored, but in-sync members of the group are not connected: {missing}; consumers "
-                "see it when they have it, or when they were removed from the in-sync set",
+                f"stored, but not confirmed: members of the in-sync set are not connected: "
+                f"{missing}; consumers get the message when these members have confirmed it, or "
+                "have left the set",
             )
         connected, needed = self._acks.in_sync(result.end_offset), self._acks.needed
         return result.with_status(
             PutStatus.SLAVE_NOT_AVAILABLE,
-            f"stored, but only {connected} of the {needed - 1} replicas that must confirm it are "
-            "connected and in sync; consumers see it when they have it",
+            f"stored, but not confirmed: {connected} of {needed - 1} required replicas in sync; "
+            "consumers get the message when enough replicas have confirmed it",
         )
 
     def _confirmed_or_not(self, result: PutResult, confirmed: bool) -> PutResult:
@@ -320,8 +321,8 @@ class Writer(StoreStatus):
         timeout_ms = self._live.current.slave_timeout_ms
         return result.with_status(
             PutStatus.FLUSH_SLAVE_TIMEOUT,
-            f"stored, but replicas have not confirmed it within {timeout_ms} ms; consumers see it "
-            "when they have",
+            f"stored, but not confirmed by enough replicas within {timeout_ms} ms; consumers get "
+            "the message when they have confirmed it",
         )
 
     def _unless_fenced(self, result: PutResult) -> PutResult:
