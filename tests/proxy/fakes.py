@@ -1,12 +1,27 @@
-"""Calls and streams without a transport, for the tests of what calls mean."""
+"""Calls and streams without a transport, and brokers without a store, for tests of the calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import TypeVar, cast
 
+from firetrail.errors import RequestError
+from firetrail.proxy.brokers import ClientCommands, ignored, resolved
 from firetrail.proxy.call import ProtobufMessage, StatusCode
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.heartbeats import heartbeat_of
 from firetrail.proxy.schema.messages import TelemetryCommand
+from firetrail.remoting.bodies import (
+    BrokerData,
+    QueueData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicRouteData,
+)
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.command import RemotingCommand
+
+T = TypeVar("T")
 
 METADATA = {"x-mq-client-id": "c1", "x-mq-language": "PYTHON", "x-mq-client-version": "5.1.2"}
 
@@ -59,3 +74,67 @@ class FakeStream(FakeCall):
     def finish(self, code: StatusCode = StatusCode.OK, text: str = "") -> None:
         if self.is_open:
             self.ended = (code, text)
+
+
+class FakeBrokers:
+    """Brokers that only know what the test tells them."""
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.waits = waits
+        """Whether every answer is an awaitable, as those of other processes are."""
+        self.reserved: Collection[str] = ()
+        self.topics: dict[str, TopicConfig] = {}
+        self.routes: dict[str, TopicRouteData] = {}
+        self.groups: dict[str, SubscriptionGroupConfig] = {}
+        self.beats: list[RemotingCommand] = []
+        self.refusal: Exception | None = None
+        """What a heartbeat raises."""
+        self.gone: list[ProxyClient] = []
+        self.on_command: ClientCommands = ignored
+
+    def add(self, topic: str, queues: int = 1, perm: int = 6, broker_id: int = 0) -> None:
+        """Add a topic on one broker."""
+        self.topics[topic] = TopicConfig(topic, queues, queues, perm)
+        self.routes[topic] = TopicRouteData(
+            [QueueData("broker-a", queues, queues, perm)],
+            [BrokerData("broker-a", "C", {broker_id: "127.0.0.1:10911"})],
+        )
+
+    def route(self, topic: str) -> TopicRouteData | Awaitable[TopicRouteData]:
+        if topic not in self.routes:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic {topic} does not exist")
+        return self._answer(self.routes[topic])
+
+    def topic(self, topic: str) -> TopicConfig | Awaitable[TopicConfig | None] | None:
+        return self._answer(self.topics.get(topic))
+
+    def group(
+        self, group: str
+    ) -> SubscriptionGroupConfig | Awaitable[SubscriptionGroupConfig | None] | None:
+        return self._answer(self.groups.get(group))
+
+    def request(
+        self, client: ProxyClient, broker: str, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        raise AssertionError("no broker is asked in this test")
+
+    def heartbeat(self, client: ProxyClient) -> Awaitable[None] | None:
+        self.beats.append(heartbeat_of(client))
+        if self.waits:
+            return self._beat()
+        if self.refusal is not None:
+            raise self.refusal
+        return None
+
+    async def _beat(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    def release(self) -> None:
+        pass
+
+    def left(self, client: ProxyClient) -> None:
+        self.gone.append(client)
+
+    def _answer(self, value: T) -> T | Awaitable[T]:
+        return resolved(value) if self.waits else value

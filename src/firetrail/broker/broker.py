@@ -423,6 +423,10 @@ class Broker:
         """
         return self._server.ask(connection, request)
 
+    def release_polls(self) -> None:
+        """Answer all requests that wait for messages, as if their time were over."""
+        self._parts.state.long_polling.release()
+
     def closed(self, connection: Connection) -> None:
         """Forget the client of a closed connection, and the requests of it that wait.
 

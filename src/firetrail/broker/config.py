@@ -61,6 +61,9 @@ HOST_OR_NONE = Text(r"[^\s]*", "a host name or address, or nothing")
 ENDPOINTS = Text(r"[^\s]*", "host:port or https://host:port, several separated by ';', or nothing")
 WORD = Text(r"[^\s]*", "text without spaces, or nothing")
 
+NO_PORT = -1
+"""The port of a service that is not opened."""
+
 IDENTITY = Group(
     "Broker: identity", "Clients and name servers identify the broker by these settings."
 )
@@ -86,6 +89,12 @@ FAILOVER = Group(
     " slave, and takes the role in its `brokerRole` when it becomes the master. A member with"
     " `brokerRole=SLAVE` cannot be the first master of the group; if it becomes the master later,"
     " it takes the role `SYNC_MASTER`.",
+)
+
+GRPC = Group(
+    "Broker: gRPC",
+    "Clients of RocketMQ 5 speak gRPC, with TLS and without it on the same port. The service needs"
+    " the extra `grpc`.",
 )
 
 
@@ -364,6 +373,22 @@ class BrokerConfig:
     etcd_cert_file: str = FAILOVER(
         "", "", WORD, "Certificate of this broker with its key, if etcd requires one."
     )
+
+    grpc_port: int = GRPC(
+        NO_PORT,
+        "grpcServerPort",
+        Whole(NO_PORT, PORT_MAX),
+        "Port of the gRPC service; 0 picks a free one, -1 opens none. Without this setting,"
+        " `firetrail up` opens port 8081, and `firetrail broker` opens none.",
+    )
+    tls_certificate: str = GRPC(
+        "",
+        "tlsCertPath",
+        WORD,
+        "PEM file with the certificate of the gRPC service. By default, a self-signed one is"
+        " created at each start; Java, Go and C# clients accept it.",
+    )
+    tls_key: str = GRPC("", "tlsKeyPath", WORD, "PEM file with the private key of the certificate.")
 
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
-from firetrail.cli import serving, up
+from firetrail.broker.config import NO_PORT
+from firetrail.cli import grpc_service, serving, up
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
@@ -33,6 +34,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         metavar="ADDRESSES",
         help="HOST:PORT of the name servers, separated by ';' (default: namesrvAddr in FILE)",
     )
+    grpc_service.add_arguments(parser, "grpcServerPort in FILE, or none")
     return parser
 
 
@@ -54,5 +56,6 @@ def run(args: argparse.Namespace) -> ExitCode:
         conf=args.conf,
         ignore_unsupported=args.ignore_unsupported,
     )
-    serving.run(up.serve(broker, args.store, args.json))
+    port = grpc_service.port_of(args, config, NO_PORT)
+    serving.run(up.serve(broker, args.store, args.json, port))
     return ExitCode.OK

@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from ipaddress import ip_address
 from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.cli import logs, serving
+from firetrail.cli import grpc_service, logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
@@ -55,6 +55,8 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=9876,
         help="port of the name server, 0 for a free one (default: %(default)s)",
     )
+    default = f"grpcServerPort in FILE, or {grpc_service.DEFAULT_PORT}; a free one with --port 0"
+    grpc_service.add_arguments(parser, default)
     return parser
 
 
@@ -147,7 +149,10 @@ def run(args: argparse.Namespace) -> ExitCode:
             conf=args.conf,
             ignore_unsupported=args.ignore_unsupported,
         )
-        serving.run(serve(broker, folder, args.json))
+        is_any = loaded.store.store_host.port == 0
+        default = 0 if is_any else grpc_service.DEFAULT_PORT
+        port = grpc_service.port_of(args, loaded.broker, default)
+        serving.run(serve(broker, folder, args.json, port))
     return ExitCode.OK
 
 
@@ -155,18 +160,24 @@ def _listed(addresses: Sequence[str]) -> str:
     return " and ".join(addresses)
 
 
-async def serve(broker: Broker, folder: Path, as_json: bool) -> None:
+async def serve(
+    broker: Broker, folder: Path, as_json: bool, grpc_port: grpc_service.GrpcPort
+) -> None:
     """Start the broker, print its addresses, and stop it at SIGTERM or Ctrl-C."""
     stop = serving.stop_event()
-    await broker.start()
-    try:
+    async with AsyncExitStack() as resources:
+        await broker.start()
+        resources.push_async_callback(broker.stop)
+        proxy = await grpc_service.start(broker, grpc_port)
+        if proxy is not None:
+            resources.push_async_callback(proxy.stop)
         found = {"name server": broker.namesrv} if broker.namesrv else {}
         found |= {"broker": broker.address, "store": str(folder)}
+        found |= {"grpc": proxy.address} if proxy is not None else {}
         hints = {
             "name server": f"clients connect here; it listens on {_listed(broker.namesrv_listens)}",
             "broker": f"advertised to clients; it listens on {_listed(broker.listens)}",
+            "grpc": "clients of RocketMQ 5 connect here",
         }
         serving.print_addresses(found, as_json, hints)
         await stop.wait()
-    finally:
-        await broker.stop()

@@ -86,6 +86,9 @@ class RegisteringBrokers(Brokers, Protocol):
             NotReachedError: A broker cannot be reached, or does not answer.
         """
 
+    def release(self) -> None:
+        """Answer the requests that wait for messages, as if their time were over."""
+
     def left(self, client: ProxyClient) -> None:
         """Forget a client: brokers send it no more requests."""
 

@@ -89,6 +89,10 @@ class ProxyClients:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def all(self) -> list[ProxyClient]:
+        """Return all clients."""
+        return list(self._clients.values())
+
     def find(self, client_id: str) -> ProxyClient | None:
         """Return the client with an id, None if it is not known."""
         return self._clients.get(client_id)

@@ -27,7 +27,7 @@ from firetrail.remoting.local_connection import LocalConnection
 WAITING = frozenset(
     {RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 )
-"""Requests that wait for messages. Each has a connection of its own: closing it withdraws it."""
+"""Requests that wait for messages. Each has a connection of its own, whose end withdraws it."""
 
 
 class EmbeddedConnection(LocalConnection):
@@ -107,7 +107,7 @@ class EmbeddedBroker:
                 f"this proxy has no broker {broker!r:.80}, only {self._broker.config.name}",
             )
         command.language, command.version = client.language, client.version
-        if command.code in WAITING:
+        if command.code in WAITING or client.is_gone:
             connection = EmbeddedConnection(self, client)
             answer = connection.ask(self._broker.ask, command)
             if not isinstance(answer, RemotingCommand):
@@ -127,6 +127,10 @@ class EmbeddedBroker:
         answer = self.request(client, self._broker.config.name, heartbeat_of(client))
         if isinstance(answer, RemotingCommand) and answer.code:
             raise RequestError(answer.code, answer.remark or "")
+
+    def release(self) -> None:
+        """Answer all requests that wait for messages, as if their time were over."""
+        self._broker.release_polls()
 
     def left(self, client: ProxyClient) -> None:
         """Forget a client."""

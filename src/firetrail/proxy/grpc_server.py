@@ -15,6 +15,7 @@ from firetrail.proxy.call import Methods
 from firetrail.proxy.transport.grpc_connection import SLICE, GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import SingleCall
+from firetrail.remoting.connection import address_text
 
 _SWEEP_S = 1.0
 """Interval at which idle, dead and slow clients are looked for."""
@@ -70,6 +71,12 @@ class GrpcServer:
         assert self._listener is not None, "the server has been started"
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
+
+    @property
+    def listens(self) -> list[str]:
+        """The addresses ``ip:port`` that the server listens on."""
+        assert self._listener is not None, "the server has been started"
+        return [address_text(socket.getsockname()) for socket in self._listener.sockets]
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Accept no more calls, wait for those in progress, and close all connections.

@@ -1,0 +1,85 @@
+"""The gRPC service of the commands that start a broker."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import NO_PORT, BrokerConfig
+from firetrail.cli import serving
+from firetrail.cli.output import say
+from firetrail.errors import AddressInUseError
+from firetrail.remoting.client import split_address
+
+if TYPE_CHECKING:
+    from firetrail.proxy.proxy import Proxy
+
+DEFAULT_PORT = 8081
+"""The port of RocketMQ's proxy, which clients of RocketMQ 5 are pointed at."""
+NOT_SERVED = "clients of RocketMQ 5, which use gRPC, cannot connect; all others can"
+
+_PACKAGES = {"cryptography", "google", "hpack"}  # of the extra grpc
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcPort:
+    """The port to open.
+
+    Attributes:
+        number: The port; 0 picks a free one, -1 opens none.
+        is_required: Whether the user has asked for it. A port that is in use is then an error.
+    """
+
+    number: int
+    is_required: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
+    """Add ``--grpc-port``; the text says what the default is."""
+    parser.add_argument(
+        "--grpc-port",
+        metavar="N",
+        type=serving.port,
+        help=f"port for gRPC clients (RocketMQ 5), 0 for a free one (default: {default})",
+    )
+
+
+def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> GrpcPort:
+    """Return the port in the arguments, in the file, or the default of the command."""
+    if args.grpc_port is not None:
+        return GrpcPort(args.grpc_port, is_required=True)
+    if config.grpc_port != NO_PORT:
+        return GrpcPort(config.grpc_port, is_required=True)
+    return GrpcPort(default, is_required=False)
+
+
+async def start(broker: Broker, port: GrpcPort) -> Proxy | None:
+    """Start the service for a running broker; return None if it cannot be served.
+
+    Raises:
+        AddressInUseError: The port that the user has asked for is in use.
+        ConfigError: The certificate in the settings cannot be used.
+        OSError: The address cannot be bound.
+    """
+    if port.number == NO_PORT:
+        return None
+    try:
+        from firetrail.proxy.proxy import Proxy
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _PACKAGES:
+            raise
+        say(f"{NOT_SERVED}: run pip install 'firetrail[grpc]'")
+        return None
+    proxy = Proxy.of_broker(broker)
+    try:
+        await proxy.start(
+            broker.config.bind, port.number, advertised=split_address(broker.address)[0]
+        )
+    except AddressInUseError as error:
+        if port.is_required:
+            raise
+        say(f"{NOT_SERVED}: {error}, with --grpc-port")
+        return None
+    return proxy

@@ -1,0 +1,96 @@
+"""The proxy: the gRPC service of RocketMQ 5 in front of brokers."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from pathlib import Path
+from typing import Self
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.listening import reachable
+from firetrail.proxy.brokers import RegisteringBrokers
+from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.grpc_server import GrpcServer
+from firetrail.proxy.service import MessagingService
+from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.proxy.transport.tls import context_of_files, self_signed_context
+from firetrail.remoting.connection import address_text
+from firetrail.system import SYSTEM, System
+
+
+class Proxy:
+    """Serves gRPC clients of RocketMQ 5, with TLS and without it on one port.
+
+    Attributes:
+        address: ``ip:port`` that clients connect to, after the start.
+    """
+
+    def __init__(
+        self,
+        brokers: RegisteringBrokers,
+        *,
+        tls: ssl.SSLContext | None = None,
+        limits: GrpcLimits | None = None,
+        system: System = SYSTEM,
+    ) -> None:
+        """Prepare a proxy.
+
+        Args:
+            brokers: The brokers behind it.
+            tls: The certificate for clients that start with TLS. Default: a self-signed one, which
+                Java, Go and C# clients accept.
+            limits: Limits on connections and calls. Default: ``GrpcLimits()``.
+            system: The clock to use; tests replace it. Default: that of the machine.
+        """
+        self._brokers = brokers
+        self._tls = tls
+        self._limits = limits
+        self._system = system
+        self._server: GrpcServer | None = None
+        self._service: MessagingService | None = None
+        self.address = ""
+
+    @classmethod
+    def of_broker(cls, broker: Broker) -> Self:
+        """Return a proxy for a broker in this process, with the certificate in its settings.
+
+        Raises:
+            ConfigError: The certificate or its key cannot be used.
+        """
+        config = broker.config
+        tls = None
+        if config.tls_certificate or config.tls_key:
+            tls = context_of_files(Path(config.tls_certificate), Path(config.tls_key))
+        return cls(EmbeddedBroker(broker), tls=tls)
+
+    async def start(self, host: str, port: int, *, advertised: str = "") -> None:
+        """Listen on an address.
+
+        Args:
+            host: The address to listen on.
+            port: The port; 0 picks a free one.
+            advertised: The address that clients use if the proxy listens on all addresses.
+                Default: ``host``.
+
+        Raises:
+            AddressInUseError: The port is in use.
+            OSError: The address cannot be bound.
+        """
+        tls = self._tls or await asyncio.to_thread(self_signed_context)
+        service = MessagingService(self._brokers, self._system.clock.now_ms)
+        server = GrpcServer(service.methods, self._limits, tls)
+        bound = await server.start(host, port)
+        self.address = reachable(server.listens, address_text((advertised or host, bound)))
+        service.start()
+        self._server, self._service = server, service
+
+    async def stop(self) -> None:
+        """Answer the calls in progress, and close all connections."""
+        if self._server is None or self._service is None:
+            return
+        stopping = asyncio.ensure_future(self._server.stop())
+        await asyncio.sleep(0)  # from now on there are no new calls
+        self._brokers.release()
+        await stopping
+        await self._service.stop()

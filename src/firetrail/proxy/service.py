@@ -1,0 +1,173 @@
+"""The service ``apache.rocketmq.v2.MessagingService``: all its calls, and what they share.
+
+Every call names its client, and errors become the ``status`` of the response: a call that was
+refused still has the gRPC status OK. Only telemetry streams end with another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from firetrail.proxy.brokers import RegisteringBrokers
+from firetrail.proxy.call import Call, Methods, ResponseStreamMethod, StreamMethod, UnaryMethod
+from firetrail.proxy.clients import ProxyClient, ProxyClients
+from firetrail.proxy.codes import status_of
+from firetrail.proxy.offsets import OffsetCalls
+from firetrail.proxy.pop_requests import PopRequests
+from firetrail.proxy.receipts import ReceiptCalls
+from firetrail.proxy.receive import ReceiveCalls
+from firetrail.proxy.renewal import Renewals
+from firetrail.proxy.routes import RouteCalls
+from firetrail.proxy.schema import messages
+from firetrail.proxy.schema.messages import (
+    ProtoMessage,
+    PullMessageResponse,
+    Status,
+    TelemetryCommand,
+)
+from firetrail.proxy.send import SendCalls
+from firetrail.proxy.sessions import SessionCalls
+from firetrail.proxy.telemetry import Telemetry
+from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+SWEEP_S = 5.0
+"""Interval at which silent clients are looked for."""
+
+Responses = Sequence[ProtoMessage]
+_log = logging.getLogger(__name__)
+
+
+class MessagingService:
+    """All calls of the service.
+
+    Args:
+        brokers: the brokers behind the service.
+        now_ms: the clock.
+
+    Attributes:
+        methods: The calls, for a transport.
+        clients: The clients of the service.
+    """
+
+    def __init__(self, brokers: RegisteringBrokers, now_ms: Callable[[], int]) -> None:
+        self.clients = ProxyClients(asyncio.get_running_loop().time)
+        known = KnownTransactions()
+        requests = PopRequests(brokers)
+        self._renewals = Renewals(requests, brokers, now_ms)
+        self._receiving = ReceiveCalls(brokers, requests, self._renewals, now_ms)
+        self._transactions = TransactionCalls(brokers, known)
+        self._sending = SendCalls(brokers, known, now_ms)
+        self._receipts = ReceiptCalls(brokers, requests, self._renewals, now_ms)
+        self._offsets = OffsetCalls(brokers)
+        self._routes = RouteCalls(brokers)
+        self._sessions = SessionCalls(brokers, self.clients)
+        self._telemetry = Telemetry(brokers, self.clients, self._transactions.orphaned)
+        self._brokers = brokers
+        self.clients.on_left.append(self._left)
+        self.methods: Methods = self._methods()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to look for silent clients."""
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def stop(self) -> None:
+        """Stop the work in the background, and forget all clients."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._renewals.stop()
+        await self._receiving.stop()
+        for client in self.clients.all():
+            self.clients.leave(client)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            try:
+                self.clients.expire()
+            except Exception:
+                _log.exception("silent clients could not be removed; will retry")
+
+    def _left(self, client: ProxyClient) -> None:
+        self._renewals.release(client.client_id)
+        self._brokers.left(client)
+
+    # -- methods ------------------------------------------------------------------------------
+
+    def _methods(self) -> Methods:
+        receipts, offsets, sessions = self._receipts, self._offsets, self._sessions
+        unary: dict[str, Callable[[Call, ProxyClient, Any], Any]] = {
+            "QueryRoute": self._routes.route,
+            "QueryAssignment": self._routes.assignment,
+            "SendMessage": self._sending.send,
+            "AckMessage": receipts.ack,
+            "ChangeInvisibleDuration": receipts.change,
+            "ForwardMessageToDeadLetterQueue": receipts.forward,
+            "EndTransaction": self._transactions.end,
+            "UpdateOffset": offsets.update,
+            "GetOffset": offsets.get,
+            "QueryOffset": offsets.query,
+            "Heartbeat": sessions.heartbeat,
+            "NotifyClientTermination": sessions.terminate,
+            "SyncLiteSubscription": sessions.sync_lite,
+        }
+        found: dict[str, UnaryMethod | ResponseStreamMethod | StreamMethod] = {
+            SERVICE + name: self._unary(name, handle) for name, handle in unary.items()
+        }
+        found[f"{SERVICE}ReceiveMessage"] = self._frames(
+            messages.ReceiveMessageRequest, self._receiving.receive, self._receiving.failed
+        )
+        found[f"{SERVICE}PullMessage"] = self._frames(
+            messages.PullMessageRequest, offsets.pull, _failed_pull
+        )
+        found[f"{SERVICE}Telemetry"] = StreamMethod(TelemetryCommand, self._telemetry.open)
+        return found
+
+    def _unary(self, name: str, handle: Callable[[Call, ProxyClient, Any], Any]) -> UnaryMethod:
+        """Return the method of a call with one response."""
+        response_type: Any = getattr(messages, f"{name}Response")
+        clients = self.clients
+
+        def failed(error: Exception) -> ProtoMessage:
+            response: ProtoMessage = response_type(status=status_of(error))
+            return response
+
+        def answer(call: Call, request: Any) -> ProtoMessage | Awaitable[ProtoMessage]:
+            try:
+                response = handle(call, clients.of(call), request)
+            except Exception as error:
+                return failed(error)
+            return response if isinstance(response, response_type) else later(response)
+
+        async def later(response: Awaitable[ProtoMessage]) -> ProtoMessage:
+            try:
+                return await response
+            except Exception as error:
+                return failed(error)
+
+        return UnaryMethod(getattr(messages, f"{name}Request"), answer)
+
+    def _frames(
+        self,
+        request_type: type[ProtoMessage],
+        handle: Callable[[Call, ProxyClient, Any], Awaitable[Responses]],
+        failed: Callable[[Status], Responses],
+    ) -> ResponseStreamMethod:
+        """Return the method of a call with several responses."""
+
+        async def answer(call: Call, request: Any) -> Responses:
+            try:
+                return await handle(call, self.clients.of(call), request)
+            except Exception as error:
+                return failed(status_of(error))
+
+        return ResponseStreamMethod(request_type, answer)
+
+
+def _failed_pull(status: Status) -> Responses:
+    return [PullMessageResponse(status=status)]

@@ -1,0 +1,111 @@
+"""The gRPC service of ``firetrail up`` and ``firetrail broker``: its port, and what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.helpers import PATIENCE_S
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import NO_PORT, BrokerConfig
+from firetrail.cli import grpc_service
+from firetrail.cli.grpc_service import GrpcPort
+from firetrail.errors import AddressInUseError
+
+WITHOUT_EXTRA = "import sys; sys.modules['hpack'] = None\n"
+RUN = "from firetrail.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+def printed(script: str, *arguments: str) -> tuple[dict[str, str], str]:
+    """Return the addresses that a command prints as JSON, and what it says, until it is stopped."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", f"import sys\n{script}{RUN}", *arguments, "--json"]
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None
+        try:
+            ready = json.loads(process.stdout.readline())
+            host, _, port = ready.get("grpc", ready["broker"]).rpartition(":")
+            socket.create_connection((host, int(port)), PATIENCE_S).close()
+            process.terminate()
+            _, said = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0
+        finally:
+            process.kill()
+    return ready, said
+
+
+UP = "up", "--port", "0", "--namesrv-port", "0"
+
+
+def test_up_serves_grpc() -> None:
+    pytest.importorskip("hpack")
+    ready, said = printed("", *UP)
+    assert list(ready) == ["name_server", "broker", "store", "grpc"]
+    assert not said
+
+
+def test_up_without_the_extra_says_how_to_install_it() -> None:
+    ready, said = printed(WITHOUT_EXTRA, *UP)
+    assert list(ready) == ["name_server", "broker", "store"]
+    (line,) = said.splitlines()
+    assert line.endswith(
+        "clients of RocketMQ 5, which use gRPC, cannot connect; all others can: "
+        "run pip install 'firetrail[grpc]'"
+    )
+
+
+def test_a_broker_serves_grpc_on_request(tmp_path: Path) -> None:
+    pytest.importorskip("hpack")
+    where = "broker", str(tmp_path), "--port", "0", "--namesrv", "127.0.0.1:1"
+    ready, _ = printed("", *where, "--grpc-port", "0")
+    assert list(ready) == ["broker", "store", "grpc"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "setting", "expected"),
+    [
+        (None, NO_PORT, GrpcPort(8081, is_required=False)),
+        (None, 9000, GrpcPort(9000, is_required=True)),
+        (None, 0, GrpcPort(0, is_required=True)),
+        (7000, 9000, GrpcPort(7000, is_required=True)),
+        (0, NO_PORT, GrpcPort(0, is_required=True)),
+    ],
+)
+def test_the_port_comes_from_the_argument_the_file_or_the_default(
+    argument: int | None, setting: int, expected: GrpcPort
+) -> None:
+    config = BrokerConfig(grpc_port=setting)
+    args = argparse.Namespace(grpc_port=argument)
+    assert grpc_service.port_of(args, config, 8081) == expected
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    pytest.importorskip("hpack")
+    async with Broker.running(None, None, SMALL) as broker:
+        yield broker
+
+
+async def test_a_default_port_in_use_is_no_error(
+    broker: Broker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert await grpc_service.start(broker, GrpcPort(port, is_required=False)) is None
+        said = capsys.readouterr().err
+        assert f"cannot connect; all others can: 127.0.0.1:{port}: the port is in use" in said
+        assert said.endswith("or choose another port, with --grpc-port\n")
+        with pytest.raises(AddressInUseError):
+            await grpc_service.start(broker, GrpcPort(port, is_required=True))
+
+
+async def test_no_port_opens_nothing(broker: Broker) -> None:
+    assert await grpc_service.start(broker, GrpcPort(NO_PORT, is_required=False)) is None

@@ -1,0 +1,147 @@
+"""A proxy on a real port, with clients that we did not write."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import until
+from tests.helpers import PATIENCE_S
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import AddressInUseError, ConfigError
+from firetrail.proxy.proxy import Proxy
+from firetrail.proxy.schema.messages import Broker as BrokerResource
+from firetrail.proxy.schema.messages import (
+    Code,
+    Duration,
+    MessageQueue,
+    Publishing,
+    QueryRouteRequest,
+    QueryRouteResponse,
+    ReceiveMessageRequest,
+    ReceiveMessageResponse,
+    Resource,
+    Settings,
+    TelemetryCommand,
+)
+from firetrail.proxy.service import SERVICE
+from firetrail.proxy.transport.tls import self_signed_context
+from firetrail.remoting.bodies import TopicConfig
+
+METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "PYTHON"))
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker.running(None, None, SMALL) as broker:
+        broker.topics.put([TopicConfig("T", 1, 1)])
+        yield broker
+
+
+@pytest.fixture
+async def proxy(broker: Broker) -> AsyncIterator[Proxy]:
+    proxy = Proxy.of_broker(broker)
+    await proxy.start("127.0.0.1", 0)
+    yield proxy
+    await proxy.stop()
+
+
+def route_call(channel: Any) -> Any:
+    return channel.unary_unary(
+        f"{SERVICE}QueryRoute",
+        request_serializer=QueryRouteRequest.SerializeToString,
+        response_deserializer=QueryRouteResponse.FromString,
+    )
+
+
+async def test_a_route_leads_back_to_the_proxy(proxy: Proxy) -> None:
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        request = QueryRouteRequest(topic=Resource(name="T"))
+        response = await route_call(channel)(request, metadata=METADATA, timeout=PATIENCE_S)
+    assert response.status.code == Code.OK
+    (address,) = response.message_queues[0].broker.endpoints.addresses
+    assert f"{address.host}:{address.port}" == proxy.address
+
+
+async def test_the_port_serves_tls_as_well(proxy: Proxy) -> None:
+    """The certificate is not verified; Java and Go clients do not verify it either."""
+    host, _, port = proxy.address.rpartition(":")
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
+    writer.transport.abort()
+
+
+async def test_a_waiting_receive_does_not_delay_the_stop(broker: Broker, proxy: Proxy) -> None:
+    broker.groups.require("G")
+    request = ReceiveMessageRequest(
+        group=Resource(name="G"),
+        message_queue=MessageQueue(
+            topic=Resource(name="T"), id=-1, broker=BrokerResource(name=broker.config.name)
+        ),
+        batch_size=1,
+        invisible_duration=Duration(seconds=30),
+    )
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        receive = channel.unary_stream(
+            f"{SERVICE}ReceiveMessage",
+            request_serializer=ReceiveMessageRequest.SerializeToString,
+            response_deserializer=ReceiveMessageResponse.FromString,
+        )
+        call = receive(request, metadata=METADATA, timeout=60)
+        first = asyncio.ensure_future(call.read())
+        await until(lambda: broker._parts.state.long_polling._held)
+        await proxy.stop()
+        assert (await first).status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_telemetry_registers_a_producer_until_the_stop(broker: Broker, proxy: Proxy) -> None:
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        stream = channel.stream_stream(
+            f"{SERVICE}Telemetry",
+            request_serializer=TelemetryCommand.SerializeToString,
+            response_deserializer=TelemetryCommand.FromString,
+        )(metadata=METADATA)
+        settings = Settings(publishing=Publishing(topics=[Resource(name="T")]))
+        await stream.write(TelemetryCommand(settings=settings))
+        answer = await stream.read()
+        assert answer.status.code == Code.OK
+        assert answer.settings.publishing.max_body_size == 4 << 20
+        assert [one.client_id for one in broker.clients.producers_of("T")] == ["c1"]
+        await proxy.stop()
+    assert not list(broker.clients.producers_of("T"))
+
+
+async def test_a_port_in_use_is_named(proxy: Proxy, broker: Broker) -> None:
+    port = int(proxy.address.rpartition(":")[2])
+    with pytest.raises(AddressInUseError, match=f"127.0.0.1:{port}: the port is in use"):
+        await Proxy.of_broker(broker).start("127.0.0.1", port)
+
+
+async def test_a_proxy_that_listens_everywhere_advertises_the_broker(broker: Broker) -> None:
+    proxy = Proxy.of_broker(broker)
+    await proxy.start("0.0.0.0", 0, advertised="192.0.2.9")
+    assert proxy.address.startswith("192.0.2.9:")
+    await proxy.stop()
+
+
+async def test_a_certificate_comes_from_files(tmp_path: Path) -> None:
+    assert self_signed_context() is not None
+    config = BrokerConfig(tls_certificate=str(tmp_path / "none.pem"), tls_key="key.pem")
+    broker = Broker(tmp_path, config)
+    with pytest.raises(ConfigError, match=r"none\.pem.*does not exist"):
+        Proxy.of_broker(broker)
+
+
+async def test_a_proxy_that_was_not_started_stops(broker: Broker) -> None:
+    await Proxy.of_broker(broker).stop()

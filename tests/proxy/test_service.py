@@ -1,0 +1,163 @@
+"""The service as a whole: every call, without a client id and with one, and clients that leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import until
+from tests.proxy.fakes import METADATA, FakeCall, FakeStream
+
+from firetrail.broker.broker import Broker
+from firetrail.proxy import service as module
+from firetrail.proxy.brokers import resolved
+from firetrail.proxy.call import ResponseStreamMethod, StreamMethod, UnaryMethod
+from firetrail.proxy.clients import SILENT_S
+from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.schema import messages
+from firetrail.proxy.schema.messages import (
+    Code,
+    Message,
+    NotifyClientTerminationRequest,
+    Publishing,
+    QueryRouteRequest,
+    Resource,
+    SendMessageRequest,
+    Settings,
+    SystemProperties,
+    TelemetryCommand,
+)
+from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.bodies import TopicConfig
+from firetrail.system import SYSTEM
+
+STREAMS = {"Telemetry"}
+FRAMES = {"ReceiveMessage", "PullMessage"}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker.running(None, None, SMALL) as broker:
+        broker.topics.put([TopicConfig("T", 1, 1)])
+        yield broker
+
+
+@pytest.fixture
+async def service(broker: Broker) -> AsyncIterator[MessagingService]:
+    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+    service.start()
+    yield service
+    await service.stop()
+
+
+async def answer_of(
+    service: MessagingService, name: str, request: Any, metadata: dict[str, str] = METADATA
+) -> Any:
+    """Return the response, or the frames, of a call."""
+    method = service.methods[SERVICE + name]
+    assert isinstance(method, UnaryMethod | ResponseStreamMethod)
+    handle: Callable[..., Any] = method.handle
+    return await resolved(handle(FakeCall(metadata), request))
+
+
+def code_in(answer: Any) -> Code:
+    first = answer[0] if isinstance(answer, Sequence) else answer
+    return Code(first.status.code)
+
+
+async def test_every_method_of_the_schema_is_served(service: MessagingService) -> None:
+    schema = messages.POOL.FindServiceByName("apache.rocketmq.v2.MessagingService")
+    kinds = {UnaryMethod: set[str](), ResponseStreamMethod: set[str](), StreamMethod: set[str]()}
+    for path, method in service.methods.items():
+        kinds[type(method)].add(path.removeprefix(SERVICE))
+        declared = schema.methods_by_name[path.removeprefix(SERVICE)]
+        assert method.request.DESCRIPTOR is declared.input_type  # type: ignore[attr-defined]
+    assert kinds[StreamMethod] == STREAMS
+    assert kinds[ResponseStreamMethod] == FRAMES
+    # RecallMessage joins with the timer of brokers.
+    assert {*schema.methods_by_name} - {"RecallMessage"} == set().union(*kinds.values())
+
+
+async def test_every_call_needs_a_client_id(service: MessagingService) -> None:
+    for path, method in service.methods.items():
+        if not isinstance(method, StreamMethod):
+            name = path.removeprefix(SERVICE)
+            answer = await answer_of(service, name, method.request(), {})
+            assert code_in(answer) is Code.CLIENT_ID_REQUIRED, name
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("QueryRoute", Code.ILLEGAL_TOPIC),
+        ("QueryAssignment", Code.ILLEGAL_TOPIC),
+        ("SendMessage", Code.MESSAGE_CORRUPTED),
+        ("Heartbeat", Code.UNRECOGNIZED_CLIENT_TYPE),
+        ("NotifyClientTermination", Code.OK),
+        ("SyncLiteSubscription", Code.UNSUPPORTED),
+        ("ReceiveMessage", Code.ILLEGAL_TOPIC),
+        ("PullMessage", Code.ILLEGAL_CONSUMER_GROUP),
+        ("EndTransaction", Code.ILLEGAL_TOPIC),
+    ],
+)
+async def test_an_empty_request_has_a_code(
+    service: MessagingService, name: str, code: Code
+) -> None:
+    request = getattr(messages, f"{name}Request")()
+    assert code_in(await answer_of(service, name, request)) is code
+
+
+async def test_messages_are_sent(service: MessagingService, broker: Broker) -> None:
+    message = Message(
+        topic=Resource(name="T"),
+        body=b"hello",
+        system_properties=SystemProperties(
+            message_id="m1", message_type=messages.MessageType.NORMAL
+        ),
+    )
+    answer = await answer_of(service, "SendMessage", SendMessageRequest(messages=[message]))
+    assert code_in(answer) is Code.OK
+    await asyncio.to_thread(broker.store.wait_dispatched)
+    assert [record.body for record in broker.store.read("T")] == [b"hello"]
+
+
+async def test_an_unknown_topic_is_not_created(service: MessagingService, broker: Broker) -> None:
+    request = QueryRouteRequest(topic=Resource(name="none"))
+    answer = await answer_of(service, "QueryRoute", request)
+    assert code_in(answer) is Code.TOPIC_NOT_FOUND
+    assert "firetrail topic create" in answer.status.message
+    assert broker.topics.get("none") is None
+
+
+async def joined(service: MessagingService, broker: Broker) -> FakeStream:
+    stream = FakeStream()
+    method = service.methods[f"{SERVICE}Telemetry"]
+    assert isinstance(method, StreamMethod)
+    settings = Settings(publishing=Publishing(topics=[Resource(name="T")]))
+    method.handle(stream).received(TelemetryCommand(settings=settings))
+    assert [one.client_id for one in broker.clients.producers_of("T")] == ["c1"]
+    return stream
+
+
+async def test_a_client_that_leaves_is_forgotten(service: MessagingService, broker: Broker) -> None:
+    await joined(service, broker)
+    request = NotifyClientTerminationRequest()
+    assert code_in(await answer_of(service, "NotifyClientTermination", request)) is Code.OK
+    assert not list(broker.clients.producers_of("T"))
+    assert not len(service.clients)
+
+
+async def test_silent_clients_are_forgotten(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SWEEP_S", 0.01)
+    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+    service.start()
+    stream = await joined(service, broker)
+    service.clients.of(stream).last_seen -= SILENT_S + 1
+    await until(lambda: stream.ended)
+    assert not list(broker.clients.producers_of("T"))
+    await service.stop()
