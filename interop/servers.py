@@ -20,7 +20,7 @@ from pathlib import Path
 LINES = ("v4", "v5")
 POM = Path(__file__).parent / "java" / "servers" / "pom.xml"
 TARGET = Path(__file__).parent / "java" / "target" / "servers"
-START_S = 60
+START_S = 120
 
 NAME_SERVER = "org.apache.rocketmq.namesrv.NamesrvStartup"
 BROKER = "org.apache.rocketmq.broker.BrokerStartup"

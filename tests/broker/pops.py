@@ -67,9 +67,9 @@ def popped(answer: RemotingCommand) -> list[Popped]:
     for record in records(answer.content):
         checkpoint = record.properties.get(POP_CK)
         if checkpoint is None:
-            assert record.queue_offset in places[False, record.queue_id]
+            assert record.queue_offset in places[NORMAL, record.queue_id]
             receipt = Receipt(
-                starts[False, record.queue_id][0],
+                starts[NORMAL, record.queue_id][0],
                 header.pop_time,
                 header.invisible_time,
                 header.revive_qid,
@@ -80,7 +80,7 @@ def popped(answer: RemotingCommand) -> list[Popped]:
             )
         else:
             receipt = Receipt.decode(checkpoint)
-            assert receipt.offset in places[True, receipt.queue_id]
+            assert receipt.offset in places[receipt.retry, receipt.queue_id]
         found.append(Popped(record, receipt))
     return found
 

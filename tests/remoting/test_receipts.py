@@ -10,6 +10,9 @@ from firetrail.errors import ProtocolError, RequestError
 from firetrail.remoting.pop_bodies import BatchAck, CheckpointBody
 from firetrail.remoting.pop_headers import PopResponse
 from firetrail.remoting.receipts import (
+    NORMAL,
+    RETRY,
+    RETRY_V2,
     PopReceipts,
     Receipt,
     decode_counts,
@@ -72,11 +75,13 @@ def test_invalid_delivery_counts_are_rejected() -> None:
 
 
 def test_receipts_are_built_from_the_answer_to_a_pop() -> None:
-    receipts = PopReceipts(PopResponse(9, 60, 3, 0, "0 1 17;1 0 4", "0 1 19;1 0 5"), "b")
+    receipts = PopReceipts(PopResponse(9, 60, 3, 0, "0 1 17;1 0 4", "0 1 19;1 0 5;2 0 8"), "b")
     assert receipts.of("T", 1, 19, None) == Receipt(17, 9, 60, 3, "0", "b", 1, 19)
     assert receipts.of("T", 2, 19, None) == Receipt(19, 9, 60, 3, "0", "b", 2, 19)
     assert receipts.of("%RETRY%G_T", 0, 5, None) == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
+    assert receipts.of("%RETRY%G+T", 0, 5, None) == Receipt(5, 9, 60, 3, "2", "b", 0, 5)
     assert receipts.of("T", 0, 5, "4 9 60 3 1 b 0 5") == Receipt(4, 9, 60, 3, "1", "b", 0, 5)
+    assert receipts.of("T", 0, 8, "8 9 60 3 2 b 0 8") == Receipt(8, 9, 60, 3, "2", "b", 0, 8)
     # A property of the producer is no receipt.
     assert receipts.of("T", 1, 19, "anything") == Receipt(17, 9, 60, 3, "0", "b", 1, 19)
 
@@ -97,9 +102,13 @@ def test_a_receipt_names_the_topic_that_a_message_is_stored_in(retry: str, topic
 
 
 def test_queue_offsets_survive_encoding_and_decoding() -> None:
-    text = encode_places([(False, 3, [17, 18]), (True, 0, [4])])
-    assert text == "0 3 17,18;1 0 4"
-    assert decode_places(text) == {(False, 3): [17, 18], (True, 0): [4]}
+    text = encode_places([(NORMAL, 3, [17, 18]), (RETRY, 0, [4]), (RETRY_V2, 0, [5])])
+    assert text == "0 3 17,18;1 0 4;2 0 5"
+    assert decode_places(text) == {
+        (NORMAL, 3): [17, 18],
+        (RETRY, 0): [4],
+        (RETRY_V2, 0): [5],
+    }
     assert decode_places(None) == decode_places("") == {}
     with pytest.raises(RequestError, match="is not a list of queue offsets"):
         decode_places("0 3")

@@ -72,6 +72,8 @@ AUTO_CREATE_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 """Delayed messages wait here, in queue ``level - 1``."""
 RETRY_PREFIX = "%RETRY%"
+RETRY_SEPARATOR_V2 = "+"
+"""Between group and topic in the second form of a retry topic; no other topic contains it."""
 DLQ_PREFIX = "%DLQ%"
 MAX_RETRY_TOPIC = 255
 """Retry and dead-letter topics hold a group and a topic name; they need v2 records."""
@@ -197,9 +199,23 @@ def pop_retry_topic(topic: str, group: str, separator: str = "_") -> str:
     return f"{RETRY_PREFIX}{group}{separator}{topic}"
 
 
+def pop_retry_topic_v2(topic: str, group: str) -> str:
+    """Return the topic in which Java brokers with ``enableRetryTopicV2`` have these messages."""
+    return pop_retry_topic(topic, group, RETRY_SEPARATOR_V2)
+
+
+def is_retry_topic_v2(name: str) -> bool:
+    """Return whether a topic was named by :func:`pop_retry_topic_v2`."""
+    return name.startswith(RETRY_PREFIX) and RETRY_SEPARATOR_V2 in name
+
+
 def popped_topic(topic: str, group: str) -> str:
     """Return the topic whose messages ``topic`` redelivers, or the topic itself."""
-    return topic.removeprefix(f"{RETRY_PREFIX}{group}_")
+    for separator in ("_", RETRY_SEPARATOR_V2):
+        prefix = f"{RETRY_PREFIX}{group}{separator}"
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return topic
 
 
 def _shortened(name: str) -> str:

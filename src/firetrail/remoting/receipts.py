@@ -17,7 +17,12 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
-from firetrail.format.names import RETRY_PREFIX, pop_retry_topic
+from firetrail.format.names import (
+    RETRY_PREFIX,
+    is_retry_topic_v2,
+    pop_retry_topic,
+    pop_retry_topic_v2,
+)
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.pop_headers import PopResponse
 
@@ -29,8 +34,8 @@ NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
 The second retry topic is used by Java brokers with ``enableRetryTopicV2``.
 """
 
-Places = Mapping[tuple[bool, int], list[int]]
-"""Offsets by queue: whether it belongs to the retry topic, and its id."""
+Places = Mapping[tuple[str, int], list[int]]
+"""Offsets by queue: the kind of its topic (``NORMAL``, ``RETRY``, ``RETRY_V2``), and its id."""
 
 
 class Receipt(NamedTuple):
@@ -96,16 +101,18 @@ class PopReceipts:
             carried: the property POP_CK, None if there is none. Redelivered messages carry their
                 receipts in it. Other messages have it only if their producer has sent it.
         """
-        if carried is not None and offset in self._places.get((True, queue_id), ()):
+        if carried is not None and any(
+            offset in self._places.get((kind, queue_id), ()) for kind in (RETRY, RETRY_V2)
+        ):
             return Receipt.decode(carried)
         answer = self._answer
-        is_retry = topic.startswith(RETRY_PREFIX)
+        kind = kind_of(topic)
         return Receipt(
-            self._starts.get((is_retry, queue_id), [offset])[0],
+            self._starts.get((kind, queue_id), [offset])[0],
             answer.pop_time,
             answer.invisible_time,
             answer.revive_qid,
-            RETRY if is_retry else NORMAL,
+            kind,
             self._broker_name,
             queue_id,
             offset,
@@ -116,17 +123,23 @@ def real_topic(topic: str, group: str, retry: str) -> str:
     """Return the topic, or its retry topic for a group."""
     if retry == NORMAL or topic.startswith(RETRY_PREFIX):
         return topic
-    return pop_retry_topic(topic, group, "+" if retry == RETRY_V2 else "_")
+    return (pop_retry_topic_v2 if retry == RETRY_V2 else pop_retry_topic)(topic, group)
 
 
-def encode_places(places: Iterable[tuple[bool, int, Iterable[int]]]) -> str:
-    """Encode offsets as ``retry queue offset,offset;…``.
+def kind_of(topic: str) -> str:
+    """Return the kind of a topic, as in receipts."""
+    if not topic.startswith(RETRY_PREFIX):
+        return NORMAL
+    return RETRY_V2 if is_retry_topic_v2(topic) else RETRY
 
-    Each item is whether the queue belongs to the retry topic, its id, and the offsets.
+
+def encode_places(places: Iterable[tuple[str, int, Iterable[int]]]) -> str:
+    """Encode offsets as ``kind queue offset,offset;…``.
+
+    Each item is the kind of the queue's topic, the id of the queue, and the offsets.
     """
     return ";".join(
-        f"{RETRY if is_retry else NORMAL} {queue_id} {','.join(map(str, offsets))}"
-        for is_retry, queue_id, offsets in places
+        f"{kind} {queue_id} {','.join(map(str, offsets))}" for kind, queue_id, offsets in places
     )
 
 
@@ -165,11 +178,11 @@ def decode_counts(text: str | None) -> dict[tuple[int, int], int]:
 
 def decode_places(text: str | None) -> Places:
     """Decode the result of :func:`encode_places`; raise RequestError if it is invalid."""
-    found: dict[tuple[bool, int], list[int]] = {}
+    found: dict[tuple[str, int], list[int]] = {}
     for part in filter(None, (text or "").split(";")):
         try:
-            retry, queue_id, offsets = part.split(" ")
-            found[retry != NORMAL, int(queue_id)] = list(map(int, offsets.split(",")))
+            kind, queue_id, offsets = part.split(" ")
+            found[kind, int(queue_id)] = list(map(int, offsets.split(",")))
         except ValueError:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"{text!r:.200} is not a list of queue offsets"

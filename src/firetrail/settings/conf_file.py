@@ -54,6 +54,9 @@ UNUSED: Mapping[str, str] = {
         redeleteHangedFileInterval maxBatchDeleteFilesNum maxConsumeQueueScan
         travelCqFileNumWhenGetMessage logicalDiskSpaceCleanForciblyThreshold
         """,
+    "both retry topics of pops are read, and messages are redelivered through the first": """
+        enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1
+        """,
     "TLS and access control are not supported": "useTLS acl* auth*",
     BROKERS: """
         haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
@@ -78,7 +81,7 @@ UNUSED: Mapping[str, str] = {
         enableSlaveActingMaster enableRemoteEscape skipPreOnline trace* msgTraceTopicName regionId
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
-        configBlackList maxDelayTime
+        configBlackList maxDelayTime enableMixedMessageType
         """,
 }
 """Keys of RocketMQ 4.9 and 5.x that have no effect here: patterns of the keys by reason."""

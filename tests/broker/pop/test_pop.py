@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,8 @@ from tests.broker.brokers import SMALL, Fields, Talk, records, talking
 from tests.broker.pops import IN_TIME_MS, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.pop.pop import PopProcessor
+from firetrail.format import names
+from firetrail.format.kernels.draft import Message
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -19,6 +23,7 @@ from firetrail.remoting.receipts import ORDERED
 from firetrail.store.config import FlushMode
 
 LONG = 30_000
+SECOND_RETRY = "%RETRY%CG+T1"
 
 
 async def test_popped_messages_are_invisible_to_others(talk: Talk) -> None:
@@ -55,6 +60,70 @@ async def test_unacknowledged_messages_are_redelivered(talk: Talk) -> None:
     assert once_more.record.reconsume_times == 2
     assert (await ack(talk, once_more)).code == 0
     assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
+
+
+@pytest.fixture
+def second_retries(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that adds messages as a Java broker with enableRetryTopicV2 leaves them."""
+
+    def add(*bodies: bytes) -> None:
+        with monkeypatch.context() as patch:  # topics of clients have no "+"
+            patch.setattr(names, "_TOPIC", re.compile(r"[%|a-zA-Z0-9_+-]+"))
+            talk.broker.topics.ensure("T1", 4)
+            talk.broker.topics.ensure(SECOND_RETRY, 1)
+            for body in bodies:
+                result = talk.broker.store.put(Message(SECOND_RETRY, body))
+                assert result.ok
+
+    return add
+
+
+class TestSecondRetryTopic:
+    async def test_its_messages_are_popped_and_acknowledged(
+        self, talk: Talk, second_retries: Callable[..., None]
+    ) -> None:
+        second_retries(b"left")
+        (message,) = await pop(talk, invisibleTime=100)
+        assert (message.body, message.record.topic, message.receipt.retry) == (b"left", "T1", "2")
+        assert (await ack(talk, message)).code == 0
+        assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
+
+    async def test_they_are_redelivered_through_the_first_one(
+        self, talk: Talk, second_retries: Callable[..., None]
+    ) -> None:
+        second_retries(b"left")
+        await pop(talk, invisibleTime=1)
+        (again,) = popped(await ask_pop(talk, pollTime=LONG))
+        assert (again.body, again.record.topic, again.receipt.retry) == (b"left", "T1", "1")
+        assert again.record.reconsume_times == 1
+
+    async def test_both_are_popped_at_once(
+        self, talk: Talk, second_retries: Callable[..., None]
+    ) -> None:
+        second_retries(b"left")
+        await fill(talk, "T1", b"first")
+        await pop(talk, invisibleTime=1, maxMsgNums=1)  # that of the topic itself
+        while talk.broker.store.max_offset("%RETRY%CG_T1", 0) < 1:
+            await asyncio.sleep(0.005)
+        found = await pop(talk)
+        assert {(each.body, each.receipt.retry) for each in found} == {
+            (b"first", "1"),
+            (b"left", "2"),
+        }
+        for message in found:
+            assert (await ack(talk, message)).code == 0
+
+    async def test_a_message_that_arrives_there_wakes_a_pop(
+        self, talk: Talk, second_retries: Callable[..., None]
+    ) -> None:
+        second_retries()
+        waiting = asyncio.ensure_future(ask_pop(talk, pollTime=LONG))
+        asked: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
+        while (await talk.ask(RequestCode.POLLING_INFO, asked)).fields["pollingNum"] != "1":
+            await asyncio.sleep(0.005)
+        second_retries(b"new")
+        (message,) = popped(await waiting)
+        assert message.body == b"new"
 
 
 async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:

@@ -25,7 +25,6 @@ from firetrail.broker.pop.queues import PopQueues
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
-from firetrail.format.names import pop_retry_topic
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
@@ -43,7 +42,7 @@ from firetrail.remoting.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.receipts import ORDERED, RETRY, Receipt, encode_counts, encode_places
+from firetrail.remoting.receipts import ORDERED, Receipt, encode_counts, encode_places, kind_of
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.results import GetStatus
 
@@ -66,20 +65,20 @@ class Taken:
     messages: list[bytes | memoryview] = field(default_factory=list)
     rest: int = 0
     """Messages that are left in the queues."""
-    starts: list[tuple[bool, int, list[int]]] = field(default_factory=list)
-    places: list[tuple[bool, int, list[int]]] = field(default_factory=list)
+    starts: list[tuple[str, int, list[int]]] = field(default_factory=list)
+    places: list[tuple[str, int, list[int]]] = field(default_factory=list)
     pending: list[Pending] = field(default_factory=list)
     counts: list[tuple[int, int, int]] = field(default_factory=list)
     """For pops in order: queue id, offset, and how often the message was popped before."""
     is_cut: bool = False
     """Whether the search stopped early, so that more matching messages may follow."""
 
-    def add(
-        self, is_retry: bool, queue_id: int, start: int, offsets: list[int], messages: Part
-    ) -> None:
-        """Add messages of a queue of the topic, or of its retry topic."""
-        self.starts.append((is_retry, queue_id, [start]))
-        self.places.append((is_retry, queue_id, offsets))
+    def add(self, queue: QueueKey, start: int, offsets: list[int], messages: Part) -> None:
+        """Add messages of a queue of the topic, or of one of its retry topics."""
+        topic, queue_id = queue
+        kind = kind_of(topic)
+        self.starts.append((kind, queue_id, [start]))
+        self.places.append((kind, queue_id, offsets))
         self.messages += messages
 
 
@@ -221,7 +220,7 @@ class PopProcessor:
             self._orders.add(group, queue, batch)
             self._traffic.count_get(queue[0], group, result.count, result.size)
             self._long_polling.wake_later(group, queue, header.invisible_time / 1000)
-            taken.add(False, queue[1], offset, offsets, result.buffers)
+            taken.add(queue, offset, offsets, result.buffers)
             taken.counts += [(queue[1], o, batch.counts.get(o, 0)) for o in offsets]
         return taken
 
@@ -258,7 +257,7 @@ class PopProcessor:
             self._traffic.count_get(topic, header.consumer_group, result.count, result.size)
             is_retry = topic != header.topic
             found = list(_renamed(result.buffers, point, header)) if is_retry else result.buffers
-            taken.add(is_retry, queue_id, offset, offsets, found)
+            taken.add(queue, offset, offsets, found)
             offset = result.next_offset
         elif offset < result.max_offset:
             taken.is_cut = True
@@ -290,8 +289,9 @@ class PopProcessor:
             self._reply(connection, request, answer)
             return True
 
-        retry = pop_retry_topic(header.topic, header.consumer_group)
-        queues = [(header.topic, max(header.queue_id, ANY_QUEUE)), (retry, ANY_QUEUE)]
+        retries = self._queues.retry_topics(header.consumer_group, header.topic)
+        queues = [(header.topic, max(header.queue_id, ANY_QUEUE))]
+        queues += [(retry, ANY_QUEUE) for retry in retries]
         held = HeldRequest(
             connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
         )
@@ -354,7 +354,7 @@ def _renamed(buffers: Part, point: PopCheckpoint, header: PopHeader) -> Iterator
             point.pop_time,
             point.invisible_ms,
             point.revive_queue,
-            RETRY,
+            kind_of(point.topic),
             point.broker_name,
             point.queue_id,
             record.queue_offset,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from firetrail.broker.filter.selection import MessageFilter, MessageSelector
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
-from firetrail.format.names import RETRY_PREFIX, pop_retry_topic
+from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.queues.table import QueueKey
@@ -57,11 +57,25 @@ class PopQueues:
         if in_order:
             yield from self._queues_of(topic, queue_id)
             return
-        retries = self._queues_of(pop_retry_topic(topic, group), ANY_QUEUE)
+        retries = self._queues_of_all(self.retry_topics(group, topic))
         if self._turn % RETRY_FIRST == 0:
             yield from retries
         yield from self._queues_of(topic, queue_id)
         yield from retries
+
+    def retry_topics(self, group: str, topic: str) -> list[str]:
+        """Return the topics with redelivered messages of a group.
+
+        Redelivered messages go to the first one, which may not exist yet. The second one exists if
+        a Java broker with ``enableRetryTopicV2`` had the folder.
+        """
+        second = pop_retry_topic_v2(topic, group)
+        found = [pop_retry_topic(topic, group)]
+        return found if self._topics.get(second) is None else [*found, second]
+
+    def _queues_of_all(self, names: Iterable[str]) -> Iterator[QueueKey]:
+        for name in names:
+            yield from self._queues_of(name, ANY_QUEUE)
 
     def _queues_of(self, name: str, queue_id: int) -> Iterator[QueueKey]:
         topic = self._topics.get(name)

@@ -2,7 +2,8 @@
 
 Each is copied to ``%RETRY%<group>_<topic>``, where the next pops of the group find it, with one
 more attempt counted. If it is popped from there and not acknowledged either, it goes to the end of
-that topic.
+that topic. The same happens to messages of ``%RETRY%<group>+<topic>``, which Java brokers with
+``enableRetryTopicV2`` write.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import copy_record
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
-from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, popped_topic
+from firetrail.format.names import (
+    RETRY_PREFIX,
+    is_retry_topic_v2,
+    pop_retry_topic,
+    popped_topic,
+)
 from firetrail.format.properties import (
     FIRST_POP_TIME,
     ORIGIN_GROUP,
@@ -120,8 +126,8 @@ class ReviveService:
 
     def _redeliver(self, point: PopCheckpoint, record: Record) -> None:
         name = point.topic
-        if not name.startswith(RETRY_PREFIX):
-            name = pop_retry_topic(name, point.group)
+        if not name.startswith(RETRY_PREFIX) or is_retry_topic_v2(name):
+            name = pop_retry_topic(popped_topic(name, point.group), point.group)
         self._topics.ensure(name, 1)
         properties = record.properties
         changes: dict[str, str | None] = {
