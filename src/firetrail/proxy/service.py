@@ -17,6 +17,7 @@ from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import status_of
 from firetrail.proxy.offsets import OffsetCalls
 from firetrail.proxy.pop_requests import PopRequests
+from firetrail.proxy.recall import RecallCalls
 from firetrail.proxy.receipts import ReceiptCalls
 from firetrail.proxy.receive import ReceiveCalls
 from firetrail.proxy.renewal import Renewals
@@ -63,6 +64,7 @@ class MessagingService:
         self._sending = SendCalls(brokers, known, now_ms)
         self._receipts = ReceiptCalls(brokers, requests, self._renewals, now_ms)
         self._offsets = OffsetCalls(brokers)
+        self._recalls = RecallCalls(brokers)
         self._routes = RouteCalls(brokers)
         self._sessions = SessionCalls(brokers, self.clients)
         self._telemetry = Telemetry(brokers, self.clients, self._transactions.orphaned)
@@ -109,6 +111,7 @@ class MessagingService:
             "ChangeInvisibleDuration": receipts.change,
             "ForwardMessageToDeadLetterQueue": receipts.forward,
             "EndTransaction": self._transactions.end,
+            "RecallMessage": self._recalls.recall,
             "UpdateOffset": offsets.update,
             "GetOffset": offsets.get,
             "QueryOffset": offsets.query,

@@ -1,0 +1,138 @@
+"""The gRPC client of PyPI at Firetrail's own service: what a proxy of Java does not show.
+
+Runs in the environment of that package. Arguments: address of the service; then one word per line
+on standard input lets the program go on when the server was started again.
+"""
+
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+)
+from rocketmq.grpc_protocol import FilterType
+from said import WAIT_S, Listener, facts, got, message, say, wait_for
+
+TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcFailing")
+INVISIBLE_S = 15
+
+
+class Failing(MessageListener):
+    """Fails for every message."""
+
+    def consume(self, message: Message) -> ConsumeResult:
+        say(got="failing", **facts(message))
+        return ConsumeResult.FAILURE
+
+
+def receives(
+    configuration: ClientConfiguration,
+    who: str,
+    group: str,
+    topics: dict[str, FilterExpression],
+    count: int,
+) -> SimpleConsumer:
+    """Receive messages with a simple consumer, and acknowledge them.
+
+    The topic of dead letters exists only after the first one.
+    """
+    consumer = SimpleConsumer(configuration, group, topics, 5)
+    consumer.startup()
+    deadline = time.monotonic() + WAIT_S
+    while got.get(who, 0) < count:
+        assert time.monotonic() < deadline, f"{who} got {got.get(who, 0)} of {count}"
+        try:
+            messages = consumer.receive(16, INVISIBLE_S) or []
+        except Exception as error:
+            assert "failed to fetch topic" in str(error), error
+            time.sleep(0.5)
+            continue
+        for received in messages:
+            say(got=who, **facts(received))
+            consumer.ack(received)
+    return consumer
+
+
+def numbered(body: str, number: int) -> Message:
+    made = message("GrpcNormal", body)
+    made.add_property("n", str(number))
+    return made
+
+
+def filtered(producer: Producer, configuration: ClientConfiguration) -> SimpleConsumer:
+    for n in range(6):
+        producer.send(numbered(f"n{n}", n))
+    condition = FilterExpression("n > 2 AND colour = 'blue'", FilterType.SQL)
+    return receives(configuration, "sql", "GrpcSql", {"GrpcNormal": condition}, 3)
+
+
+def ordered(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
+    """Send messages of one group, of which one fails; the later ones have to wait for it."""
+    for body in ("k0", "again-k1", "k2", "k3"):
+        producer.send(message("GrpcFifo", body, group="keep"))
+    topics = {"GrpcFifo": FilterExpression()}
+    consumer = PushConsumer(configuration, "GrpcOrderly", Listener("ordered"), topics)
+    consumer.startup()
+    wait_for("ordered", 5)
+    return consumer
+
+
+def failing(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
+    """Send a message that its consumers never consume, and receive it as a dead letter."""
+    producer.send(message("GrpcFailing", "fails"))
+    topics = {"GrpcFailing": FilterExpression()}
+    consumer = PushConsumer(configuration, "GrpcFailingGroup", Failing(), topics)
+    consumer.startup()
+    wait_for("failing", 2)
+    dead = {"%DLQ%GrpcFailingGroup": FilterExpression()}
+    receives(configuration, "dead", "GrpcUndertaker", dead, 1)
+    return consumer
+
+
+def restarted(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
+    """Send and receive before and after the server was killed and started again."""
+    topics = {"GrpcNormal": FilterExpression("Restart")}
+    consumer = PushConsumer(configuration, "GrpcRestart", Listener("restart"), topics)
+    consumer.startup()
+    producer.send(message("GrpcNormal", "before", tag="Restart"))
+    wait_for("restart", 1)
+    say(ready="restart")
+    sys.stdin.readline()
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            producer.send(message("GrpcNormal", "after", tag="Restart"))
+            break
+        except Exception as error:
+            assert time.monotonic() < deadline, f"no send succeeds after the restart: {error}"
+            time.sleep(0.5)
+    wait_for("restart", 2)
+    return consumer
+
+
+def main(endpoints: str) -> None:
+    configuration = ClientConfiguration(endpoints, Credentials())
+    producer = Producer(configuration, TOPICS)
+    producer.startup()
+    with ThreadPoolExecutor() as pool:
+        parts = (filtered, ordered, failing)
+        running = [pool.submit(part, producer, configuration) for part in parts]
+        consumers = [part.result() for part in running]
+    consumers.append(restarted(producer, configuration))
+    time.sleep(2)  # acknowledgements are sent after the listener has returned
+    say(done=True)
+    sys.stdout.flush()
+    os._exit(0)  # a shutdown waits for every long poll
+
+
+main(sys.argv[1])

@@ -1,0 +1,179 @@
+"""The released gRPC client of PyPI, ``rocketmq-python-client``, at Firetrail's own gRPC service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from interop.stock import (
+    WAIT_S,
+    Event,
+    all_delivered,
+    bodies,
+    client_environment,
+    of,
+    run_client,
+    same_messages,
+)
+
+from firetrail.client import Admin
+from firetrail.remoting.bodies import SubscriptionGroupConfig
+from firetrail.remoting.retry_policies import CustomizedRetryPolicy, GroupRetryPolicy
+
+PROGRAMS = Path(__file__).parent / "grpc"
+CONF = """\
+listenPort={}
+enablePropertyFilter=true
+transactionTimeOut=1000
+transactionCheckInterval=1000
+transactionCheckMax=1000
+"""
+NORMAL = [f"normal{n}" for n in range(6)]
+KINDS = ("Normal", "Fifo", "Transaction", "Delay")
+
+
+@contextmanager
+def serving(folder: Path, port: int = 0, grpc_port: int = 0) -> Iterator[dict[str, str]]:
+    """``firetrail up`` in a process of its own, which is killed at the end; its addresses."""
+    conf = folder / "broker.conf"
+    conf.write_text(CONF.format(port))
+    arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0", "--json"]
+    arguments += ["--grpc-port", str(grpc_port)]
+    command = [sys.executable, "-m", "firetrail", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+async def prepared(namesrv: str) -> None:
+    """Topics with their types, and groups: gRPC clients create no topics."""
+    async with Admin(namesrv) as admin:
+        for kind in KINDS:
+            attributes = f"+message.type={kind.upper()}"
+            await admin.create_topic(f"Grpc{kind}", 4, attributes=attributes)
+        await admin.create_topic("GrpcFailing", 1)
+        orderly = SubscriptionGroupConfig("GrpcOrderly", consume_message_orderly=True)
+        await admin.create_group(orderly)
+        soon = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy([1000]))
+        failing = SubscriptionGroupConfig(
+            "GrpcFailingGroup", retry_max_times=1, group_retry_policy=soon
+        )
+        await admin.create_group(failing)
+
+
+# -- the same program as at the proxy of Java --------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    folder = tmp_path_factory.mktemp("grpc")
+    python = client_environment("grpc") / "venv" / "bin" / "python"
+    with serving(folder) as addresses:
+        asyncio.run(prepared(addresses["name_server"]))
+        return run_client([python, PROGRAMS / "client.py", addresses["grpc"]], folder)
+
+
+def test_everything_sent_is_received(events: list[Event]) -> None:
+    all_delivered(events, "push", NORMAL)
+    assert len(of(events, "got", "push")) == len(NORMAL)  # once: acknowledgements are taken
+    assert {event["words"] for event in of(events, "got", "push")} == {9}
+    assert same_messages(events, "id") >= len(NORMAL)
+
+
+def test_order(events: list[Event]) -> None:
+    for key in "0123":
+        got = [body for body in bodies(events, "got", "fifo") if body.startswith(f"{key}-")]
+        assert got == [f"{key}-{n:02}" for n in range(5)]
+
+
+def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
+    all_delivered(events, "simple", NORMAL[::2])
+    times = [event["times"] for event in of(events, "got", "simple") if event["body"] == "normal0"]
+    assert times == [1, 2]
+
+
+def test_transactions(events: list[Event]) -> None:
+    all_delivered(events, "halves", ["commit", "unknown"])
+    all_delivered(events, "check", ["unknown"])
+
+
+# -- further features --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """What the program says; the server is killed and started again on its request."""
+    folder = tmp_path_factory.mktemp("features")
+    python = client_environment("grpc") / "venv" / "bin" / "python"
+    said: list[Event] = []
+    with serving(folder) as addresses:
+        asyncio.run(prepared(addresses["name_server"]))
+        client = subprocess.Popen(
+            [python, PROGRAMS / "features.py", addresses["grpc"]],
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with killed_at_failure(client):
+            said += until(client, "ready")
+    ports = [int(addresses[name].rpartition(":")[2]) for name in ("broker", "grpc")]
+    with killed_at_failure(client), serving(folder, *ports):
+        assert client.stdin is not None
+        client.stdin.write("go on\n")
+        client.stdin.flush()
+        said += until(client, "done")
+        assert client.wait(WAIT_S) == 0
+    with client:
+        return said
+
+
+@contextmanager
+def killed_at_failure(client: subprocess.Popen[str]) -> Iterator[None]:
+    """End a program if the test fails."""
+    try:
+        yield
+    except BaseException:
+        with client:
+            client.kill()
+        raise
+
+
+def until(client: subprocess.Popen[str], word: str) -> list[Event]:
+    """Return what a program says, up to an event with this word."""
+    found: list[Event] = []
+    assert client.stdout is not None
+    for line in client.stdout:
+        if line.startswith("{"):
+            found.append(json.loads(line))
+            if word in found[-1]:
+                return found
+    raise AssertionError(f"the program ended before it said {word}: {found[-3:]}")
+
+
+def test_a_condition_selects_messages(features: list[Event]) -> None:
+    assert sorted(bodies(features, "got", "sql")) == ["n3", "n4", "n5"]
+
+
+def test_order_is_kept_when_a_message_fails(features: list[Event]) -> None:
+    assert bodies(features, "got", "ordered") == ["k0", "again-k1", "again-k1", "k2", "k3"]
+
+
+def test_a_message_that_fails_too_often_becomes_a_dead_letter(features: list[Event]) -> None:
+    assert [event["times"] for event in of(features, "got", "failing")] == [1, 2]
+    assert bodies(features, "got", "dead") == ["fails"]
+
+
+def test_clients_continue_after_a_kill_of_the_server(features: list[Event]) -> None:
+    assert set(bodies(features, "got", "restart")) == {"before", "after"}
