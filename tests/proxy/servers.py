@@ -5,7 +5,7 @@ import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -14,9 +14,11 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.proxy.call import (
     Call,
+    GrpcError,
     Methods,
     ProtobufMessage,
     ResponseStreamMethod,
+    StatusCode,
     Stream,
     StreamMethod,
     UnaryMethod,
@@ -75,6 +77,9 @@ class Echo:
     def received(self, message: Text) -> None:
         if message.text == "finish":
             self.stream.finish()
+            self.stream.send(Text("ignored"))
+        elif message.text == "refuse":
+            raise GrpcError(StatusCode.PERMISSION_DENIED, "no")
         elif message.text == "crash":
             raise RuntimeError("asked for")
         else:
@@ -110,6 +115,24 @@ def methods_of(recorder: Recorder) -> Methods:
             raise
         raise AssertionError
 
+    def refuse(call: Call, request: Text) -> Text:
+        raise GrpcError(StatusCode.FAILED_PRECONDITION, request.text)
+
+    async def refuse_later(call: Call, request: Text) -> Text:
+        return refuse(call, request)
+
+    def crash(call: Call, request: Text) -> Text:
+        raise RuntimeError(request.text)
+
+    async def crash_later(call: Call, request: Text) -> Text:
+        return crash(call, request)
+
+    def wrong(call: Call, request: Text) -> Any:
+        return None
+
+    async def cancel(call: Call, request: Text) -> Text:
+        raise asyncio.CancelledError
+
     def repeat(call: Call, request: Text) -> Sequence[ProtobufMessage]:
         call.when_done(recorder.ended)
         count, _, text = request.text.partition(" ")
@@ -128,6 +151,12 @@ def methods_of(recorder: Recorder) -> Methods:
         "Echo": UnaryMethod(Text, echo),
         "EchoLater": UnaryMethod(Text, echo_later),
         "Wait": UnaryMethod(Text, wait),
+        "Refuse": UnaryMethod(Text, refuse),
+        "RefuseLater": UnaryMethod(Text, refuse_later),
+        "Crash": UnaryMethod(Text, crash),
+        "CrashLater": UnaryMethod(Text, crash_later),
+        "Wrong": UnaryMethod(Text, wrong),
+        "Cancel": UnaryMethod(Text, cancel),
         "Repeat": ResponseStreamMethod(Text, repeat),
         "RepeatLater": ResponseStreamMethod(Text, repeat_later),
         "Stream": StreamMethod(Text, stream),
@@ -180,8 +209,9 @@ class ServerThread:
             assert not thread.is_alive()
 
     def stop(self) -> None:
-        """Stop the server, without waiting for it."""
-        self.loop.call_soon_threadsafe(self._stop.set)
+        """Stop the server, without waiting for it; it may have stopped already."""
+        with suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._stop.set)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call a function in the thread of the server."""
