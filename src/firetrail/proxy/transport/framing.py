@@ -67,9 +67,7 @@ def timeout_s(text: str) -> float:
     unit = _UNITS_S.get(text[-1:])
     digits = text[:-1]
     if unit is None or not (digits.isascii() and digits.isdigit() and len(digits) <= 8):
-        raise GrpcError(
-            StatusCode.INTERNAL, "grpc-timeout is not a number of at most 8 digits and a unit"
-        )
+        raise GrpcError(StatusCode.INTERNAL, f"grpc-timeout is malformed: {text[:20]!r}")
     return int(digits) * unit
 
 

@@ -102,7 +102,8 @@ class GrpcConnection(asyncio.Protocol):
             if data:
                 self.http2.receive(data, now)
         except ssl.SSLError as error:
-            self._end_tls(error)
+            _log.info("%s: TLS failed: %s", self.peer, error)
+            self.http2.lost()
         self.flush()
 
     def pause_writing(self) -> None:
@@ -286,11 +287,6 @@ class GrpcConnection(asyncio.Protocol):
         self._has_begun = True
         if first == HANDSHAKE and self._owner.tls is not None:
             self._tls = TlsSession(self._owner.tls)
-
-    def _end_tls(self, error: ssl.SSLError) -> None:
-        if not isinstance(error, ssl.SSLZeroReturnError):
-            _log.info("%s: TLS failed: %s", self.peer, error)
-        self.http2.lost()
 
 
 def _refusal_of(head: RequestHead) -> str:

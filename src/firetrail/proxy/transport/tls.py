@@ -103,7 +103,7 @@ class TlsSession:
         self._is_open = False
 
     def decrypt(self, data: bytes) -> bytes:
-        """Return what the client has sent; raise SSLError if it errs or has finished.
+        """Return the data of the client; raise SSLError if it violates the protocol.
 
         There may be something to write afterwards, also after an error.
         """
