@@ -5,20 +5,81 @@ from firetrail.testing import rocketmq
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.broker import Broker
+from firetrail.client import Admin, MessageType
+from firetrail.proxy.extra import is_missing
+
+try:
+    from firetrail.proxy.proxy import Proxy
+except ModuleNotFoundError as missing:
+    if not is_missing(missing):
+        raise
+    Proxy = None  # type: ignore[assignment, misc]
+
+__all__ = ["RocketMQ", "rocketmq"]
+
+
+class RocketMQ(BackgroundBroker):
+    """A broker, a name server and the gRPC service on free ports, in a thread.
+
+    Attributes:
+        grpc: Address for gRPC clients as ``ip:port``; empty if the extra ``grpc`` is not
+            installed.
+    """
+
+    grpc = ""
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[Broker]:
+        async with super()._running() as broker:
+            if Proxy is None:
+                yield broker
+                return
+            proxy = Proxy.of_broker(broker)
+            await proxy.start(broker.config.bind, 0)
+            self.grpc = proxy.address
+            try:
+                yield broker
+            finally:
+                await proxy.stop()
+
+    def create_topic(
+        self, topic: str, message_type: MessageType = MessageType.NORMAL, *, queues: int = 8
+    ) -> None:
+        """Create a topic: gRPC clients, unlike others, can use only topics that exist.
+
+        Args:
+            topic: The name of the topic.
+            message_type: The type of messages that gRPC clients can send to it. Default: NORMAL.
+            queues: The number of queues. Default: 8.
+
+        Raises:
+            RequestError: The broker refuses it.
+        """
+
+        async def create() -> None:
+            async with Admin(self.namesrv) as admin:
+                await admin.create_topic(topic, queues, message_type=message_type)
+
+        assert self._loop is not None, "the broker has been started"
+        asyncio.run_coroutine_threadsafe(create(), self._loop).result()
 
 
 @pytest.fixture
-def rocketmq() -> Iterator[BackgroundBroker]:
+def rocketmq() -> Iterator[RocketMQ]:
     """Start a broker and a name server on free ports, with an empty store, for one test.
 
     Yields:
-        The running broker. Point your clients at its ``namesrv``; look at what they stored
-        through its ``store``. The broker stops and its store is deleted after the test.
+        The running broker. Point your clients at its ``namesrv``, and gRPC clients at its ``grpc``;
+        look at what they stored through its ``store``. The broker stops and its store is deleted
+        after the test.
     """
-    with BackgroundBroker() as broker:
+    with RocketMQ() as broker:
         yield broker

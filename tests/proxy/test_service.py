@@ -77,8 +77,7 @@ async def test_every_method_of_the_schema_is_served(service: MessagingService) -
         assert method.request.DESCRIPTOR is declared.input_type  # type: ignore[attr-defined]
     assert kinds[StreamMethod] == STREAMS
     assert kinds[ResponseStreamMethod] == FRAMES
-    # RecallMessage joins with the timer of brokers.
-    assert {*schema.methods_by_name} - {"RecallMessage"} == set().union(*kinds.values())
+    assert {*schema.methods_by_name} == set().union(*kinds.values())
 
 
 async def test_every_call_needs_a_client_id(service: MessagingService) -> None:
@@ -101,6 +100,7 @@ async def test_every_call_needs_a_client_id(service: MessagingService) -> None:
         ("ReceiveMessage", Code.ILLEGAL_TOPIC),
         ("PullMessage", Code.ILLEGAL_CONSUMER_GROUP),
         ("EndTransaction", Code.ILLEGAL_TOPIC),
+        ("RecallMessage", Code.ILLEGAL_TOPIC),
     ],
 )
 async def test_an_empty_request_has_a_code(

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -89,8 +91,14 @@ class BackgroundBroker:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        async with Broker.running(*self._arguments) as broker:
+        async with self._running() as broker:
             self.namesrv, self.address = broker.namesrv, broker.address
             self.store = broker.store
             self._started.set()
             await self._stop.wait()
+
+    @asynccontextmanager
+    async def _running(self) -> AsyncIterator[Broker]:
+        """Run the broker; subclasses run more beside it."""
+        async with Broker.running(*self._arguments) as broker:
+            yield broker

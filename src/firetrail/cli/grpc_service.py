@@ -11,6 +11,7 @@ from firetrail.broker.config import NO_PORT, BrokerConfig
 from firetrail.cli import serving
 from firetrail.cli.output import say
 from firetrail.errors import AddressInUseError
+from firetrail.proxy.extra import INSTALL, is_missing
 from firetrail.remoting.client import split_address
 
 if TYPE_CHECKING:
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8081
 """The port of RocketMQ's proxy, which clients of RocketMQ 5 are pointed at."""
 NOT_SERVED = "clients of RocketMQ 5, which use gRPC, cannot connect; all others can"
-
-_PACKAGES = {"cryptography", "google", "hpack"}  # of the extra grpc
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +67,9 @@ async def start(broker: Broker, port: GrpcPort) -> Proxy | None:
     try:
         from firetrail.proxy.proxy import Proxy
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _PACKAGES:
+        if not is_missing(error):
             raise
-        say(f"{NOT_SERVED}: run pip install 'firetrail[grpc]'")
+        say(f"{NOT_SERVED}: run {INSTALL}")
         return None
     proxy = Proxy.of_broker(broker)
     try:
