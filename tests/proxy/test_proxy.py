@@ -17,6 +17,7 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
+from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.proxy.proxy import Proxy
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.schema.messages import (
@@ -82,8 +83,8 @@ async def test_the_port_serves_tls_as_well(proxy: Proxy) -> None:
     writer.transport.abort()
 
 
-async def test_a_waiting_receive_does_not_delay_the_stop(broker: Broker, proxy: Proxy) -> None:
-    broker.groups.require("G")
+def receive_call(channel: Any, broker: Broker) -> Any:
+    """A receive of one message, which waits for up to 20 s."""
     request = ReceiveMessageRequest(
         group=Resource(name="G"),
         message_queue=MessageQueue(
@@ -92,13 +93,38 @@ async def test_a_waiting_receive_does_not_delay_the_stop(broker: Broker, proxy: 
         batch_size=1,
         invisible_duration=Duration(seconds=30),
     )
+    receive = channel.unary_stream(
+        f"{SERVICE}ReceiveMessage",
+        request_serializer=ReceiveMessageRequest.SerializeToString,
+        response_deserializer=ReceiveMessageResponse.FromString,
+    )
+    return receive(request, metadata=METADATA, timeout=60)
+
+
+async def test_a_receive_that_the_client_cancels_takes_no_message(
+    broker: Broker, proxy: Proxy
+) -> None:
+    held = broker._parts.state.long_polling._held
     async with grpc.aio.insecure_channel(proxy.address) as channel:
-        receive = channel.unary_stream(
-            f"{SERVICE}ReceiveMessage",
-            request_serializer=ReceiveMessageRequest.SerializeToString,
-            response_deserializer=ReceiveMessageResponse.FromString,
-        )
-        call = receive(request, metadata=METADATA, timeout=60)
+        call = receive_call(channel, broker)
+        await until(lambda: held)
+        call.cancel()
+        await until(lambda: not held)
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        call = receive_call(channel, broker)
+        await until(lambda: held)
+        await channel.close(None)  # the connection is lost
+        await until(lambda: not held)
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        broker.store.put(StoredMessage("T", b"hello", queue_id=0))
+        frames = [frame async for frame in receive_call(channel, broker)]
+        assert [frame.message.system_properties.delivery_attempt for frame in frames[1:-1]] == [1]
+
+
+async def test_a_waiting_receive_does_not_delay_the_stop(broker: Broker, proxy: Proxy) -> None:
+    broker.groups.require("G")
+    async with grpc.aio.insecure_channel(proxy.address) as channel:
+        call = receive_call(channel, broker)
         first = asyncio.ensure_future(call.read())
         await until(lambda: broker._parts.state.long_polling._held)
         await proxy.stop()

@@ -229,6 +229,33 @@ async def test_messages_of_a_lost_client_become_visible_again(
     assert len(service.renewals) == 0
 
 
+async def test_messages_of_a_call_that_fails_later_become_visible_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "RETURNED_MS", 1)
+    await service.send(message(tag="Aa"), message(b"other", tag="BB"))
+    call = FakeCall()
+    blocked = asyncio.Event()
+
+    async def never(*args: Any) -> RemotingCommand:
+        blocked.set()
+        return await asyncio.Event().wait()  # type: ignore[return-value]
+
+    monkeypatch.setattr(service.requests, "ack", never)
+    waiting = asyncio.create_task(service.receive(call, tags="Aa"))
+    await asyncio.wait_for(blocked.wait(), PATIENCE_S)
+    waiting.cancel()  # the deadline is over while the other message is acknowledged
+    await asyncio.gather(waiting, return_exceptions=True)
+    call.end(False)
+    assert attempts(await service.receive(tags="Aa")) == [(b"hello", 2)]
+    changes = [
+        each
+        for each in service.brokers.asked
+        if each.code == RequestCode.CHANGE_MESSAGE_INVISIBLETIME
+    ]
+    assert len(changes) == 1  # it is returned once
+
+
 async def test_messages_that_were_written_stay_invisible(service: Service) -> None:
     await service.send(message())
     call = FakeCall()

@@ -43,14 +43,14 @@ def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> flo
     wanted_s = min(max(wanted_s, POLL_MIN_S), POLL_MAX_S)
     if left_s is None:
         return wanted_s
-    if left_s < min(wanted_s, POLL_MIN_S):
+    if left_s < POLL_MIN_S:
         is_old = call.metadata.get("x-mq-client-version", "") < VERSION_WITH_CODE
         raise ProxyError(
             Code.BAD_REQUEST if is_old else Code.ILLEGAL_POLLING_TIME,
             f"the deadline is in {left_s:.3f} s, but a receive takes at least {POLL_MIN_S:g} s; "
             "use a longer deadline",
         )
-    return min(wanted_s, left_s - MARGIN_S)
+    return max(min(wanted_s, left_s - MARGIN_S), 0.0)
 
 
 def subscription_of(topic: str, expression: FilterExpression) -> SubscriptionData:

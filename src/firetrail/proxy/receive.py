@@ -134,8 +134,12 @@ class ReceiveCalls:
         popped = _popped(answer, broker)
         call.when_done(lambda is_written: None if is_written else self._return(where, popped))
         attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
-        await self._choose(where, wanted, popped, attempts_max)
-        return self._frames(where, popped, renew=request.auto_renew)
+        try:
+            await self._choose(where, wanted, popped, attempts_max)
+            return self._frames(where, popped, renew=request.auto_renew)
+        except BaseException:
+            self._return(where, popped)
+            raise
 
     async def _waited(
         self, where: Where, broker: str, pending: asyncio.Future[RemotingCommand]
@@ -196,11 +200,14 @@ class ReceiveCalls:
                     error,
                 )
 
-    def _return(self, where: Where, messages: Sequence[PoppedMessage]) -> None:
-        """Let messages that did not reach a client become visible to others soon."""
-        task = asyncio.get_running_loop().create_task(self._give_back(where, tuple(messages)))
-        self._returning.add(task)
-        task.add_done_callback(self._returning.discard)
+    def _return(self, where: Where, popped: list[PoppedMessage]) -> None:
+        """Let messages that did not reach a client become visible to others soon, once."""
+        messages = popped.copy()
+        popped.clear()
+        if messages:
+            task = asyncio.get_running_loop().create_task(self._give_back(where, messages))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
 
     async def _give_back(self, where: Where, messages: Sequence[PoppedMessage]) -> None:
         client, group, _ = where
