@@ -23,6 +23,7 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.errors import (
         ConfigError,
         FormatError,
+        GrpcError,
         ProtocolError,
         RequestError,
     )
@@ -30,6 +31,12 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.format.batch import decode_batch
     from firetrail.format.java_properties import parse_properties
     from firetrail.format.properties import decode_properties
+    from firetrail.proxy.http2.codes import PREFACE
+    from firetrail.proxy.http2.connection import Http2Connection
+    from firetrail.proxy.http2.headers import RequestHead, encode_block
+    from firetrail.proxy.http2.limits import Http2Limits
+    from firetrail.proxy.http2.stream import Http2Stream
+    from firetrail.proxy.transport.framing import MessageReader, frame_message
     from firetrail.remoting import (
         admin_bodies,
         admin_headers,
@@ -161,6 +168,54 @@ def compressed(data: bytes) -> None:
         compression.inflated(data[1:], data[0] % 8 << 8 | 1)
 
 
+class Echoes:
+    """Answers requests of HTTP/2 with their own data."""
+
+    def __init__(self) -> None:
+        self.http2 = Http2Connection(self, Http2Limits(), 0.0)
+
+    def opened(self, stream: Http2Stream, head: RequestHead) -> None:
+        stream.receiver = Echo(self.http2, stream)
+
+
+class Echo:
+    """Answers one of them."""
+
+    def __init__(self, http2: Http2Connection, stream: Http2Stream) -> None:
+        self.http2 = http2
+        self.stream = stream
+        self.ends = 0
+
+    def data(self, data: bytes, is_last: bool) -> None:
+        if is_last:
+            self.http2.output.respond(self.stream, b"\x88", data * 100, b"\x88")
+
+    def cancelled(self) -> None:
+        self.ends += 1
+        assert self.ends == 1
+
+    written = cancelled
+
+
+def http2(data: bytes) -> None:
+    """Feed the bytes of a client of HTTP/2 after its preface; nothing may be raised."""
+    http2 = Echoes().http2
+    http2.receive(PREFACE + bytes(3) + b"\x04" + bytes(5), 0.0)
+    size = 1 + (data[0] if data else 0)
+    for at in range(1, len(data), size):
+        http2.receive(data[at : at + size], 0.0)
+        http2.take_output()
+    http2.lost()
+    assert not http2.output.queued_bytes
+
+
+def grpc_messages(data: bytes) -> None:
+    """Cut the data of a call into messages."""
+    reader = MessageReader("gzip", 1 << 20, 1 << 20)
+    for at in range(0, len(data), 7):
+        reader.feed(data[at : at + 7])
+
+
 def text(function: Callable[[str], object]) -> Target:
     """Something that reads text."""
     return lambda data: (function(data.decode("utf-8", "replace")), None)[1]
@@ -188,6 +243,8 @@ TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
     (properties, ConfigError),
     (receipt, RequestError),
     (places, RequestError),
+    (http2, ProtocolError),
+    (grpc_messages, GrpcError),
 )
 
 
@@ -207,6 +264,10 @@ def examples() -> Iterator[tuple[Target, bytes]]:
     yield properties, b"a = 1\\\n  2\n# c\nb:\\u0041"
     yield receipt, b"17 1700000000000 60000 3 1 broker-a 2 19"
     yield places, b"0 3 17,18;1 0 4"
+    block = encode_block([(":method", "POST"), (":scheme", "http"), (":path", "/x")])
+    head = len(block).to_bytes(3, "big") + b"\x01\x04\0\0\0\x01"
+    yield http2, b"\xff" + head + block + b"\0\0\x03\0\x01\0\0\0\x01abc"
+    yield grpc_messages, frame_message(b"abc") * 2
 
 
 def one(data: bytes) -> None:

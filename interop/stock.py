@@ -68,6 +68,7 @@ class _Recipe(NamedTuple):
 
 
 _GO = (["go", "mod", "tidy"], ["go", "build", "-o", "client", "."])
+_H2SPEC = ["go", "build", "-mod=mod", "-o", "h2spec", "github.com/summerwind/h2spec/cmd/h2spec"]
 _GO_EXAMPLE = HERE.parent / "examples" / "clients" / "go"
 _NODE = ("package.json", "said.js", "ali_ons.js", "rocketmq_nodejs.js")
 _PIP = ["venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -80,6 +81,7 @@ _RECIPES = {
         [["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]],
     ),
     "go": _Recipe([HERE / "go" / name for name in ("go.mod", "main.go")], _GO),
+    "h2spec": _Recipe([HERE / "h2spec" / "go.mod"], [_H2SPEC]),
     "go-example": _Recipe([_GO_EXAMPLE / name for name in ("go.mod", "hello.go")], _GO),
 }
 
