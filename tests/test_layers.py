@@ -72,7 +72,16 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "takeover",
             "pop",
         ),
-        *("processors", "transactions", "broker_state", "services", "filter", "stored", "state"),
+        *(
+            "processors",
+            "timer",
+            "transactions",
+            "broker_state",
+            "services",
+            "filter",
+            "stored",
+            "state",
+        ),
         *("listening", "broker_conf", "config", "unsupported"),
     ),
 }

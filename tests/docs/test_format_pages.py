@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from firetrail.format import layout
+from firetrail.format import layout, timer
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.config_json import dumps, loads
@@ -290,3 +290,13 @@ def test_the_replication_page_shows_an_epoch_file_of_java() -> None:
     text = examples("replication.md")[-1].text.encode()
     epochs = (Epoch(1, 0), Epoch(2, 115451))
     assert (decode_epochs(text), encode_epochs(epochs)) == (epochs, text)
+
+
+def test_the_timer_page_shows_files_of_java() -> None:
+    slot, unit, blank, check = data_of("timer.md")
+    assert timer.decode_slot(slot) == timer.TimerSlot(1794852420, 0, 1156, 6)
+    mark = timer.decode_unit(unit)
+    assert (mark.slot_ms, mark.magic) == (1794852420000, timer.WAITS | timer.DELETES)
+    assert mark.topic_hash == java_hash("Timed")
+    assert timer.encode_blank(64) == blank
+    assert timer.decode_check(check).queue_offset == 23

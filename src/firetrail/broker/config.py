@@ -14,6 +14,7 @@ from typing import Any, Self
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.format.names import TOPIC_PATTERN
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.client import split_address
 from firetrail.replication.frames import BODY_MAX, MEMBER_MAX
 from firetrail.settings.table import Flag, Group, Setting, Text, Whole, table
@@ -77,6 +78,11 @@ CONSUMING = Group(
 )
 TRANSACTIONS = Group(
     "Broker: transactions", "These settings control when producers are asked about half messages."
+)
+TIMER = Group(
+    "Broker: timer messages",
+    "A message with a delivery time (`TIMER_DELIVER_MS`, `TIMER_DELAY_MS`, `TIMER_DELAY_SEC`) waits"
+    " in the topic `rmq_sys_wheel_timer`, and can be recalled until it is due.",
 )
 REPLICATION = Group(
     "Broker: replication",
@@ -248,6 +254,58 @@ class BrokerConfig:
         "transactionCheckMax",
         Whole(1),
         "Number of checks after which the broker gives up on a half message.",
+    )
+
+    timer: bool = TIMER(
+        True,
+        "timerWheelEnable",
+        FLAG,
+        "Accept and deliver messages with a delivery time. If false, those that wait are kept.",
+    )
+    timer_max_delay_s: int = TIMER.live(
+        3 * 86_400,
+        "timerMaxDelaySec",
+        Whole(1, unit="s"),
+        "Longest time from the send to the delivery of a message.",
+    )
+    timer_precision_ms: int = TIMER(
+        1_000,
+        "timerPrecisionMs",
+        Whole(10, 60_000, unit="ms"),
+        "Duration of a slot: a message is delivered up to this long after its time, never before"
+        " it. If you change it, the files of the timer are rebuilt.",
+    )
+    timer_roll_window_slots: int = TIMER(
+        2 * 86_400,
+        "timerRollWindowSlot",
+        Whole(0),
+        "A message that waits for more slots than this is stored again after that time. If"
+        " `fileReservedTime` is short, this happens after two thirds of it.",
+    )
+    timer_congestion: int = TIMER.live(
+        INT32_MAX,
+        "timerCongestNumEachSlot",
+        Whole(1),
+        "Messages per slot above which some are refused; all are at twice this number.",
+    )
+    timer_log_file_size: int = TIMER(
+        100 << 20,
+        "mappedFileSizeTimerLog",
+        Whole(128, unit="bytes"),
+        "Size of the files in `timerlog/`. Existing files keep their size, and RocketMQ starts only"
+        " if its setting is the same.",
+    )
+    recall: bool = TIMER.live(
+        True,
+        "recallMessageEnable",
+        FLAG,
+        "Let producers recall messages that wait for their time. RocketMQ's default is false.",
+    )
+    recall_when_read_only: bool = TIMER.live(
+        True,
+        "allowRecallWhenBrokerNotWriteable",
+        FLAG,
+        "Let them do so if `brokerPermission` does not allow sends.",
     )
 
     master_address: str = REPLICATION(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from firetrail.broker.admin.assignment import AssignmentProcessor
@@ -24,6 +25,7 @@ from firetrail.broker.pop.pop import PopProcessor
 from firetrail.broker.pop.revive import ReviveService
 from firetrail.broker.processors.pull import PullProcessor
 from firetrail.broker.processors.query import QueryProcessor
+from firetrail.broker.processors.recall import RecallProcessor
 from firetrail.broker.processors.reply import ReplyProcessor
 from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
@@ -43,7 +45,8 @@ from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import pending_destinations
 from firetrail.broker.takeover import java_timer
-from firetrail.broker.takeover.waiting_timers import WaitingTimers, count_waiting
+from firetrail.broker.timer.admission import TimerAdmission
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.broker.unsupported import unread_topics
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
@@ -98,7 +101,7 @@ class Parts:
     locks: RebalanceLockManager
     registration: RegistrationService
     assignment: AssignmentProcessor
-    timers: WaitingTimers
+    timer: TimerService
     runtime: RuntimeInfo
 
 
@@ -120,7 +123,8 @@ def build(
     6. After an unclean stop, groups that the open pops name and that were not saved come back.
     7. Pops that are waiting in the timer of a Java broker are added. This needs the checkpoints,
        because an acknowledgement in the timer may belong to one of them.
-    8. Ordered pops are loaded last, because each is valid only at the final offset of its group.
+    8. The timer continues where it was saved.
+    9. Ordered pops are loaded last, because each is valid only at the final offset of its group.
 
     Nothing here awaits: a request cannot arrive before all handlers exist.
 
@@ -146,6 +150,7 @@ def build(
     schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms)
+    timer = TimerService(system, env.folder, store, env.live.current, topics.revive)
     overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
     overruns: list[Overrun] = []
     if not is_slave:
@@ -155,10 +160,12 @@ def build(
         if state_lags:
             groups.recover(checkpoints.pops())
         java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
+        timer.load(partial(java_timer.note_read, offsets))
+    else:
+        timer.load_copy()
     orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
     if not is_slave:
         log_overruns(overruns + orders.set_back(overshoot))
-    timers = count_waiting(store, system.files, env.folder, topics.revive)
     registration = RegistrationService(
         env.live, env.address, topics.offered, env.name_server, lambda: env.epochs.number
     )
@@ -172,8 +179,8 @@ def build(
         RebalanceLockManager(asyncio.get_running_loop().time),
         registration,
         AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
-        timers,
-        RuntimeInfo(store, env.limits, timers, schedule, now_ms),
+        timer,
+        RuntimeInfo(store, env.limits, timer, schedule, now_ms),
     )
 
 
@@ -225,7 +232,8 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
     """
     state = parts.state
     has_master = parts.registration.knows_master
-    send = SendProcessor(state, parts.transactions, parts.registration.pending)
+    admission = TimerAdmission(parts.timer, state.live, state.system.clock.now_ms)
+    send = SendProcessor(state, parts.transactions, admission, parts.registration.pending)
     answering = (
         send,
         ReplyProcessor(state, send),
@@ -234,6 +242,7 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
         AckProcessor(state, parts.checkpoints, parts.orders),
         parts.assignment,
         SendBackProcessor(state),
+        RecallProcessor(state, admission),
         QueryProcessor(state),
         state.offsets,
         state.clients,

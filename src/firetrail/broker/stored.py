@@ -12,6 +12,7 @@ from firetrail.format.kernels.draft import Message
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record, decode_message
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult, PutStatus
@@ -135,11 +136,11 @@ def internal_records(
 
 
 def pending_destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[str, int]]:
-    """Yield topic and queue of the delayed and half messages stored since a time.
+    """Yield topic and queue of the delayed, timer and half messages stored since a time.
 
     A topic that was created for one of them has no queue until the message is delivered.
     """
-    for waiting in (SCHEDULE_TOPIC, HALF_TOPIC):
+    for waiting in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
         for queue_id in store.queues(waiting):
             first = store.offset_at(waiting, queue_id, since_ms)
             for record in store.read(waiting, queue_id, first):

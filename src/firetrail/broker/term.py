@@ -157,7 +157,7 @@ class Term:
             stack.push_async_callback(table.stop)
         if self.ha is not None:
             stack.push_async_callback(self._stop_ha, self.ha)
-        for service in (parts.schedule, parts.orders, parts.revive):
+        for service in (parts.schedule, parts.timer, parts.orders, parts.revive):
             stack.push_async_callback(service.stop)
 
     async def start(self) -> None:
@@ -179,6 +179,7 @@ class Term:
         if self.replica is not None:
             self.replica.start()
             stack.push_async_callback(self.replica.stop)
+        parts.timer.start()
         if not self.is_slave:
             parts.schedule.start()
             parts.revive.start()
@@ -226,7 +227,7 @@ class Term:
     def _all_handlers(self) -> dict[int, Handler]:
         parts, replica = self.parts, self.replica
         status = None if replica is None else lambda: replica.follower.status
-        replication = ReplicationProcessor(parts.state, parts.timers, self.ha, status)
+        replication = ReplicationProcessor(parts.state, parts.timer, self.ha, status)
         return combined([handlers_of(parts, self.plan.conf), replication.handlers])
 
     async def end(self) -> None:
@@ -257,8 +258,6 @@ class Term:
         topics = parts.state.topics.content().topic_config_table.values()
         for remark in unused_data.remarks(env.system.files, env.folder, topics):
             _log.warning("found in %s: %s", env.folder, remark)
-        if parts.timers.count:
-            _log.warning("found in %s: %s", env.folder, parts.timers)
 
     # -- periodic tasks -----------------------------------------------------------------------
 

@@ -1,48 +1,78 @@
 """The files of RocketMQ's timer, which delivers messages at any time: wheel, log and progress.
 
-``timerwheel`` is a ring of slots, one per second, each with the first and last unit of a chain in
-the files of ``timerlog/``; a unit points to a record of the topic ``rmq_sys_wheel_timer``. All
-numbers are big-endian.
+``timerwheel`` is a ring of slots. Each slot has the first and the last unit of a chain in the files
+of ``timerlog/``, and each unit points to a record of the topic ``rmq_sys_wheel_timer``.
+``config/timercheck`` says how far the timer has come. All numbers are big-endian. Page:
+``docs/format/timer.md``.
 """
 
 from __future__ import annotations
 
+import zlib
 from struct import Struct
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from firetrail.errors import FormatError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""The topic in which messages wait for their delivery time."""
+TIMER_QUEUE = 0
+"""Its only queue."""
 
 WHEEL = "timerwheel"
 LOG = "timerlog"
 CHECK = "timercheck"
 """In the folder ``config``."""
+
 SLOT = Struct(">qqqii")
 """Time in slots, first and last position in the log, number of waiting messages, magic."""
 UNIT = Struct(">iqiqiqii8x")
 """Size, previous position, magic, write time, slot time - write time, place and size of the record,
 hash of the topic that it is for."""
-SLOT_MS = 1000
+BLANK = Struct(">iqI")
+"""The end of a file of the log: remaining size, 0, magic."""
+BLANK_MAGIC = 0xCBD43194
+CHECK_FIELDS = Struct(">7q")
+CHECK_SIZE = 4096
+_SEAL = Struct(">8siI")
+_SEAL_NAME = b"FTTIMER1"
+"""Firetrail's seal follows the fields that Java knows: a name, the duration of a slot in ms, and
+the CRC-32 of everything before it. Java leaves these bytes unchanged, so after it has written the
+fields, they do not match."""
+
+WHEEL_SLOTS = 2 * 7 * 86_400
+"""The number of slots in a wheel, whatever a slot's duration is."""
+WINDOW_MAX = 7 * 86_400 - 60
+"""Maximum number of slots between the write of a message and its slot."""
 NONE = -1
 """The position before the first unit of a slot."""
-DELETES = 4
-"""In the magic of a unit: it cancels a waiting message."""
+WAITS, ROLLS, DELETES = 1, 2, 4
+"""Flags in the magic of a unit: it is one; the message is stored again when the slot is due,
+because its time is too far away; it is a mark that cancels a waiting message."""
+VOID = WAITS | DELETES
+"""The magic of a unit that has no effect, for a record that is not to be delivered."""
+_MAGIC_MAX = WAITS | ROLLS | DELETES
 
 
 class TimerSlot(NamedTuple):
-    """The messages that are to be delivered in one second."""
+    """The messages of one slot. ``time`` is the time of the slot divided by its duration."""
 
     time: int
     first: int
     last: int
     waiting: int
-    magic: int
-
-    @property
-    def due_ms(self) -> int:
-        """Return the time of delivery, in ms since 1970."""
-        return self.time * SLOT_MS
+    magic: int = 0
 
 
-class Unit(NamedTuple):
-    """A waiting message."""
+EMPTY = TimerSlot(0, 0, 0, 0)
+"""A slot that is not in use."""
+
+
+class TimerUnit(NamedTuple):
+    """A record of the timer topic in the chain of a slot."""
 
     size: int
     previous: int
@@ -53,18 +83,108 @@ class Unit(NamedTuple):
     record_size: int
     topic_hash: int
 
+    @property
+    def slot_ms(self) -> int:
+        """Return the time of the slot, in ms since 1970."""
+        return self.written_ms + self.delay_ms
+
+    @property
+    def is_valid(self) -> bool:
+        """Return whether these bytes can be a unit."""
+        return self.size == UNIT.size and bool(self.magic & WAITS) and self.magic <= _MAGIC_MAX
+
+    @property
+    def weight(self) -> int:
+        """Return by how much the unit changes the number of waiting messages of its slot."""
+        return -1 if self.magic & DELETES else 1
+
 
 class TimerCheck(NamedTuple):
-    """The progress of the timer."""
+    """The progress of a timer.
 
-    delivered_ms: int = 0
-    """All slots before this time are delivered."""
+    Attributes:
+        read_ms: All slots before this time are delivered.
+        log_position: The end of the timer log at that time.
+        queue_offset: The queue offset of the first record of the topic that is not in the log yet.
+        master_queue_offset: The same offset of the master.
+        state_version: With the next two, the version of these numbers.
+        timestamp: When they last changed, in ms since 1970.
+        counter: How often they changed.
+    """
+
+    read_ms: int = 0
     log_position: int = 0
     queue_offset: int = 0
-    """The queue offset of the first record of the topic that is not in the wheel yet."""
+    master_queue_offset: int = 0
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
 
 
-def decode_check(raw: bytes) -> TimerCheck:
-    """Decode the beginning of ``timercheck``; missing bytes count as zeros."""
-    words = (raw[:24] + bytes(24))[:24]
-    return TimerCheck(*(int.from_bytes(words[at : at + 8], "big") for at in (0, 8, 16)))
+def encode_unit(unit: TimerUnit) -> bytes:
+    """52 bytes."""
+    return UNIT.pack(*unit)
+
+
+def decode_unit(buffer: ReadableBuffer, at: int = 0) -> TimerUnit:
+    """Decode the unit at byte ``at``; any 52 bytes decode."""
+    return TimerUnit._make(UNIT.unpack_from(buffer, at))
+
+
+def encode_slot(slot: TimerSlot) -> bytes:
+    """32 bytes."""
+    return SLOT.pack(*slot)
+
+
+def decode_slot(buffer: ReadableBuffer, at: int = 0) -> TimerSlot:
+    """Decode the slot at byte ``at``; any 32 bytes decode."""
+    return TimerSlot._make(SLOT.unpack_from(buffer, at))
+
+
+def encode_blank(remaining: int) -> bytes:
+    """Return the 16 bytes that end a file of the log before its last ``remaining`` bytes."""
+    return BLANK.pack(remaining, 0, BLANK_MAGIC)
+
+
+def units_per_file(file_size: int) -> int:
+    """Return how many units a file of the log has; the blank after them needs some room."""
+    return (file_size - BLANK.size) // UNIT.size
+
+
+def encode_check(check: TimerCheck, precision_ms: int) -> bytes:
+    """4096 bytes, sealed as written by Firetrail for a timer with slots of ``precision_ms``."""
+    fields = CHECK_FIELDS.pack(*check)
+    return (fields + _seal(fields, precision_ms)).ljust(CHECK_SIZE, b"\0")
+
+
+def _seal(fields: bytes, precision_ms: int) -> bytes:
+    crc = zlib.crc32(_SEAL_NAME + precision_ms.to_bytes(4, "big"), zlib.crc32(fields))
+    return _SEAL.pack(_SEAL_NAME, precision_ms, crc)
+
+
+def decode_check(raw: ReadableBuffer) -> TimerCheck:
+    """Decode the fields that Java knows, in a file or in the answer to GET_TIMER_CHECK_POINT.
+
+    Raises FormatError if bytes are missing, or if a number is impossible.
+    """
+    if len(memoryview(raw)) < CHECK_FIELDS.size:
+        raise FormatError("timer checkpoint", 0, f"it has fewer than {CHECK_FIELDS.size} bytes")
+    check = TimerCheck._make(CHECK_FIELDS.unpack_from(raw))
+    for number, value in enumerate(check):
+        if value < 0:
+            raise FormatError(
+                f"timer checkpoint {check._fields[number]}", 8 * number, f"is {value}"
+            )
+    return check
+
+
+def is_sealed(raw: ReadableBuffer, precision_ms: int) -> bool:
+    """Return whether Firetrail wrote this ``timercheck``, and nothing has changed it since.
+
+    It must be that of a timer with slots of ``precision_ms``.
+    """
+    content = bytes(raw)
+    fields = content[: CHECK_FIELDS.size]
+    return len(content) == CHECK_SIZE and content.startswith(
+        _seal(fields, precision_ms), len(fields)
+    )

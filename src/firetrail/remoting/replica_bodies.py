@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Self
 
+from firetrail.errors import FormatError, ProtocolError
+from firetrail.format.timer import TimerCheck, decode_check
 from firetrail.remoting.body import Body
 
 
@@ -25,6 +28,21 @@ class EpochEntryCache(Body):
     broker_id: int = 0
     epoch_list: list[EpochEntry] = field(default_factory=list)
     max_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerCheckpoint(Body):
+    """The answer to GET_TIMER_CHECK_POINT, which is not JSON but 56 bytes."""
+
+    check: TimerCheck = field(default_factory=TimerCheck)
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Decode the body; raise ProtocolError if it is too short."""
+        try:
+            return cls(decode_check(body))
+        except FormatError as error:
+            raise ProtocolError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

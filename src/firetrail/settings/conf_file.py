@@ -32,9 +32,8 @@ UNUSED: Mapping[str, str] = {
         brokerElectionPriority enableAcceleratedRecovery
         """,
     "enableLmq alone turns on light queues": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
-    "timer wheel, compaction, batch and extended queues are not supported": """
-        timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey compaction*
-        enableCompaction maxOffsetMapSize *ConsumeQueueExt
+    "compaction, batch and extended queues are not supported": """
+        compaction* enableCompaction maxOffsetMapSize *ConsumeQueueExt
         mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable disappearTimeAfterStart
         """,
     "it tunes threads, locks or mappings that only the Java store has": """
@@ -82,6 +81,8 @@ UNUSED: Mapping[str, str] = {
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
         configBlackList maxDelayTime enableMixedMessageType
+        timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey *ecallMessageEnable
+        allowRecall*
         """,
 }
 """Keys of RocketMQ 4.9 and 5.x that have no effect here: patterns of the keys by reason."""

@@ -76,7 +76,7 @@ class SegmentQueue:
         """
         if self.spread is not None:
             self._settle_twins(self.spread)
-        paths = {base: self.path_of(base) for base in self._starts()}
+        paths = {base: self.path_of(base) for base in self.starts()}
         found = [(base, self.system.files.size(path)) for base, path in paths.items()]
         if self.torn and found and found[-1][1] == 0:
             base, _ = found.pop()
@@ -122,7 +122,7 @@ class SegmentQueue:
             if self.writable:
                 self.system.files.remove(other)
 
-    def _starts(self) -> list[int]:
+    def starts(self) -> list[int]:
         """Return the start offsets of the files in the folder, in order."""
         if self.spread is not None:
             return list(self.spread.list()[0])
@@ -289,7 +289,7 @@ class SegmentQueue:
         including those that :meth:`keep_first` closed; the first one of the queue is kept.
         """
         removed = 0
-        for base in reversed(self._starts()):
+        for base in reversed(self.starts()):
             if self.last is not None and base >= self.last.end:
                 self.system.files.remove(self.path_of(base))
         for segment in reversed(self.segments):

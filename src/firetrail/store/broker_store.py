@@ -306,6 +306,11 @@ class BrokerStore(Store):
         engine.reader.forget_cursors()
         return engine.housekeeper.remove_topic(topic, settled)
 
+    @property
+    def dispatched_time(self) -> int:
+        """The store time (ms) of the newest record in queues and index; 0 if there is none."""
+        return self._dispatcher.last_store_time
+
     def oldest_time(self) -> int | None:
         """Return the store time (ms) of the log's first record; None if it is not readable."""
         return store_time_at(self._log.queue, self._log.min_offset)

@@ -12,8 +12,9 @@ from tests.broker.brokers import SMALL, Talk, talking
 from tests.client.clusters import until
 from tests.replication.followers import following
 
-from firetrail.broker.admin.replication import TIMER_CHECKPOINT, ReplicationProcessor
+from firetrail.broker.admin.replication import ReplicationProcessor
 from firetrail.broker.config import BrokerConfig
+from firetrail.format.timer import decode_check
 from firetrail.remoting.admin_bodies import HARuntimeInfo
 from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -141,9 +142,9 @@ async def test_a_master_tells_brokers_where_its_ha_port_is(tmp_path: Path) -> No
 
 async def test_java_slaves_get_the_state_of_an_empty_timer(talk: Talk) -> None:
     checkpoint = await talk.ask(RequestCode.GET_TIMER_CHECK_POINT)
-    fields = TIMER_CHECKPOINT.unpack(checkpoint.content)
-    assert fields[0] > 1_700_000_000_000
-    assert fields[1:] == (0,) * 6
+    check = decode_check(checkpoint.content)
+    assert check.read_ms > 1_700_000_000_000
+    assert check[1:5] == (0, 0, 0, 0)
     metrics = await talk.ask(RequestCode.GET_TIMER_METRICS)
     assert json.loads(metrics.content) == {
         "timingCount": {},

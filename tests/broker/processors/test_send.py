@@ -29,8 +29,6 @@ V1 = {
 }
 
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
-TIMER_REFUSED = "accurate timer message is not enabled, timerWheelEnable is false"
-"""The answer of Java 5.3.3 without its timer wheel."""
 
 
 async def test_sent_messages_are_stored(talk: Talk) -> None:
@@ -155,26 +153,6 @@ async def test_region_and_trace_are_those_of_the_broker() -> None:
         raw = [record.raw_properties.decode() for record in await talk.pull_until("T1", 3)]
         added = "MSG_REGION\x01eu\x02TRACE_ON\x01false\x02CLUSTER\x01DefaultCluster\x02"
         assert raw == [f"K\x01v\x02{added}", f"K\x01v\x02{added}", added]
-
-
-@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
-@pytest.mark.parametrize("batch", [False, True])
-async def test_a_time_of_delivery_is_refused(talk: Talk, name: str, batch: bool) -> None:
-    body = encode_batch([BatchItem(0, b"0", b"")]) if batch else b"0"
-    answer = await talk.send("T1", body, i=f"{name}\x015\x02", m=batch)
-    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, TIMER_REFUSED)
-    assert talk.broker.store.log_range == (0, 0)
-
-
-@pytest.mark.parametrize(
-    "properties",
-    ["TIMER_DELAY_SEC\x015\x02DELAY\x011\x02", "TIMER_DELIVER_MS\x015\x02TIMER_OUT_MS\x015\x02"],
-)
-async def test_delay_levels_and_delivered_timer_messages_are_accepted(
-    talk: Talk, properties: str
-) -> None:
-    """A delay level takes precedence over the time, and delivered messages may be sent again."""
-    assert (await talk.send("T1", i=properties)).code == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ"])

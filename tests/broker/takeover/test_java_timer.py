@@ -38,7 +38,7 @@ def open_offsets(parts: Parts) -> list[set[int]]:
 
 async def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "timercheck").write_bytes((NOW + 10_000).to_bytes(8, "big") + bytes(40))
+    (tmp_path / "config" / "timercheck").write_bytes((NOW + 10_000).to_bytes(8, "big") + bytes(48))
 
     async with opened(tmp_path) as parts:
         parts.put(9)

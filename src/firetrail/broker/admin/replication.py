@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.state.topics import TIMER_TOPIC
-from firetrail.broker.takeover.waiting_timers import WaitingTimers
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
+from firetrail.format.timer import CHECK_FIELDS
 from firetrail.remoting.admin_bodies import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
@@ -24,10 +23,6 @@ from firetrail.replication.follower_status import FollowerStatus
 from firetrail.replication.ha_connection import HAConnection
 from firetrail.replication.ha_service import HAService
 
-TIMER_CHECKPOINT = struct.Struct(">7q")
-"""Java's ``TimerCheckpoint``: last read time, flushed position of the timer log, offset in the
-timer's queue, the master's offset in it, and a version (state, time, counter)."""
-
 
 class ReplicationProcessor:
     """Handles GET_BROKER_HA_STATUS, EXCHANGE_BROKER_HA_INFO and the timer's state."""
@@ -35,7 +30,7 @@ class ReplicationProcessor:
     def __init__(
         self,
         state: BrokerState,
-        timers: WaitingTimers,
+        timer: TimerService,
         ha: HAService | None,
         follower: Callable[[], FollowerStatus] | None,
     ) -> None:
@@ -43,7 +38,7 @@ class ReplicationProcessor:
 
         Args:
             state: The state of the broker.
-            timers: Messages in the timer of a Java broker, which are not delivered here.
+            timer: The timer, whose progress slaves ask for.
             ha: Serves the replicas of a master; None on a slave.
             follower: Returns the status of a slave; None on a master.
         """
@@ -51,7 +46,7 @@ class ReplicationProcessor:
         self._live = state.live
         self._now_ms = state.system.clock.now_ms
         self._address = state.address
-        self._timers = timers
+        self._timer = timer
         self._ha = ha
         self._follower = follower
         self._begin = state.store.log_range[1]
@@ -117,11 +112,8 @@ class ReplicationProcessor:
     def _timer_checkpoint(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Answer that everything is delivered up to now, unless a Java broker left messages."""
-        timers = self._timers
-        read_ms = timers.delivered_ms if timers.count else self._now_ms()
-        known = max(self._store.max_offset(TIMER_TOPIC) - timers.not_in_wheel, 0)
-        return request.answer(body=TIMER_CHECKPOINT.pack(read_ms, 0, known, known, 0, 0, 0))
+        """Answer how far the timer has come; everything before that is on disk."""
+        return request.answer(body=CHECK_FIELDS.pack(*self._timer.check))
 
     def _timer_metrics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         return request.answer(body=TimerMetrics().encode(standard=True))

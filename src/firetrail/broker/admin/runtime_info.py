@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import date, datetime
 
 from firetrail.broker.services.schedule import Schedule
-from firetrail.broker.takeover.waiting_timers import WaitingTimers
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.remoting.bodies import KVTable
 from firetrail.remoting.codes import RequestCode, Version
@@ -25,6 +25,7 @@ from firetrail.text import human_size
 
 SAMPLES = 61
 """Number of samples kept to compute rates: ten minutes, one every ten seconds."""
+SAMPLE_S = 10
 MINUTE = 6
 """Number of samples per minute."""
 LATENCIES = (
@@ -51,12 +52,13 @@ class RuntimeInfo:
         self,
         store: BrokerStore,
         limits: ServerLimits,
-        timers: WaitingTimers,
+        timer: TimerService,
         schedule: Schedule,
         now_ms: Callable[[], int],
     ) -> None:
         self._store = store
-        self._timers = timers
+        self._timer = timer
+        self._timer_samples = deque([(0, 0)], maxlen=2)
         self._schedule = schedule
         self._limits = limits
         self._now_ms = now_ms
@@ -69,6 +71,7 @@ class RuntimeInfo:
     def sample(self) -> None:
         """Take a sample of the counters, to compute rates. Called every ten seconds."""
         self._samples.append(self._store.statistics())
+        self._timer_samples.append((self._timer.enqueued, self._timer.delivered))
         if self._day != self._today():
             self._day = self._today()
             self._mornings.append(self._samples[-1])
@@ -96,15 +99,15 @@ class RuntimeInfo:
         return request.answer(body=KVTable(dict(sorted(table.items()))).encode())
 
     def _timer_figures(self) -> dict[str, str]:
-        """Return the figures of messages in a Java broker's timer, which are not delivered."""
-        timers = self._timers
-        behind_ms = self._now_ms() - timers.delivered_ms if timers.count else 0
+        """Return the figures of messages that wait for a delivery time."""
+        timer = self._timer
+        before, now = self._timer_samples[0], self._timer_samples[-1]
         return {
-            "timerReadBehind": str(behind_ms // 1000),
-            "timerOffsetBehind": str(timers.not_in_wheel if timers.count else 0),
-            "timerCongestNum": str(timers.count),
-            "timerEnqueueTps": "0.0",
-            "timerDequeueTps": "0.0",
+            "timerReadBehind": str(timer.behind_ms // 1000),
+            "timerOffsetBehind": str(timer.offset_behind),
+            "timerCongestNum": str(timer.waiting),
+            "timerEnqueueTps": f"{(now[0] - before[0]) / SAMPLE_S:.1f}",
+            "timerDequeueTps": f"{(now[1] - before[1]) / SAMPLE_S:.1f}",
         }
 
     def _delay_figures(self) -> dict[str, str]:

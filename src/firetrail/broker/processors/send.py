@@ -18,6 +18,7 @@ from firetrail.broker.services.type_conflicts import TypeConflicts
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.broker.stored import CODES
+from firetrail.broker.timer.admission import TimerAdmission, real_queue_id
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.hosts import Host, parse_host
@@ -27,15 +28,12 @@ from firetrail.format.kernels.ids import join_ids
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     CLUSTER,
-    DELAY,
     MSG_REGION,
-    TIMER_OUT_MS,
-    TIMER_TIMES,
     TRACE_ON,
     UNIQ_KEY,
-    decode_properties,
     get_property,
 )
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
 from firetrail.remoting.command import RemotingCommand
@@ -68,12 +66,14 @@ class SendProcessor:
         self,
         state: BrokerState,
         transactions: Transactions,
+        admission: TimerAdmission,
         pending_registration: Callable[[], asyncio.Future[None] | None],
     ) -> None:
         self._store = state.store
         self._topics = state.topics
         self._groups = state.groups
         self._transactions = transactions
+        self._admission = admission
         self._pending_registration = pending_registration
         self._type_conflicts = TypeConflicts(state.system.clock.monotonic)
         config = state.config
@@ -130,9 +130,9 @@ class SendProcessor:
     ) -> Message | Batch:
         """Return the message or the batch of a request, as it is stored."""
         properties, wait = self._properties(header.properties)
-        if _TIMER in properties:
-            _refuse_timer(properties)
         if header.batch:
+            if _TIMER in properties:
+                raise _no_batch()
             return Batch(
                 topic,
                 request.content,
@@ -156,6 +156,8 @@ class SendProcessor:
             raw_properties=properties.encode("utf-8", "replace"),
             wait_for_flush=wait,
         )
+        if _TIMER in properties:
+            message = self._admission.admitted(message)
         return self._transactions.half(message) if _TRANSACTION in properties else message
 
     # -- checks -------------------------------------------------------------------------------
@@ -242,6 +244,10 @@ class SendProcessor:
                 result.physical_offset,
                 self._id_start.encode(),
             )
+        elif message.topic == TIMER_TOPIC:
+            fields["queueId"] = str(real_queue_id(message))
+            if handle := self._admission.recall_handle(message):
+                fields["recallHandle"] = handle
         elif message.topic == HALF_TOPIC:
             properties = message.raw_properties or b""
             self._transactions.begun(result, properties)
@@ -269,20 +275,12 @@ def _check_attributes(topic: TopicConfig) -> None:
         )
 
 
-def _refuse_timer(properties: str) -> None:
-    """Raise RequestError for a message to be delivered at a time, as RocketMQ without a timer does.
-
-    Two kinds of message pass: one with a delay level, which takes precedence over the time, and
-    one that a timer has delivered already.
-    """
-    found = decode_properties(properties.encode("utf-8", "replace"))
-    level = found.get(DELAY, "")
-    delayed = level.isascii() and level.isdigit() and int(level) > 0
-    if not delayed and TIMER_OUT_MS not in found and not found.keys().isdisjoint(TIMER_TIMES):
-        raise RequestError(
-            ResponseCode.SYSTEM_ERROR,
-            "accurate timer message is not enabled, timerWheelEnable is false",
-        )
+def _no_batch() -> RequestError:
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "a batch cannot have a delivery time: remove TIMER_DELAY_SEC, TIMER_DELAY_MS and "
+        "TIMER_DELIVER_MS, or send the messages one by one",
+    )
 
 
 def _no_queue(topic: TopicConfig, queue_id: int) -> RequestError:

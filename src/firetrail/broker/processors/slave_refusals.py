@@ -17,6 +17,7 @@ from firetrail.remoting.handlers import Handler
 BUSY = "[REJECTREQUEST]system busy: this broker is a slave, which only its master changes"
 """The remark of refused sends. The prefix is RocketMQ's."""
 _NO_TRANSACTIONS = "Message store is slave mode, so end transaction is forbidden."
+_NO_RECALL = "recall failed, broker service not available: this broker is a slave"
 _NO_CHANGES = (
     "Can't modify topic or subscription group from slave broker, please execute it from master "
     "broker."
@@ -34,6 +35,7 @@ REFUSED: Mapping[RequestCode, tuple[ResponseCode, str]] = {
     RequestCode.ACK_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
     RequestCode.BATCH_ACK_MESSAGE: (ResponseCode.SYSTEM_BUSY, BUSY),
     RequestCode.CHANGE_MESSAGE_INVISIBLETIME: (ResponseCode.SYSTEM_BUSY, BUSY),
+    RequestCode.RECALL_MESSAGE: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_RECALL),
     RequestCode.END_TRANSACTION: (ResponseCode.SLAVE_NOT_AVAILABLE, _NO_TRANSACTIONS),
     RequestCode.RESUME_CHECK_HALF_MESSAGE: (ResponseCode.SYSTEM_ERROR, _NO_TRANSACTIONS),
     RequestCode.UPDATE_AND_CREATE_TOPIC: (ResponseCode.SYSTEM_ERROR, _NO_CHANGES),

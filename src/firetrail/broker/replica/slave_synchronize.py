@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from firetrail.broker.parts import Parts
 from firetrail.broker.state.offset_files import GroupOffsets, joined
-from firetrail.broker.state.topics import QUEUES_MAX, TIMER_TOPIC
+from firetrail.broker.state.topics import QUEUES_MAX
 from firetrail.broker.takeover.unused_data import topic_remarks
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.format.light import is_light
@@ -30,7 +30,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_bodies import RequestModes
-from firetrail.remoting.replica_bodies import EpochEntryCache
+from firetrail.remoting.replica_bodies import EpochEntryCache, TimerCheckpoint
 from firetrail.remoting.replica_headers import EpochHeader
 from firetrail.replication.epochs import Epoch, EpochFile
 from firetrail.system import Clock
@@ -103,6 +103,9 @@ class SlaveSynchronize:
                 self._modes,
             ),
             _CopiedTable(
+                "timer", RequestCode.GET_TIMER_CHECK_POINT, TimerCheckpoint, self._follow_timer
+            ),
+            _CopiedTable(
                 "epochs", RequestCode.GET_BROKER_EPOCH_CACHE, EpochEntryCache, self._adopt_epochs
             ),
         )
@@ -121,7 +124,6 @@ class SlaveSynchronize:
         complete = True
         for table in self._tables:
             complete &= await self._copy_table(table, master)
-        self._remark_timer()
         if complete:
             self.status.copied_at_ms = self._clock.now_ms()
         return complete
@@ -190,6 +192,10 @@ class SlaveSynchronize:
         assert isinstance(table, RequestModes)
         self._parts.assignment.adopt(table)
 
+    def _follow_timer(self, table: Body) -> None:
+        assert isinstance(table, TimerCheckpoint)
+        self._parts.timer.follow(table.check)
+
     def _adopt_epochs(self, table: Body) -> None:
         """Take over the epochs, unless this broker has seen a newer one than the master."""
         assert isinstance(table, EpochEntryCache)
@@ -197,13 +203,6 @@ class SlaveSynchronize:
         own = self._epochs.last
         if epochs and (own is None or epochs[-1].number >= own.number):
             self._epochs.save(epochs)
-
-    def _remark_timer(self) -> None:
-        if self._parts.state.store.max_offset(TIMER_TOPIC, 0):
-            self._remark_once(
-                f"messages in its timer ({TIMER_TOPIC}) are copied, but Firetrail has no timer: "
-                "those that are still waiting are not delivered after a promotion"
-            )
 
     def _remark_once(self, remark: str) -> None:
         if remark not in self._remarks:
@@ -226,8 +225,9 @@ def possible(offsets: GroupOffsets) -> GroupOffsets:
 def _has_none(table: _CopiedTable, error: RequestError) -> bool:
     """Whether the master is of a version without this table.
 
-    Request modes are new in 5.0. Epochs are, too, but only masters in controller mode have them.
+    Request modes and timers are new in 5.0, and a timer can be switched off. Epochs are new, too,
+    but only masters in controller mode have them.
     """
-    if table.kind is EpochEntryCache:
+    if table.kind in (EpochEntryCache, TimerCheckpoint):
         return True
     return table.kind is RequestModes and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED

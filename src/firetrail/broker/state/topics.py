@@ -19,6 +19,7 @@ from firetrail.format.names import (
     check_topic,
     reply_topic,
 )
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import Permission, ResponseCode
 from firetrail.remoting.headers import SendHeader
@@ -29,8 +30,6 @@ OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_OFTEN_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-TIMER_TOPIC = "rmq_sys_wheel_timer"
-"""The topic in which Java brokers keep the messages that their timer will deliver."""
 BENCHMARK_TOPIC = "BenchmarkTest"
 SYSTEM_PREFIX = "rmq_sys_"
 """Prefix of the internal topics of RocketMQ 5.x."""
@@ -105,6 +104,7 @@ class TopicTable:
             reply: (1, READ_WRITE),
             HALF_TOPIC: (1, READ_WRITE),
             OP_TOPIC: (1, READ_WRITE),
+            TIMER_TOPIC: (1, READ_WRITE),
             self.revive: (self._live.current.revive_queues, Permission.READ),
         }
         if self._live.current.auto_create_topics:

@@ -1,8 +1,9 @@
 """Records of pops that are waiting in the timer of a Java broker.
 
 Java stores a checkpoint or an acknowledgement in the topic ``rmq_sys_wheel_timer`` first. When it
-is due, the timer puts it into its real topic. Firetrail has no such timer. It reads the timer topic
-of a Java store once, and records what is not delivered yet in its own way.
+is due, the timer puts it into its real topic. Firetrail records pops there at once. It reads what a
+Java broker has appended to the timer topic, and records what is not delivered yet in its own way.
+Its own timer passes over these records.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ from pathlib import Path
 
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TIMER_TOPIC as TOPIC
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import internal_records, number_property
+from firetrail.errors import FormatError
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
-from firetrail.format.timer import CHECK, SLOT_MS, decode_check
+from firetrail.format.timer import CHECK, TIMER_QUEUE, TIMER_TOPIC, decode_check
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import Files
 
-QUEUE = 0
+SLOT_MS = 1000
+"""The duration of a slot in RocketMQ's timer, unless it is configured otherwise."""
 DELAY_MAX_MS = 3 * 24 * 3600 * 1000
 """The longest delay that Java's timer accepts: older records are delivered."""
 
@@ -34,23 +36,33 @@ def take_over(
     folder: Path,
 ) -> None:
     """Add the records that Java's timer has not delivered to the checkpoints."""
-    end = store.max_offset(TOPIC, QUEUE)
-    done = offsets.get(REVIVE_GROUP, TOPIC, QUEUE)
+    end = store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+    done = offsets.get(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE)
     if end <= (done or 0):
         return
     delivered = _delivered_ms(files, folder) - SLOT_MS
-    first = store.offset_at(TOPIC, QUEUE, delivered - DELAY_MAX_MS) if done is None else done
+    first = (
+        store.offset_at(TIMER_TOPIC, TIMER_QUEUE, delivered - DELAY_MAX_MS)
+        if done is None
+        else done
+    )
     checkpoints.take_over(
         (record, number_property(record, REAL_QID) or 0)
-        for record in internal_records(store, TOPIC, QUEUE, first)
+        for record in internal_records(store, TIMER_TOPIC, TIMER_QUEUE, first)
         if record.properties.get(REAL_TOPIC) == topics.revive
         and (number_property(record, TIMER_OUT_MS) or 0) >= delivered
     )
-    offsets.commit(REVIVE_GROUP, TOPIC, QUEUE, end)
+    offsets.commit(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, end)
+
+
+def note_read(offsets: OffsetTable, offset: int) -> None:
+    """Note that the records before ``offset`` are Firetrail's own, or were taken over."""
+    if offset > (offsets.get(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE) or 0):
+        offsets.commit(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, offset)
 
 
 def _delivered_ms(files: Files, folder: Path) -> int:
     try:
-        return decode_check(files.read(folder / CONFIG / CHECK)).delivered_ms
-    except FileNotFoundError:
+        return decode_check(files.read(folder / CONFIG / CHECK)).read_ms
+    except (FileNotFoundError, FormatError):
         return 0

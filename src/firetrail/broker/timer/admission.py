@@ -1,0 +1,153 @@
+"""The admission of messages with a delivery time to the timer, by the rules of RocketMQ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from random import random
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.stored import parsed_number
+from firetrail.broker.timer.timer_service import TimerService
+from firetrail.errors import RequestError
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.properties import (
+    DELAY,
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
+    TIMER_TIMES,
+    TRAN_MSG,
+    UNIQ_KEY,
+    decode_properties,
+    replace_properties,
+)
+from firetrail.format.recall import RecallHandle
+from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
+from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.table import Live
+from firetrail.store.put.draft import stored_as
+
+TRANSACTION_BITS, COMMITTED = 0xC, 0x8
+"""The state of a transaction in the system flags."""
+_LONG = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+class TimerAdmission:
+    """Decides whether a message waits for its delivery time."""
+
+    def __init__(
+        self, timer: TimerService, live: Live[BrokerConfig], now_ms: Callable[[], int]
+    ) -> None:
+        self._timer = timer
+        self._live = live
+        self._now_ms = now_ms
+
+    def admitted(self, message: Message) -> Message:
+        """Return the message as it is stored: in the timer topic if it has to wait.
+
+        Raises:
+            RequestError: The delivery time is not acceptable, or the timer is off or congested.
+        """
+        raw = message.raw_properties or b""
+        found = decode_properties(raw)
+        if found.keys().isdisjoint(TIMER_TIMES):
+            return message
+        if parsed_number(found.get(DELAY), 9):  # a delay level takes precedence
+            gone: dict[str, str | None] = dict.fromkeys(TIMER_TIMES)
+            changed = replace_properties(raw, gone)
+            return stored_as(message, message.topic, message.queue_id, changed)
+        if TIMER_OUT_MS in found or message.topic == TIMER_TOPIC:
+            return message  # it was delivered by a timer before
+        is_half = found.get(TRAN_MSG) == "true"
+        if is_half or message.sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "a half message cannot have a delivery time: remove TIMER_DELAY_SEC, "
+                "TIMER_DELAY_MS and TIMER_DELIVER_MS, or send it without a transaction",
+            )
+        config = self._live.current
+        if not self._timer.is_enabled:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                "accurate timer message is not enabled, timerWheelEnable is false",
+            )
+        now = self._now_ms()
+        time = _delivery_time(found, now)
+        if time is None or time - now > config.timer_max_delay_s * 1000:
+            raise _illegal(config)
+        if time <= now:
+            if TIMER_DEL_UNIQKEY in found:
+                raise _illegal(config)
+            return message
+        out = slot_before(time, config.timer_precision_ms)
+        self._check_congestion(out)
+        changes: dict[str, str | None] = {
+            TIMER_OUT_MS: str(out),
+            REAL_TOPIC: message.topic,
+            REAL_QID: str(message.queue_id),
+        }
+        return stored_as(message, TIMER_TOPIC, TIMER_QUEUE, replace_properties(raw, changes))
+
+    def _check_congestion(self, out_ms: int) -> None:
+        """Refuse some messages for a slot with too many, and all if it has twice as many."""
+        most = self._live.current.timer_congestion
+        waiting = self._timer.waiting_at(out_ms)
+        if waiting > most and (waiting >= 2 * most or random() < (waiting - most) / most):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"timer message is under flow control: {waiting} messages wait for the same time, "
+                f"and timerCongestNumEachSlot is {most}; choose another time",
+            )
+
+    def recall_handle(self, message: Message) -> str | None:
+        """Return the handle that recalls a stored message; None if it does not wait."""
+        found = decode_properties(message.raw_properties or b"")
+        topic, key = found.get(REAL_TOPIC), found.get(UNIQ_KEY)
+        out = parsed_number(found.get(TIMER_OUT_MS), 18)
+        if message.topic != TIMER_TOPIC or not topic or not key or out is None:
+            return None
+        if topic.startswith(RETRY_PREFIX):
+            return None
+        # One ms later, because the time is rounded down once more when the handle is used.
+        return RecallHandle(topic, self._live.current.name, out + 1, key).encode()
+
+
+def slot_before(time_ms: int, precision_ms: int) -> int:
+    """Return the slot after whose end a message is delivered; it ends at ``time_ms`` or later."""
+    return (time_ms - 1) // precision_ms * precision_ms
+
+
+def real_queue_id(message: Message) -> int:
+    """Return the queue that a message is delivered to."""
+    if message.topic != TIMER_TOPIC:
+        return int(message.queue_id)
+    found = decode_properties(message.raw_properties or b"")
+    return parsed_number(found.get(REAL_QID), 9) or 0
+
+
+def _delivery_time(found: Mapping[str, str], now_ms: int) -> int | None:
+    """Return the delivery time in the properties, in ms since 1970; None if it is not a number."""
+    for name, unit, start in (
+        (TIMER_DELAY_SEC, 1000, now_ms),
+        (TIMER_DELAY_MS, 1, now_ms),
+        (TIMER_DELIVER_MS, 1, 0),
+    ):
+        if name in found:
+            text = found[name]
+            return start + int(text) * unit if _LONG.fullmatch(text) else None
+    return None
+
+
+def _illegal(config: BrokerConfig) -> RequestError:
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay "
+        f"{config.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
+        "than the current time",
+    )

@@ -1,0 +1,163 @@
+"""The delivery of a due message: a copy goes to its real topic, or to the timer topic once more.
+
+After a crash, messages may be due that were delivered before it. Their copies are found in the
+index by the unique key, and they are not delivered again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from firetrail.broker.state.topics import HALF_TOPIC
+from firetrail.broker.stored import INT_DIGITS, copy_record, parsed_number
+from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
+from firetrail.format.properties import (
+    REAL_QID,
+    REAL_TOPIC,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    UNIQ_KEY,
+    get_property,
+    replace_properties,
+    without_crc,
+)
+from firetrail.format.record import Record, decode_message
+from firetrail.format.timer import TIMER_TOPIC
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.put.draft import DELAY_ELAPSED
+
+NEVER_ENQUEUED = 2**63 - 1
+"""TIMER_ENQUEUE_MS of a message that was due when the timer got it."""
+CHECKED_COPIES_MAX = 32
+"""Messages with the same key that are compared with one that may have been delivered."""
+CLOCK_MS = 3_600_000
+"""How much earlier than its time a copy may have been stored: the clock may have been set back."""
+
+_log = logging.getLogger(__name__)
+
+
+class TimerDelivery:
+    """Puts copies of due messages."""
+
+    def __init__(self, store: BrokerStore, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self.suspect_before_ms = 0
+        """Messages that were due before this time may have been delivered already."""
+        self.missing = 0
+        """Messages that were removed from the commit log, or are damaged, before they were due."""
+
+    def record(self, physical_offset: int) -> Record | None:
+        """Return the record of a waiting message; None if it is gone, which is logged."""
+        try:
+            record = self._store.stored(physical_offset)
+        except StoreDamagedError as error:
+            record, reason = None, str(error)
+        else:
+            reason = "the commit log was deleted up to a later position"
+        if record is not None and record.topic == TIMER_TOPIC:
+            return record
+        self.missing += 1
+        _log.error(
+            "the message at %d was to be delivered by the timer and is gone: %s",
+            physical_offset,
+            reason if record is None else f"a message of {record.topic} is there",
+        )
+        return None
+
+    def deliver(self, record: Record, due_ms: int, enqueued_ms: int) -> bool:
+        """Put a copy into the real topic; return False if the message is skipped.
+
+        Args:
+            record: The waiting message.
+            due_ms: When it was due.
+            enqueued_ms: When the timer got it.
+
+        Raises:
+            StoreError: It cannot be stored now.
+        """
+        properties = record.properties
+        topic = properties.get(REAL_TOPIC)
+        queue_id = parsed_number(properties.get(REAL_QID), INT_DIGITS)
+        if topic is None or topic in (HALF_TOPIC, TIMER_TOPIC) or queue_id is None:
+            _log.error(
+                "the timer message at %d names no topic and queue to deliver it to; skipped",
+                record.physical_offset,
+            )
+            return False
+        if due_ms < self.suspect_before_ms and self.has_copy(record, topic):
+            return False
+        raw = self._with_times(record, enqueued_ms, {})
+        return self._put(record, topic, queue_id, raw)
+
+    def roll(self, record: Record, due_ms: int, enqueued_ms: int) -> bool:
+        """Put a copy into the timer topic, for a message whose time is still too far away.
+
+        Arguments, result and errors are those of :meth:`deliver`.
+        """
+        times = rolled_times(record) + 1
+        if due_ms < self.suspect_before_ms and self.was_rolled(record):
+            return False
+        raw = self._with_times(record, enqueued_ms, {TIMER_ROLL_TIMES: str(times)})
+        return self._put(record, TIMER_TOPIC, record.queue_id, raw)
+
+    def _with_times(self, record: Record, enqueued_ms: int, more: dict[str, str]) -> bytes:
+        changes: dict[str, str | None] = {
+            TIMER_ENQUEUE_MS: str(enqueued_ms),
+            TIMER_DEQUEUE_MS: str(self._now_ms()),
+            **more,
+        }
+        return replace_properties(without_crc(record.raw_properties), changes)
+
+    def _put(self, record: Record, topic: str, queue_id: int, raw: bytes) -> bool:
+        message = copy_record(
+            record, topic, queue_id, raw, delay_level=DELAY_ELAPSED, wait_for_flush=False
+        )
+        try:
+            self._store.put(message)
+        except IllegalMessageError as error:  # a retry would never help, and would block others
+            _log.error(
+                "the timer message at %d for topic %s cannot be stored: %s; skipped",
+                record.physical_offset,
+                topic,
+                error,
+            )
+            return False
+        return True
+
+    def was_rolled(self, record: Record) -> bool:
+        """Return whether a later copy of the message waits in the timer topic."""
+        times = rolled_times(record)
+        return self.has_copy(record, TIMER_TOPIC, lambda copy: rolled_times(copy) > times)
+
+    def has_copy(
+        self, record: Record, topic: str, fits: Callable[[Record], bool] = lambda copy: True
+    ) -> bool:
+        """Return whether the index finds a later copy of a message in a topic."""
+        key = get_property(record.raw_properties, UNIQ_KEY)
+        if key is None:
+            return False
+        due = get_property(record.raw_properties, TIMER_OUT_MS)
+        begin = record.store_time - CLOCK_MS
+        found = self._store.query_buffers(topic, key, begin, max_count=CHECKED_COPIES_MAX)
+        for buffer in found.buffers:
+            try:
+                copy = decode_message(buffer)
+            except FormatError:
+                continue
+            if (
+                copy.physical_offset > record.physical_offset
+                and get_property(copy.raw_properties, TIMER_OUT_MS) == due
+                and copy.body_crc == record.body_crc
+                and fits(copy)
+            ):
+                return True
+        return False
+
+
+def rolled_times(record: Record) -> int:
+    """Return how often a message was stored again because its time was too far away."""
+    return parsed_number(get_property(record.raw_properties, TIMER_ROLL_TIMES), INT_DIGITS) or 0

@@ -1,0 +1,77 @@
+"""A slot of the timer whose time has come: its units, oldest first, and the marks that cancel some.
+
+A slot can have millions of units, so they are read in steps, and only their positions are kept.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from firetrail.broker.timer.timer_log import TimerLog
+from firetrail.format.timer import DELETES, NONE, ROLLS, TimerUnit
+
+KEY_SEPARATOR = "+"
+"""In a mark of RocketMQ up to 5.3, between the topic and the unique key of the message."""
+
+
+class DueSlot:
+    """The units of one slot.
+
+    Attributes:
+        time_ms: The time of the slot.
+        is_broken: Whether the chain ends with bytes that are not a unit of the slot.
+        recalled: The values of the marks that cancel messages.
+    """
+
+    def __init__(self, log: TimerLog, time_ms: int, last: int) -> None:
+        self._log = log
+        self.time_ms = time_ms
+        self.is_broken = False
+        self.recalled: set[str] = set()
+        self._next = last
+        self._positions = array("q")
+        self._marks = array("q")
+
+    def gather(self, count: int) -> bool:
+        """Read up to ``count`` units; return whether all of them are known now."""
+        for _ in range(count):
+            if self._next == NONE or self._next < self._log.first:
+                return True  # files before the first were removed with the records of their units
+            unit = self._log.unit(self._next)
+            if (
+                unit is None
+                or not unit.is_valid
+                or unit.slot_ms != self.time_ms
+                or unit.previous >= self._next
+            ):
+                self.is_broken = True
+                return True
+            if unit.magic & DELETES and not unit.magic & ROLLS:
+                self._marks.append(self._next)
+            else:
+                self._positions.append(self._next)
+            self._next = unit.previous
+        return False
+
+    def next_mark(self) -> TimerUnit | None:
+        """Return the next unit of a mark, None if there are no more."""
+        return self._log.unit(self._marks.pop()) if self._marks else None
+
+    def next_message(self) -> TimerUnit | None:
+        """Return the oldest unit of a message that is left; it stays until :meth:`done`."""
+        return self._log.unit(self._positions[-1]) if self._positions else None
+
+    def done(self) -> None:
+        """Remove the unit that :meth:`next_message` returned."""
+        self._positions.pop()
+
+    def is_recalled(self, topic: str, unique_key: str) -> bool:
+        """Return whether a mark, of any version of RocketMQ, cancels this message."""
+        return bool(self.recalled) and not self.recalled.isdisjoint(delete_keys(topic, unique_key))
+
+
+def delete_keys(topic: str, unique_key: str) -> Iterator[str]:
+    """Yield the values that marks for a message have: up to RocketMQ 5.3, and from 5.4 on."""
+    yield f"{topic}{KEY_SEPARATOR}{unique_key}"
+    yield unique_key

@@ -1,0 +1,240 @@
+"""Wheel, log and progress of the timer together: adding records, saving, recovery.
+
+Each record of the timer topic gets exactly one unit, in the order of the queue. The files are saved
+in this order: commit log, timer log, wheel, ``timercheck``. So everything that ``timercheck`` says
+is on disk, and the wheel never refers to units that are not. Recovery undoes what came after it,
+and the timer continues with the records of the topic from there.
+
+If a file is missing or damaged, or if a Java broker wrote them last, all of them are rebuilt: they
+are removed, and the timer reads its topic again, starting with the oldest record that may still
+wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from firetrail.broker.timer.timer_log import TimerLog
+from firetrail.broker.timer.wheel import TimerWheel
+from firetrail.errors import FormatError, StoreError
+from firetrail.format.names import CONFIG
+from firetrail.format.timer import (
+    CHECK,
+    LOG,
+    NONE,
+    TIMER_QUEUE,
+    TIMER_TOPIC,
+    UNIT,
+    VOID,
+    WHEEL,
+    TimerCheck,
+    TimerUnit,
+    decode_check,
+    encode_check,
+    is_sealed,
+)
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+MASTER_UNLIMITED = 1 << 62
+"""The queue offset of the master in ``timercheck``. A Java broker that takes over does not go back
+before it, so after a crash it continues after the last unit, and adds no record twice."""
+
+
+class TimerShape(NamedTuple):
+    """The sizes of the files, and the duration of a slot."""
+
+    precision_ms: int
+    log_file_size: int
+    wheel_slots: int
+
+
+class Enqueued(NamedTuple):
+    """A record of the timer topic, to be added to the timer."""
+
+    physical_offset: int
+    size: int
+    topic_hash: int
+    magic: int
+    slot_ms: int
+    written_ms: int
+
+
+class TimerFiles:
+    """The files of one timer.
+
+    Attributes:
+        wheel: The slots.
+        log: The units.
+        check: The progress that was last saved.
+        queue_offset: The queue offset of the next record to add.
+        is_open: Whether there are files; they are created with the first message.
+    """
+
+    def __init__(self, system: System, root: Path, store: BrokerStore, shape: TimerShape) -> None:
+        self._files = system.files
+        self._now_ms = system.clock.now_ms
+        self._root = root
+        self._store = store
+        self._path = root / CONFIG / CHECK
+        self._precision_ms = shape.precision_ms
+        self.wheel = TimerWheel(system.files, root / WHEEL, shape.precision_ms, shape.wheel_slots)
+        self.log = TimerLog(system, root / LOG, shape.log_file_size)
+        self.check = TimerCheck()
+        self.queue_offset = 0
+        self.is_open = False
+        self._saving = self.check
+
+    # -- opening ------------------------------------------------------------------------------
+
+    def open(self) -> str:
+        """Recover the files; return why they have to be rebuilt, nothing if they are good."""
+        try:
+            raw = self._files.read(self._path)
+        except FileNotFoundError:
+            return f"{self._path} is missing"
+        try:
+            self.check = decode_check(raw)
+        except FormatError as error:
+            return f"{self._path}: {error}"
+        if not is_sealed(raw, self._precision_ms):
+            return f"{self._path} was written by a Java broker, or with another timerPrecisionMs"
+        if not self.wheel.has_file:
+            return f"{self._root / WHEEL} is missing, or has another size"
+        try:
+            self.log.load(self.check.log_position)
+            self.wheel.open()
+            self._undo_unsaved()
+            self._undo_lost_records()
+        except StoreError as error:
+            return str(error)
+        if problem := self._mismatch():
+            return problem
+        self.is_open = True
+        return ""
+
+    def _undo_unsaved(self) -> None:
+        """Remove the units that were appended after the last save."""
+        end = self.check.log_position
+        for position in reversed(list(self.log.found_after(end))):
+            self._undo(position)
+        self.log.truncate(end)
+        self.queue_offset = self.check.queue_offset
+
+    def _undo_lost_records(self) -> None:
+        """Remove the units of records that a crash or a failover took from the commit log."""
+        records = self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
+        end = self.log.end
+        while self.queue_offset > records and end > self.log.first:
+            end = self.log.before(end)
+            self._undo(end)
+            self.queue_offset -= 1
+        self.log.truncate(end)
+        self.queue_offset = min(self.queue_offset, records)
+
+    def _undo(self, position: int) -> None:
+        unit = self.log.unit(position)
+        slot = self.wheel.get(unit.slot_ms) if unit is not None else None
+        if unit is None or slot is None or slot.last != position:
+            return
+        if unit.previous == NONE:
+            self.wheel.clear(unit.slot_ms)
+        else:
+            waiting = slot.waiting - unit.weight
+            self.wheel.put(unit.slot_ms, slot.first, unit.previous, waiting)
+
+    def _mismatch(self) -> str:
+        """Return how the last unit differs from the last record, nothing if it does not."""
+        last = self._store.unit(TIMER_TOPIC, TIMER_QUEUE, self.queue_offset - 1)
+        if self.log.end <= self.log.first or last is None:
+            return ""
+        unit = self.log.unit(self.log.before(self.log.end))
+        if unit is not None and unit.physical_offset == last.physical_offset:
+            return ""
+        return f"the end of {self._root / LOG} belongs to another commit log"
+
+    def reset(self, queue_offset: int) -> None:
+        """Remove all units and slots, to read the topic again from a queue offset on.
+
+        The wheel is the first to go and the last to come back, so that an interrupted reset is
+        noticed.
+        """
+        self.is_open = False
+        self.wheel.remove()
+        self.log.remove()
+        self.wheel.create()
+        self.queue_offset = queue_offset
+        self.is_open = True
+
+    # -- adding -------------------------------------------------------------------------------
+
+    def add(self, entry: Enqueued) -> None:
+        """Add the record at :attr:`queue_offset` to its slot."""
+        slot = self.wheel.get(entry.slot_ms)
+        previous = NONE if slot is None else slot.last
+        unit = self._unit(entry, previous, entry.magic)
+        position = self.log.append(unit)
+        first = position if slot is None else slot.first
+        waiting = (0 if slot is None else slot.waiting) + unit.weight
+        self.wheel.put(entry.slot_ms, first, position, waiting)
+        self.queue_offset += 1
+
+    def pass_over(self, entry: Enqueued) -> None:
+        """Append a unit without effect for the record at :attr:`queue_offset`.
+
+        Java finds the next queue offset by the last unit, so that every record has to have one.
+        """
+        self.log.append(self._unit(entry, NONE, VOID))
+        self.queue_offset += 1
+
+    def _unit(self, entry: Enqueued, previous: int, magic: int) -> TimerUnit:
+        return TimerUnit(
+            UNIT.size,
+            previous,
+            magic,
+            entry.written_ms,
+            entry.slot_ms - entry.written_ms,
+            entry.physical_offset,
+            entry.size,
+            entry.topic_hash,
+        )
+
+    # -- saving -------------------------------------------------------------------------------
+
+    def begin_save(self, read_ms: int) -> Callable[[], None]:
+        """Return a function that saves the current state; it may run in a thread.
+
+        Everything that was delivered is in the commit log by now; all slots before ``read_ms`` are.
+        """
+        self.wheel.begin_writing()
+        self._saving = check = TimerCheck(
+            read_ms,
+            self.log.end,
+            self.queue_offset,
+            MASTER_UNLIMITED,
+            self.check.state_version,
+            self._now_ms(),
+            self.check.counter + 1,
+        )
+
+        def save() -> None:
+            self._store.flush()
+            self.log.flush()
+            self.wheel.write()
+            self._files.make_folder(self._path.parent)
+            self._files.replace(self._path, encode_check(check, self._precision_ms))
+
+        return save
+
+    def end_save(self) -> None:
+        """Note that the function of :meth:`begin_save` has succeeded."""
+        self.wheel.end_writing()
+        self.check = self._saving
+        self.log.delete_expired(self._store.log_range[0])
+
+    def close(self) -> None:
+        """Close the files."""
+        self.wheel.close()
+        self.log.close()

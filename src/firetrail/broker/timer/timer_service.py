@@ -1,0 +1,478 @@
+"""The timer: it adds the records of its topic to the wheel, and delivers the slots that are due.
+
+A slot is delivered when the clock has passed its end, so a message is never early and at most one
+slot late. A slot is emptied when all of its messages are in the log. Work is done in small steps in
+the event loop; saving is done in a thread, once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services.repeat import repeat
+from firetrail.broker.stored import LONG_DIGITS, parsed_number
+from firetrail.broker.timer.delivery import NEVER_ENQUEUED, TimerDelivery
+from firetrail.broker.timer.due_slot import DueSlot
+from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape
+from firetrail.errors import StoreDamagedError
+from firetrail.format.javahash import java_hash
+from firetrail.format.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    UNIQ_KEY,
+    get_property,
+)
+from firetrail.format.record import Record
+from firetrail.format.timer import (
+    DELETES,
+    ROLLS,
+    TIMER_QUEUE,
+    TIMER_TOPIC,
+    WAITS,
+    WHEEL_SLOTS,
+    WINDOW_MAX,
+    TimerCheck,
+)
+from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import System
+
+POLL_S = 0.1
+"""Longest pause between two steps."""
+SAVE_S = 1.0
+"""Pause between two saves."""
+BATCH_SIZE = 256
+"""Messages that are added or delivered before the event loop runs other tasks."""
+GATHER_SIZE = 4096
+"""Units of a slot that are read before the event loop runs other tasks."""
+IDLE_SAVE_MS = 10_000
+"""How far the saved progress may lag while messages wait and nothing happens."""
+_HOUR_MS = 3_600_000
+
+_log = logging.getLogger(__name__)
+
+
+class TimerService:
+    """Delivers messages at their time.
+
+    Attributes:
+        read_ms: The first slot that records can be added to; those before it are delivered, except
+            perhaps the last one.
+        enqueued: Records that were added since the start.
+        delivered: Messages that were delivered since the start.
+    """
+
+    def __init__(
+        self, system: System, root: Path, store: BrokerStore, config: BrokerConfig, revive: str
+    ) -> None:
+        """Create the timer.
+
+        Args:
+            system: Files and clock.
+            root: The folder of the store.
+            store: The open store.
+            config: The settings.
+            revive: The topic that records pops. Java's timer has messages for it, which are taken
+                over in another way.
+        """
+        self.is_enabled = config.timer
+        self._store = store
+        self._now_ms = system.clock.now_ms
+        self._precision_ms = config.timer_precision_ms
+        self._window_slots = config.timer_roll_window_slots
+        self._revive = revive
+        # Slots up to this long ago and up to this far away are different ones.
+        self._longest_ms = min(WINDOW_MAX, WHEEL_SLOTS // 2) * config.timer_precision_ms
+        shape = TimerShape(config.timer_precision_ms, config.timer_log_file_size, WHEEL_SLOTS)
+        self._files = TimerFiles(system, root, store, shape)
+        self._delivery = TimerDelivery(store, system.clock.now_ms)
+        self.read_ms = 0
+        self.enqueued = 0
+        self.delivered = 0
+        self._slot: DueSlot | None = None
+        self._catch_up_to = 0  # deliver nothing before the records up to this offset are added
+        self._rebuilding_to = 0  # a record before this offset may have a later copy
+        self._done_to = 0  # records before this offset are delivered …
+        self._done_before_ms = 0  # … if they were due before this time
+        self._damage = ""  # why the files have to be rebuilt
+        self._is_saving = False
+        self._follow_to: int | None = None  # on a slave, the master's queue offset
+        self._put = False
+        self._saved_counts = (0, 0)
+        self._on_saved: Callable[[int], None] = lambda offset: None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # -- start and stop -----------------------------------------------------------------------
+
+    def load(self, on_saved: Callable[[int], None] | None = None) -> None:
+        """Recover the timer at the start of a master.
+
+        Args:
+            on_saved: Called with the queue offset up to which records were added, after each save.
+        """
+        if on_saved is not None:
+            self._on_saved = on_saved
+        if self.is_enabled and self._exists:
+            self._recover()
+            if self._files.wheel.waiting > 0:
+                _log.info("%d messages wait in the timer", self._files.wheel.waiting)
+
+    def load_copy(self) -> None:
+        """Recover the timer at the start of a slave, which adds records and delivers nothing."""
+        if self.is_enabled and self._exists:
+            self._recover()
+        self._follow_to = self._files.queue_offset
+
+    @property
+    def _exists(self) -> bool:
+        return self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE) > 0
+
+    def _recover(self) -> None:
+        problem = self._files.open()
+        now = self._floor(self._now_ms())
+        check = self._files.check
+        self.read_ms = self._floor(check.read_ms)
+        self._delivery.suspect_before_ms = max(now, self.read_ms)
+        if not problem and self.read_ms < now - self._longest_ms:
+            problem = "it was last saved so long ago that its wheel has no room for new messages"
+        if problem:
+            self._rebuild(problem, check.queue_offset)
+        self.read_ms = min(self.read_ms, now)
+        self._catch_up_to = self._end
+
+    def _rebuild(self, problem: str, known_to: int) -> None:
+        """Read the topic again, from the oldest record on that may not be delivered yet.
+
+        ``known_to`` is the queue offset up to which the timer had added or delivered all records.
+        """
+        _log.warning("the timer is rebuilt from the topic %s: %s", TIMER_TOPIC, problem)
+        longest_ms = self._longest_ms
+        now = self._floor(self._now_ms())
+        first = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        if self.read_ms:
+            since = self.read_ms - longest_ms
+            first = max(first, self._store.offset_at(TIMER_TOPIC, TIMER_QUEUE, since))
+        self._done_to, self._done_before_ms = known_to, self.read_ms
+        self.read_ms = max(min(self.read_ms, now), now - longest_ms)
+        self._delivery.suspect_before_ms = max(self._delivery.suspect_before_ms, now)
+        self._slot = None
+        self._files.reset(first)
+        self._catch_up_to = self._rebuilding_to = self._end
+
+    def start(self) -> None:
+        """Start adding and delivering."""
+        if not self.is_enabled:
+            return
+        loop = asyncio.get_running_loop()
+        trouble = "timer messages cannot be delivered now; will retry"
+        self._tasks = [
+            loop.create_task(repeat(self.step, trouble, _log)),
+            loop.create_task(self._save_regularly()),
+        ]
+
+    async def stop(self) -> None:
+        """Stop delivering, and save how far it went."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._files.is_open and self._tasks:
+            await self._save()
+        self._files.close()
+
+    # -- figures ------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait."""
+        return max(self._files.wheel.waiting, 0)
+
+    @property
+    def offset_behind(self) -> int:
+        """How many records of the topic are not in the wheel yet."""
+        return max(self._end - self._files.queue_offset, 0) if self.is_enabled else 0
+
+    @property
+    def behind_ms(self) -> int:
+        """How long ago the next slot to be read began."""
+        return max(self._now_ms() - self.read_ms, 0) if self._files.is_open else 0
+
+    @property
+    def missing(self) -> int:
+        """Messages that were gone from the commit log when they were due."""
+        return self._delivery.missing
+
+    @property
+    def check(self) -> TimerCheck:
+        """The progress that was last saved, for slaves."""
+        check = self._files.check
+        if not self._files.is_open:
+            now = self._now_ms()
+            return TimerCheck(self._floor(now), timestamp=now)
+        return check._replace(master_queue_offset=check.queue_offset)
+
+    @property
+    def _delivered_ms(self) -> int:
+        """The time before which all slots are delivered."""
+        return self.read_ms if self._slot is None else self._slot.time_ms
+
+    def waiting_at(self, time_ms: int) -> int:
+        """Return how many messages wait in a slot."""
+        slot = self._files.wheel.get(time_ms) if self._files.is_open else None
+        return 0 if slot is None else slot.waiting
+
+    def _floor(self, time_ms: int) -> int:
+        return time_ms - time_ms % self._precision_ms
+
+    @property
+    def _end(self) -> int:
+        return self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+
+    # -- steps --------------------------------------------------------------------------------
+
+    def step(self) -> float:
+        """Add and deliver some messages; return the seconds until the next call."""
+        now = self._now_ms()
+        current = self._floor(now)
+        if self._damage and not self._is_saving:
+            self.read_ms = self._delivered_ms
+            self._rebuild(self._damage, self._files.queue_offset)
+            self._damage = ""
+        is_master = self._follow_to is None
+        if is_master and self._slot is None:
+            self.read_ms = min(self.read_ms, current)  # the clock may have been set back
+        busy = False
+        try:
+            if self._may_add(current):
+                busy = self._add_some(current)
+            if is_master and self._files.is_open:
+                busy |= self._deliver_some(current)
+        finally:
+            if self._put:
+                self._put = False
+                self._store.push()
+        if busy:
+            return 0.0
+        return min(POLL_S, (current + self._precision_ms - now) / 1000)
+
+    # -- adding -------------------------------------------------------------------------------
+
+    def _may_add(self, current_ms: int) -> bool:
+        """Whether a new record cannot get into a slot that is not delivered yet."""
+        if self._slot is not None and self._slot.time_ms >= current_ms:  # the clock was set back
+            return False
+        is_far_behind = self._files.is_open and self.read_ms < current_ms - self._longest_ms
+        return not is_far_behind or self._files.queue_offset < self._catch_up_to
+
+    def _add_some(self, current_ms: int) -> bool:
+        """Add records of the topic to the wheel; return whether there are more."""
+        end = self._end if self._follow_to is None else min(self._end, self._follow_to)
+        if self._files.queue_offset >= end:
+            return False
+        if not self._files.is_open:  # these are the first messages of this timer
+            if self._follow_to is None:
+                self.read_ms = current_ms
+            self._files.reset(self._files.queue_offset)
+        first = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        self._files.queue_offset = max(self._files.queue_offset, first)
+        for _ in range(BATCH_SIZE):
+            offset = self._files.queue_offset
+            if offset >= end:
+                return False
+            unit = self._store.unit(TIMER_TOPIC, TIMER_QUEUE, offset)
+            if unit is None:
+                return False
+            self._add(unit, current_ms)
+            self.enqueued += 1
+        return True
+
+    def _add(self, unit: ConsumeQueueUnit, current_ms: int) -> None:
+        """Add a record, or deliver it at once if its slot was read before it arrived.
+
+        While the timer catches up, such records go into the next slot to be read instead, because
+        a mark that cancels them may follow.
+        """
+        offset = self._files.queue_offset
+        try:
+            record = self._store.stored(unit.physical_offset)
+        except StoreDamagedError as error:
+            _log.error("a record of the timer is damaged and not delivered: %s", error)
+            record = None
+        raw = b"" if record is None else record.raw_properties
+        due = parsed_number(get_property(raw, TIMER_OUT_MS), LONG_DIGITS)
+        topic = get_property(raw, REAL_TOPIC) or ""
+        past = current_ms - self._precision_ms
+        entry = Enqueued(
+            unit.physical_offset, unit.size, _topic_hash(topic), WAITS, past, current_ms
+        )
+        if record is None or due is None or topic == self._revive:
+            self._files.pass_over(entry)
+            return
+        is_mark = get_property(raw, TIMER_DEL_UNIQKEY) is not None
+        due = self._floor(due)
+        if offset < self._done_to and due < self._done_before_ms:
+            self._files.pass_over(entry)
+        elif due < self.read_ms and offset >= self._catch_up_to:
+            self._files.log.prepare()  # it must not fail after the delivery
+            if not is_mark:
+                self._put |= self._counted(self._delivery.deliver(record, due, NEVER_ENQUEUED))
+            self._files.pass_over(entry)
+        elif offset < self._rebuilding_to and self._was_rolled(record, due):
+            self._files.pass_over(entry)
+        else:
+            slot_ms, magic = self._slot_of(max(due, self.read_ms), current_ms)
+            magic |= DELETES if is_mark else 0
+            self._files.add(entry._replace(slot_ms=slot_ms, magic=magic))
+
+    def _slot_of(self, due_ms: int, current_ms: int) -> tuple[int, int]:
+        """Return the slot of a message and the magic of its unit, by the rules of RocketMQ.
+
+        A message whose time is too far away gets an earlier slot. It is then stored again, so that
+        the commit log is not deleted while the message waits.
+        """
+        window = self._window * self._precision_ms
+        if due_ms - current_ms < window:
+            return due_ms, WAITS
+        if due_ms - current_ms - window < self._window // 3 * self._precision_ms:
+            return current_ms + self._window // 2 * self._precision_ms, WAITS | ROLLS
+        return current_ms + window, WAITS | ROLLS
+
+    @property
+    def _window(self) -> int:
+        """The number of slots that a message waits at most, before it is stored again.
+
+        It is shorter than configured if the commit log is kept for a shorter time.
+        """
+        longest = self._longest_ms // self._precision_ms
+        slots = self._window_slots if 2 <= self._window_slots <= longest else longest
+        kept_ms = self._store.config.file_reserved_hours * _HOUR_MS
+        return max(min(slots, kept_ms * 2 // 3 // self._precision_ms), 2)
+
+    def _was_rolled(self, record: Record, due_ms: int) -> bool:
+        """Whether the topic has a later copy of a record; only then may there be two of them."""
+        may_roll = due_ms - record.store_time >= (self._window - 1) * self._precision_ms
+        return may_roll and self._delivery.was_rolled(record)
+
+    # -- delivering ---------------------------------------------------------------------------
+
+    def _deliver_some(self, current_ms: int) -> bool:
+        """Deliver messages of slots that ended; return whether there are more."""
+        if self._files.queue_offset < self._catch_up_to:
+            return False
+        if self._slot is None:
+            if self.read_ms >= current_ms:
+                return False
+            self.read_ms = self._files.wheel.next_used(self.read_ms, current_ms)
+            slot = self._files.wheel.get(self.read_ms)
+            if self.read_ms >= current_ms or slot is None:
+                return self.read_ms < current_ms
+            self._slot = DueSlot(self._files.log, self.read_ms, slot.last)
+            self.read_ms += self._precision_ms  # no record may be added to the slot any more
+        if not self._slot.gather(GATHER_SIZE):
+            return True
+        if self._slot.is_broken:
+            self._damage = f"the chain of units of slot {self._slot.time_ms} is damaged"
+            return True
+        if self._deliver_slot(self._slot):
+            self._files.wheel.clear(self._slot.time_ms)
+            self._slot = None
+        return True
+
+    def _deliver_slot(self, slot: DueSlot) -> bool:
+        """Deliver some messages of a slot; return whether none is left."""
+        for _ in range(BATCH_SIZE):
+            mark = slot.next_mark()
+            if mark is None:
+                break
+            record = self._delivery.record(mark.physical_offset)
+            key = record and get_property(record.raw_properties, TIMER_DEL_UNIQKEY)
+            if key:
+                slot.recalled.add(key)
+        else:
+            return False
+        for _ in range(BATCH_SIZE):
+            unit = slot.next_message()
+            if unit is None:
+                return True
+            record = self._delivery.record(unit.physical_offset)
+            if record is not None:
+                deliver = self._delivery.roll if unit.magic & ROLLS else self._delivery.deliver
+                if not self._is_recalled(slot, record):
+                    self._put |= self._counted(deliver(record, slot.time_ms, unit.written_ms))
+            slot.done()
+        return False
+
+    def _counted(self, was_put: bool) -> bool:
+        self.delivered += was_put
+        return was_put
+
+    def _is_recalled(self, slot: DueSlot, record: Record) -> bool:
+        properties = record.properties if slot.recalled else {}
+        topic, key = properties.get(REAL_TOPIC), properties.get(UNIQ_KEY)
+        return topic is not None and key is not None and slot.is_recalled(topic, key)
+
+    # -- following a master -------------------------------------------------------------------
+
+    def follow(self, check: TimerCheck) -> None:
+        """Take over the progress of the master, if the log has what it had delivered by then.
+
+        Only then is it certain that these messages are not lost with the master.
+        """
+        if self._follow_to is None or not self.is_enabled:
+            return
+        if self._store.dispatched_time > check.timestamp:
+            self._follow_to = check.master_queue_offset
+            self._empty_up_to(self._floor(check.read_ms))
+            self._done_to, self._done_before_ms = self._follow_to, self.read_ms
+
+    def _empty_up_to(self, read_ms: int) -> None:
+        """Empty the slots that the master has delivered."""
+        time = max(self.read_ms, read_ms - self._longest_ms)
+        while self._files.is_open and time < read_ms:
+            time = self._files.wheel.next_used(time, read_ms)
+            self._files.wheel.clear(time)
+        self.read_ms = read_ms
+
+    # -- saving -------------------------------------------------------------------------------
+
+    async def _save_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(SAVE_S)
+            try:
+                if self._is_changed:
+                    await self._save()
+            except Exception:
+                _log.exception("the progress of the timer cannot be saved; will retry")
+
+    @property
+    def _is_changed(self) -> bool:
+        if not self._files.is_open:
+            return False
+        lag_ms = abs(self.read_ms - self._files.check.read_ms)
+        waits = self._files.wheel.waiting > 0
+        return self._counts != self._saved_counts or (waits and lag_ms >= IDLE_SAVE_MS)
+
+    @property
+    def _counts(self) -> tuple[int, int]:
+        return self.enqueued, self.delivered
+
+    async def _save(self) -> None:
+        counts, offset = self._counts, self._files.queue_offset
+        self._is_saving = True
+        try:
+            await asyncio.to_thread(self._files.begin_save(self._delivered_ms))
+        finally:
+            self._is_saving = False
+        self._files.end_save()
+        self._saved_counts = counts
+        self._on_saved(offset)
+
+
+@lru_cache(maxsize=4096)
+def _topic_hash(topic: str) -> int:
+    return java_hash(topic)
