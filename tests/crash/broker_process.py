@@ -27,7 +27,10 @@ BROKER = BrokerConfig(
     delay_interval_ms=1_000,
     revive_queues=2,
     transaction_timeout_ms=60_000,
+    timer_log_file_size=500,
 )
+WHEEL_SLOTS = 2400
+"""Enough for the time between two lives of a broker; each image has the whole wheel."""
 
 
 def broker_config(mode: str, **changes: Any) -> StoreConfig:
@@ -122,7 +125,8 @@ class BrokerProcess(Process):
         try:
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
             self.broker._server = cast(RemotingServer, NoServer())
-            with patch("firetrail.broker.listening.HAPort", NoHAPort):
+            slots = patch("firetrail.broker.timer.timer_service.WHEEL_SLOTS", WHEEL_SLOTS)
+            with patch("firetrail.broker.listening.HAPort", NoHAPort), slots:
                 self.run(self.broker.start())
         except BaseException:
             self._end()

@@ -42,7 +42,11 @@ class BrokerMoment:
 class Users:
     """The clients of a broker, all of them."""
 
+    timers = 0
+    """How often messages with a delivery time are sent."""
+
     def __init__(self, process: BrokerProcess, source: random.Random, ledger: Ledger) -> None:
+        self._handles: dict[bytes, str] = {}
         self._process = process
         self._talk: Requests = process.talk
         self._source = source
@@ -59,6 +63,8 @@ class Users:
         ways = (
             (30, self._send),
             (10, self._send_delayed),
+            (self.timers, self._send_timed),
+            (self.timers // 4, self._recall),
             (6, self._begin),
             (8, self._end),
             (12, self._pop),
@@ -102,6 +108,25 @@ class Users:
             Sent(self._source.choice(PLAIN), self._queue(), self._source.choice((1, 2)))
         )
 
+    async def _send_timed(self) -> None:
+        due = self._now_ms() + self._source.choice((1, 700, 1_500, 3_000, 4_000))
+        await self._send_to(Sent(self._source.choice(PLAIN), self._queue(), due_ms=due))
+
+    async def _recall(self) -> None:
+        if not self._handles:
+            return
+        body = self._source.choice(list(self._handles))
+        topic, due = self._ledger.sent[body].topic, self._ledger.sent[body].due_ms
+        self._ledger.recall_asked.add(body)
+        handle = self._handles.pop(body)
+        code = RequestCode.RECALL_MESSAGE
+        answer = await self._talk.ask(code, topic=topic, recallHandle=handle)
+        if answer.code == 0 and self._sync and self._now_ms() < due - 1_000:
+            self._ledger.recalled.add(body)
+
+    def _now_ms(self) -> int:
+        return self._process.broker._system.clock.now_ms()
+
     async def _begin(self) -> None:
         await self._send_to(Sent(self._source.choice(PLAIN), self._queue(), half=True))
 
@@ -113,11 +138,13 @@ class Users:
         properties = f"UNIQ_KEY\x01U{body[:4].decode()}\x02KEYS\x01k{self._source.randrange(3)}\x02"
         if sent.level:
             properties += f"DELAY\x01{sent.level}\x02"
+        if sent.due_ms:
+            properties += f"TIMER_DELIVER_MS\x01{sent.due_ms}\x02"
         if sent.half:
             properties += "TRAN_MSG\x01true\x02PGROUP\x01PG\x02"
         self._ledger.sent[body] = sent
         flag = PREPARED if sent.half else 0
-        before = self._process.broker._system.clock.now_ms()
+        before = self._now_ms()
         self._sending += 1
         answer = await self._talk.send(sent.topic, body, d=2, e=sent.queue_id, f=flag, i=properties)
         self._sending -= 1
@@ -129,6 +156,8 @@ class Users:
                 self._ledger.durable.add(body)
             if sent.half:
                 self._halves[body] = answer
+            if "recallHandle" in answer.fields:
+                self._handles[body] = answer.fields["recallHandle"]
 
     async def _end(self) -> None:
         if not self._halves:
@@ -289,9 +318,14 @@ class BrokerChecker:
     """Starts brokers on images and holds them against what clients know."""
 
     def __init__(
-        self, below: Path, config: StoreConfig, process_class: type[BrokerProcess] = BrokerProcess
+        self,
+        below: Path,
+        config: StoreConfig,
+        process_class: type[BrokerProcess] = BrokerProcess,
+        users: type[Users] = Users,
     ) -> None:
         self.images = 0
+        self._users = users
         self._below = below
         self._config = config
         self._process_class = process_class
@@ -323,7 +357,7 @@ class BrokerChecker:
             there = self._look(process, ledger, must)
             starting = len(moments)
             if source is not None:
-                process.run(Users(process, source, ledger).work(10))
+                process.run(self._users(process, source, ledger).work(10))
             else:
                 process.run(books.drain(process.talk, ledger, there))
         except BaseException:
@@ -384,6 +418,7 @@ def broker_survey(
     steps: int = 50,
     share: float = 1.0,
     chain_share: float = 0.15,
+    users: type[Users] = Users,
 ) -> BrokerChecker:
     """Let the power go at a share of the operations; raises the first Violation that is found."""
     with scratch() as below:
@@ -392,9 +427,9 @@ def broker_survey(
         process = process_class(Disk(below / "live"), config, History(), seed, preemption=0.2)
         moments = record(process, ledger)
         process.open()
-        process.run(Users(process, source, ledger).work(steps))
+        process.run(users(process, source, ledger).work(steps))
         process.close()
-        checker = BrokerChecker(below, config, process_class)
+        checker = BrokerChecker(below, config, process_class, users)
         for moment in moments:
             if source.random() >= share:
                 continue

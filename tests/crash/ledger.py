@@ -30,12 +30,18 @@ Key = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A message that a client has sent; level 0 for one without delay."""
+    """A message that a client has sent; level 0 for one without delay, due 0 for one without."""
 
     topic: str
     queue_id: int
     level: int = 0
     half: bool = False
+    due_ms: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """Whether the message is delivered later."""
+        return bool(self.level or self.due_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +73,9 @@ class Ledger:
     topics: dict[str, bool | None] = field(default_factory=dict)
     """Whether a topic was created (True) or deleted (False); None while that is under way."""
     groups: set[str] = field(default_factory=set)
+    recalled: set[bytes] = field(default_factory=set)
+    """Messages whose recall was acknowledged, and is on disk, before they were due."""
+    recall_asked: set[bytes] = field(default_factory=set)
     lost: set[bytes] = field(default_factory=set)
     """The messages that a crash destroyed: they must never come back."""
 
@@ -135,13 +144,15 @@ def _check_queues(broker: Broker, ledger: Ledger, there: set[bytes], low: int) -
         if sent.half and body not in ledger.commit_asked:
             raise Violation(f"I2: {body!r} is seen, its transaction was not committed")
         place = ledger.acked.get(body)
-        if sent.level and place is not None:
-            due = place.time_ms + DELAYS_MS[sent.level]
+        if sent.due_ms and len(records) > 1:
+            raise Violation(f"I2: {body!r} was delivered {len(records)} times by the timer")
+        if sent.waits and place is not None:
+            due = sent.due_ms or place.time_ms + DELAYS_MS[sent.level]
             if min(record.store_time for record in records) < due:
                 raise Violation(f"I2: {body!r} came before its time {due}: {records}")
     for body in there:
         sent, place = ledger.sent[body], ledger.acked[body]
-        if sent.level or sent.half or ledger.topics.get(sent.topic, True) is not True:
+        if sent.waits or sent.half or ledger.topics.get(sent.topic, True) is not True:
             continue
         if broker.topics.get(sent.topic) is None:
             raise Violation(f"I1: {body!r} was found, its topic {sent.topic} was not")
@@ -201,8 +212,10 @@ async def drain(talk: Talk, ledger: Ledger, there: set[bytes]) -> None:
             continue
         if ledger.acked[body].physical_offset < low:
             continue
-        if sent.level and body not in seen:
+        if sent.waits and body not in seen | ledger.recall_asked:
             raise Violation(f"I1: {body!r} was delayed and never came, {ledger.acked[body]}")
+        if body in seen and body in ledger.recalled:
+            raise Violation(f"I2: {body!r} was recalled and came, {ledger.acked[body]}")
         if sent.half and body in ledger.committed and body not in seen:
             raise Violation(f"I1: {body!r} was committed and is not seen, {ledger.acked[body]}")
         if sent.topic == POPPED and body in seen and body not in ledger.ack_asked | received:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.crash.broker_process import broker_config
-from tests.crash.broker_survey import broker_survey
+from tests.crash.broker_survey import Users, broker_survey
 from tests.crash.oracle import Violation
+from tests.crash.timer_users import TimerUsers
 
 from firetrail import FiretrailError
 from firetrail.broker.pop.checkpoints import PopCheckpoints
@@ -17,7 +19,12 @@ from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.timer.delivery import TimerDelivery
+from firetrail.broker.timer.due_slot import DueSlot
+from firetrail.broker.timer.timer_files import TimerFiles
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format import config_json
+from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.broker_store import BrokerStore
 
 ATTEMPTS = 4
@@ -79,6 +86,58 @@ def deleted_topics_keep_offsets(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OffsetTable, "set_back", lambda self, overshoot: [])
 
 
+def timer_ahead_of_the_log(patch: pytest.MonkeyPatch) -> None:
+    def begin_save(self: TimerFiles, read_ms: int) -> Callable[[], None]:
+        save = original(self, read_ms)
+
+        def without_the_log() -> None:
+            store, self._store = self._store, Mock()
+            try:
+                save()
+            finally:
+                self._store = store
+
+        return without_the_log
+
+    original = TimerFiles.begin_save
+    patch.setattr(TimerFiles, "begin_save", begin_save)
+
+
+def delivered_timers_not_looked_up(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TimerDelivery, "has_copy", lambda self, record, topic, fits=None: False)
+
+
+def late_timers_dropped(patch: pytest.MonkeyPatch) -> None:
+    def add(self: TimerService, unit: ConsumeQueueUnit, current_ms: int) -> None:
+        self._done_to, self._done_before_ms = 1 << 62, current_ms
+        original(self, unit, current_ms)
+
+    original = TimerService._add
+    patch.setattr(TimerService, "_add", add)
+
+
+def timers_saved_before_they_are_delivered(patch: pytest.MonkeyPatch) -> None:
+    delivered = property(lambda self: self.read_ms + 2_000)
+    patch.setattr(TimerService, "_delivered_ms", delivered)
+
+
+def recalled_timers_delivered(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(DueSlot, "is_recalled", lambda self, topic, unique_key: False)
+
+
+TIMER_MUTANTS: list[tuple[str, str, Patch, int]] = [
+    ("the timer is ahead of the log", "async", timer_ahead_of_the_log, 0),
+    ("delivered timers are not looked up", "sync", delivered_timers_not_looked_up, 0),
+    ("late timers are dropped", "sync", late_timers_dropped, 0),
+    (
+        "timers are saved before they are delivered",
+        "sync",
+        timers_saved_before_they_are_delivered,
+        0,
+    ),
+    ("recalled timers are delivered", "sync", recalled_timers_delivered, 0),
+]
+"""As below, with clients that mostly send messages with a delivery time."""
 MUTANTS: list[tuple[str, str, Patch, int]] = [
     # name, flush mode, what is wrong, and the seed of the first survey (one that catches it)
     ("configuration is rewritten in place", "sync", rewritten_in_place, 0),
@@ -100,9 +159,25 @@ def test_mutant_is_caught(
     monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
 ) -> None:
     patch(monkeypatch)
+    expect_violation(mode, first, Users)
+
+
+@pytest.mark.parametrize(
+    ("mode", "patch", "first"),
+    [mutant[1:] for mutant in TIMER_MUTANTS],
+    ids=[mutant[0] for mutant in TIMER_MUTANTS],
+)
+def test_timer_mutant_is_caught(
+    monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
+) -> None:
+    patch(monkeypatch)
+    expect_violation(mode, first, TimerUsers)
+
+
+def expect_violation(mode: str, first: int, users: type[Users]) -> None:
     for seed in range(first, first + ATTEMPTS):
         try:
-            broker_survey(broker_config(mode), seed, random.Random(seed), share=0.2)
+            broker_survey(broker_config(mode), seed, random.Random(seed), share=0.2, users=users)
         except (Violation, FiretrailError) as caught:
             print(f"seed {seed}: {caught}")
             return

@@ -1,0 +1,11 @@
+"""Clients that mostly send messages with a delivery time."""
+
+from __future__ import annotations
+
+from tests.crash.broker_survey import Users
+
+
+class TimerUsers(Users):
+    """See :class:`Users`."""
+
+    timers = 80
