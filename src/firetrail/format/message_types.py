@@ -53,7 +53,7 @@ IN_MIXED_TOPICS = (
 """The types that the route of a topic of the type MIXED offers to clients."""
 
 _TYPES: Mapping[str, MessageType] = {each.value: each for each in MessageType}
-_DELAYS = (DELAY, *TIMER_TIMES)
+_DELAYS = frozenset({DELAY, *TIMER_TIMES})
 _DECISIVE = re.compile(
     f"(?:^|\x02)(?:{'|'.join((TRAN_MSG, *_DELAYS, SHARDING_KEY, PRIORITY, LITE_TOPIC))})\x01"
 )
@@ -63,7 +63,7 @@ def type_of_message(properties: Mapping[str, str]) -> MessageType:
     """Return the type of a message with these properties; as in Java, the first match decides."""
     if properties.get(TRAN_MSG) == "true":
         return MessageType.TRANSACTION
-    if any(name in properties for name in _DELAYS):
+    if not _DELAYS.isdisjoint(properties):
         return MessageType.DELAY
     if SHARDING_KEY in properties:
         return MessageType.FIFO

@@ -85,8 +85,9 @@ def delivered(
     system.body_encoding = Encoding.IDENTITY
     if record.sys_flag & COMPRESSED:
         _set_body(message, record)
-    system.body_digest.type = DigestType.MD5
-    system.body_digest.checksum = md5(message.body, usedforsecurity=False).hexdigest().upper()
+    digest = system.body_digest
+    digest.type = DigestType.MD5
+    digest.checksum = md5(message.body, usedforsecurity=False).hexdigest().upper()
     if (tag := properties.get(TAGS)) is not None:
         system.tag = tag
     if (keys := properties.get(KEYS)) is not None:

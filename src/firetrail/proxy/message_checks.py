@@ -44,15 +44,16 @@ def check_message(message: Message, now_ms: int) -> None:
             Code.MESSAGE_BODY_TOO_LARGE, f"the body has {size} bytes, the limit is {BODY_MAX}"
         )
     _check_names(message)
-    if not system.message_id.strip() or _CONTROL(system.message_id):
+    message_id, group = system.message_id, system.message_group
+    if not message_id.strip() or _CONTROL(message_id):
         raise ProxyError(
             Code.ILLEGAL_MESSAGE_ID, "the id of the message is blank or has a control character"
         )
     _check_times(system, now_ms)
     if system.priority < 0:
         raise ProxyError(Code.BAD_REQUEST, f"the priority {system.priority} is negative")
-    if system.message_group:
-        _check_message_group(system.message_group)
+    if group:
+        _check_message_group(group)
     if system.HasField("lite_topic"):
         _check_lite_topic(system.lite_topic)
     for what, text in (("trace context", system.trace_context), ("born host", system.born_host)):
@@ -62,25 +63,23 @@ def check_message(message: Message, now_ms: int) -> None:
 
 def _check_names(message: Message) -> None:
     """Check the user's properties, the tag and the keys."""
-    system = message.system_properties
-    size = 0
-    if message.user_properties:
-        count = len(message.user_properties)
-        if count > PROPERTIES_MAX:
-            raise ProxyError(
-                Code.MESSAGE_PROPERTIES_TOO_LARGE,
-                f"the message has {count} properties, the limit is {PROPERTIES_MAX}",
-            )
-        for name, value in message.user_properties.items():
-            _check_property(name, value)
-            size += _size(name) + _size(value)
-    if system.tag:
-        if not system.tag.strip() or "|" in system.tag or _CONTROL(system.tag):
+    system, properties = message.system_properties, message.user_properties
+    tag, size = system.tag, 0
+    if len(properties) > PROPERTIES_MAX:
+        raise ProxyError(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"the message has {len(properties)} properties, the limit is {PROPERTIES_MAX}",
+        )
+    for name, value in properties.items():
+        _check_property(name, value)
+        size += _size(name) + _size(value)
+    if tag:
+        if not tag.strip() or "|" in tag or _CONTROL(tag):
             raise ProxyError(
                 Code.ILLEGAL_MESSAGE_TAG,
-                f"the tag {system.tag!r:.80} is blank, or has a | or a control character",
+                f"the tag {tag!r:.80} is blank, or has a | or a control character",
             )
-        size += _size(system.tag)
+        size += _size(tag)
     for key in system.keys:
         if not key.strip() or _CONTROL(key):
             raise ProxyError(

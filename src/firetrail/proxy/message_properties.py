@@ -75,10 +75,10 @@ def stored_properties(message: Message, topic: str, peer: str) -> dict[str, str]
     """
     system = message.system_properties
     properties = {name: value for name, value in message.user_properties.items() if name and value}
-    if system.tag:
-        properties[TAGS] = system.tag
-    if system.keys:
-        properties[KEYS] = KEY_SEPARATOR.join(system.keys)
+    if tag := system.tag:
+        properties[TAGS] = tag
+    if keys := system.keys:
+        properties[KEYS] = KEY_SEPARATOR.join(keys)
     properties[UNIQ_KEY] = system.message_id
     properties[PGROUP] = topic
     if system.message_type == MessageType.TRANSACTION:
@@ -90,12 +90,12 @@ def stored_properties(message: Message, topic: str, peer: str) -> dict[str, str]
         properties[TIMER_DELIVER_MS] = str(max(milliseconds(system.delivery_timestamp), 0))
     if system.HasField("priority"):
         properties[PRIORITY] = str(system.priority)
-    if system.message_group:
-        properties[SHARDING_KEY] = system.message_group
-    if system.lite_topic:
-        properties[LITE_TOPIC] = system.lite_topic
-    if system.trace_context:
-        properties[TRACE_CONTEXT] = system.trace_context
+    if group := system.message_group:
+        properties[SHARDING_KEY] = group
+    if lite_topic := system.lite_topic:
+        properties[LITE_TOPIC] = lite_topic
+    if trace := system.trace_context:
+        properties[TRACE_CONTEXT] = trace
     properties[RECONSUME_TIME] = str(system.delivery_attempt)
     properties[BORN_HOST] = system.born_host.strip() or peer
     properties[BORN_TIMESTAMP] = str(milliseconds(system.born_timestamp))
@@ -110,5 +110,5 @@ def milliseconds(value: Timestamp | Duration) -> int:
 
 def set_milliseconds(target: Timestamp | Duration, ms: int) -> None:
     """Set a time or duration in ms."""
-    target.seconds, rest = divmod(ms, 1000)
-    target.nanos = rest * 1_000_000
+    seconds, rest = divmod(ms, 1000)
+    target.seconds, target.nanos = seconds, rest * 1_000_000

@@ -122,11 +122,15 @@ class Header:
     def encode(self) -> dict[str, str]:
         """Return the fields of a command; fields that are None are left out."""
         found = {}
-        for field in _plan(type(self)):
-            value = getattr(self, field.name)
-            if value is not None:
-                text = ("true" if value else "false") if isinstance(value, bool) else str(value)
-                found[field.wire] = text
+        for name, wire, _, _ in _PLANS.get(type(self)) or _plan(type(self)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if value is True:
+                value = "true"
+            elif value is False:
+                value = "false"
+            found[wire] = value if type(value) is str else str(value)
         return found
 
 
