@@ -76,6 +76,13 @@ _PYTHON = ([sys.executable, "-m", "venv", "--clear", "venv"], [*_PIP, "-r", "req
 _RECIPES = {
     "cpp": _Recipe([HERE / "cpp" / "requirements.txt"], _PYTHON),
     "grpc": _Recipe([HERE / "grpc" / "requirements.txt"], _PYTHON),
+    "java-grpc": _Recipe(
+        [HERE / "java" / "grpc" / name for name in ("pom.xml", "GrpcClient.java")],
+        [
+            ["mvn", "-B", "-q", "process-resources"],
+            ["javac", "-cp", "lib/*", "-d", ".", "GrpcClient.java"],
+        ],
+    ),
     "node": _Recipe(
         [HERE / "node" / name for name in _NODE],
         [["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]],

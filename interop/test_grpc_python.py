@@ -6,12 +6,12 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from interop.grpc_servers import prepared, serving
 from interop.stock import (
     WAIT_S,
     Event,
@@ -23,52 +23,8 @@ from interop.stock import (
     same_messages,
 )
 
-from firetrail.client import Admin
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.retry_policies import CustomizedRetryPolicy, GroupRetryPolicy
-
 PROGRAMS = Path(__file__).parent / "grpc"
-CONF = """\
-listenPort={}
-enablePropertyFilter=true
-transactionTimeOut=1000
-transactionCheckInterval=1000
-transactionCheckMax=1000
-"""
 NORMAL = [f"normal{n}" for n in range(6)]
-KINDS = ("Normal", "Fifo", "Transaction", "Delay")
-
-
-@contextmanager
-def serving(folder: Path, port: int = 0, grpc_port: int = 0) -> Iterator[dict[str, str]]:
-    """``firetrail up`` in a process of its own, which is killed at the end; its addresses."""
-    conf = folder / "broker.conf"
-    conf.write_text(CONF.format(port))
-    arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0", "--json"]
-    arguments += ["--grpc-port", str(grpc_port)]
-    command = [sys.executable, "-m", "firetrail", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
-        finally:
-            process.kill()
-
-
-async def prepared(namesrv: str) -> None:
-    """Topics with their types, and groups: gRPC clients create no topics."""
-    async with Admin(namesrv) as admin:
-        for kind in KINDS:
-            attributes = f"+message.type={kind.upper()}"
-            await admin.create_topic(f"Grpc{kind}", 4, attributes=attributes)
-        await admin.create_topic("GrpcFailing", 1)
-        orderly = SubscriptionGroupConfig("GrpcOrderly", consume_message_orderly=True)
-        await admin.create_group(orderly)
-        soon = GroupRetryPolicy(customized_retry_policy=CustomizedRetryPolicy([1000]))
-        failing = SubscriptionGroupConfig(
-            "GrpcFailingGroup", retry_max_times=1, group_retry_policy=soon
-        )
-        await admin.create_group(failing)
 
 
 # -- the same program as at the proxy of Java --------------------------------------------------
