@@ -73,7 +73,7 @@ interop: setup ## Hand stores to and from the real Java store, run stock clients
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
 $(FUZZ)/.installed: Makefile
 	@test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
-	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 orjson lz4 zstandard
+	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 hpack orjson lz4 zstandard
 	@touch $@
 
 fuzz: $(FUZZ)/.installed ## Feed generated input to all decoders of network data for FUZZ_S seconds

@@ -7,11 +7,11 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.proxy.http2.test_headers import raw
+from tests.proxy.http2.test_block_decoder import decoded
 
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import StatusCode
-from firetrail.proxy.http2.headers import BlockDecoder
+from firetrail.proxy.http2.block_decoder import BlockDecoder
 from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.framing import MessageReader, frame_message
@@ -99,17 +99,17 @@ def test_long_texts_are_cut_between_characters() -> None:
 
 
 def test_the_blocks_of_a_status() -> None:
-    decode = BlockDecoder(Http2Limits()).decode
+    decoder = BlockDecoder(Http2Limits())
     status = ("grpc-status", "12")
     text = ("grpc-message", "50%25")
-    assert decode(framing.trailers(StatusCode.UNIMPLEMENTED, "50%")) == raw(status, text)
-    assert decode(framing.trailers(StatusCode.OK, "")) == raw(("grpc-status", "0"))
-    assert decode(framing.trailers_only(StatusCode.UNIMPLEMENTED, "")) == raw(
+    assert decoded(decoder, framing.trailers(StatusCode.UNIMPLEMENTED, "50%")) == [status, text]
+    assert decoded(decoder, framing.trailers(StatusCode.OK, "")) == [("grpc-status", "0")]
+    assert decoded(decoder, framing.trailers_only(StatusCode.UNIMPLEMENTED, "")) == [
         (":status", "200"),
         ("content-type", "application/grpc"),
         status,
         ("grpc-accept-encoding", "identity,gzip"),
-    )
+    ]
 
 
 @pytest.mark.parametrize(

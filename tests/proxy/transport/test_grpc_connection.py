@@ -22,6 +22,7 @@ from tests.proxy.servers import ServerThread, connected
 from tests.proxy.servers import Text as Message
 
 from firetrail.proxy.call import StatusCode
+from firetrail.proxy.http2.block_decoder import BlockDecoder
 from firetrail.proxy.http2.codes import (
     ACK,
     END_STREAM,
@@ -32,7 +33,6 @@ from firetrail.proxy.http2.codes import (
     SettingId,
 )
 from firetrail.proxy.http2.frames import read_head
-from firetrail.proxy.http2.headers import BlockDecoder
 from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.transport.framing import frame_message
 from firetrail.proxy.transport.grpc_connection import GrpcConnection
@@ -83,7 +83,7 @@ class RawClient:
             found = self.read_until(FrameType.HEADERS)
             fields = self.decoder.decode(found.payload)
             if found.flags & END_STREAM:
-                return {name.decode(): value.decode() for name, value in fields}
+                return {name: value for name, value, _ in fields}
 
     def close(self) -> None:
         self.file.close()
