@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proxy.http2.wire import REQUEST
 
-from firetrail.proxy.http2.block_decoder import Field
+from firetrail.proxy.http2.block_decoder import HeaderField
 from firetrail.proxy.http2.headers import (
     MalformedError,
     check_trailers,
@@ -19,7 +19,7 @@ LENGTHS = st.integers(120, 130) | st.integers(250, 260) | st.integers(16_000, 17
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz-0123456789", min_size=1)
 
 
-def fields(*pairs: tuple[str, str]) -> list[Field]:
+def fields(*pairs: tuple[str, str]) -> list[HeaderField]:
     return [(name, value, len(name) + len(value) + 32) for name, value in pairs]
 
 

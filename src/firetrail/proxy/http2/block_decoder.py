@@ -17,7 +17,7 @@ from firetrail.proxy.http2.codes import Http2Error
 from firetrail.proxy.http2.faults import ConnectionFault
 from firetrail.proxy.http2.limits import Http2Limits
 
-Field = tuple[str, str, int]
+HeaderField = tuple[str, str, int]
 """Name, value and size of a header. The name is empty if the name or the value is not allowed."""
 
 _FIELD_BYTES = 32
@@ -30,7 +30,7 @@ _INTEGER_BYTES_MAX = 4
 _known_names: dict[bytes, str] = {}  # names that were checked, at most _KNOWN_NAMES_MAX
 
 
-def _checked(raw_name: bytes, raw_value: bytes) -> Field:
+def _checked(raw_name: bytes, raw_value: bytes) -> HeaderField:
     """Return a field as text."""
     size = len(raw_name) + len(raw_value) + _FIELD_BYTES
     name = _known_names.get(raw_name) or _checked_name(raw_name)
@@ -49,7 +49,7 @@ def _checked_name(raw_name: bytes) -> str:
     return name
 
 
-_STATIC: tuple[Field, ...] = (
+_STATIC: tuple[HeaderField, ...] = (
     ("", "", 0),  # indexes start at 1
     *(_checked(name, value) for name, value in HeaderTable.STATIC_TABLE),
 )
@@ -65,20 +65,20 @@ class BlockDecoder:
     def __init__(self, limits: Http2Limits) -> None:
         self._list_max = limits.header_list_bytes
         self._allowed = self._table_max = limits.header_table_bytes
-        self._table: list[Field] = []  # the newest field is the last
+        self._table: list[HeaderField] = []  # the newest field is the last
         self._names: list[bytes] = []  # their names as they were sent
         self._table_bytes = 0
         self._at = 0  # the position in the block
 
-    def decode(self, block: bytes) -> list[Field]:
+    def decode(self, block: bytes) -> list[HeaderField]:
         """Return the fields of a block; raise ConnectionFault if the table is lost by it."""
         try:
             return self._decode(block)
         except (IndexError, HPACKError):
             raise _undecodable() from None
 
-    def _decode(self, block: bytes) -> list[Field]:
-        fields: list[Field] = []
+    def _decode(self, block: bytes) -> list[HeaderField]:
+        fields: list[HeaderField] = []
         left = self._list_max
         end = len(block)
         self._at = 0
@@ -103,7 +103,7 @@ class BlockDecoder:
             fields.append(field)
         return fields
 
-    def _field(self, index: int) -> Field:
+    def _field(self, index: int) -> HeaderField:
         if index <= _STATIC_SIZE:
             if not index:
                 raise _undecodable()
@@ -117,7 +117,7 @@ class BlockDecoder:
         self._field(index)  # checks the index
         return _STATIC_NAMES[index] if index <= _STATIC_SIZE else self._names[_STATIC_SIZE - index]
 
-    def _literal(self, block: bytes, first: int) -> Field:
+    def _literal(self, block: bytes, first: int) -> HeaderField:
         mask = 0x3F if first & 0x40 else 0x0F
         index = first & mask
         if index == mask:
@@ -153,7 +153,7 @@ class BlockDecoder:
 
     # -- the table ----------------------------------------------------------------------------
 
-    def _add(self, field: Field, raw_name: bytes) -> None:
+    def _add(self, field: HeaderField, raw_name: bytes) -> None:
         self._table.append(field)
         self._names.append(raw_name)
         self._table_bytes += field[2]

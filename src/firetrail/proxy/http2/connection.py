@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.proxy.http2 import frames
-from firetrail.proxy.http2.block_decoder import BlockDecoder, Field
+from firetrail.proxy.http2.block_decoder import BlockDecoder, HeaderField
 from firetrail.proxy.http2.codes import (
     ACK,
     DEFAULT_FRAME_MAX,
@@ -205,7 +205,7 @@ class Http2Connection:
 
     # -- streams ------------------------------------------------------------------------------
 
-    def _open(self, stream_id: int, fields: list[Field], is_last: bool) -> None:
+    def _open(self, stream_id: int, fields: list[HeaderField], is_last: bool) -> None:
         if self._is_going_away or len(self.streams) >= self._limits.streams:
             raise StreamFault(stream_id, Http2Error.REFUSED_STREAM)
         head = request_head(fields)
@@ -222,7 +222,7 @@ class Http2Connection:
         if is_last and stream_id in self.streams:
             stream.receiver.data(b"", True)
 
-    def _on_trailers(self, stream_id: int, fields: list[Field], is_last: bool) -> None:
+    def _on_trailers(self, stream_id: int, fields: list[HeaderField], is_last: bool) -> None:
         stream = self.streams.get(stream_id)
         if stream is None:
             end = self._past.end_of(stream_id)

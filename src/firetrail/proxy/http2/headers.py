@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from firetrail.proxy.http2.block_decoder import Field
+from firetrail.proxy.http2.block_decoder import HeaderField
 
 NO_TABLE = b"\x20"
 """Tells the client that the server's table has the size 0; precedes the first block."""
@@ -36,7 +36,7 @@ class RequestHead:
     content_length: int | None
 
 
-def request_head(fields: Iterable[Field]) -> RequestHead:
+def request_head(fields: Iterable[HeaderField]) -> RequestHead:
     """Check the headers of a request; raise MalformedError if they break a rule."""
     pseudo: dict[str, str] = {}
     others: dict[str, str] = {}
@@ -60,7 +60,7 @@ def request_head(fields: Iterable[Field]) -> RequestHead:
     return RequestHead(method, scheme, path, authority, others, _content_length(others))
 
 
-def check_trailers(fields: Iterable[Field]) -> None:
+def check_trailers(fields: Iterable[HeaderField]) -> None:
     """Raise MalformedError if the fields after the data of a request break a rule."""
     for name, _, _ in fields:
         if not name or name[0] == ":":
