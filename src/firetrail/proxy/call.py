@@ -121,9 +121,10 @@ class StreamHandler(Protocol):
         """Handle the next message of the client."""
 
     def closed(self) -> None:
-        """Handle the end: the client sends no more, cancelled, or was lost. Called once.
+        """Handle the end: the client sends no more, cancelled, or was lost, or the call ended.
 
-        The stream stays open for sending if the client is still there: ``finish`` ends the call.
+        It is called once, and never while another method of the handler runs. If the client is
+        still there, the stream stays open for sending until ``finish`` is called.
         """
 
 

@@ -92,8 +92,11 @@ class RawClient:
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
-    limits = GrpcLimits(connections=2, http2=Http2Limits(queued_bytes=24 << 20))
+    limits = GrpcLimits(connections=2, http2=Http2Limits(queued_bytes=8 << 20))
     with ServerThread(request.param).serving(limits) as server:
+        assert server.server._listener is not None
+        for listening in server.server._listener.sockets:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         yield server
 
 
@@ -164,6 +167,14 @@ def test_the_server_ends_calls_at_their_deadline(server: ServerThread, client: R
     client.send(headers(3, request("Stream", ("grpc-timeout", "50m"))))
     assert client.status()["grpc-status"] == str(int(StatusCode.DEADLINE_EXCEEDED))
     server.recorder.wait_for(lambda: server.recorder.events[2:] == ["opened", "closed"])
+
+
+def test_calls_whose_deadline_has_passed_are_not_started(
+    server: ServerThread, client: RawClient
+) -> None:
+    client.greet(headers(1, request("Echo", ("grpc-timeout", "0S"))), data(1, frame_message(b"")))
+    assert client.status()["grpc-status"] == str(int(StatusCode.DEADLINE_EXCEEDED))
+    assert not server.recorder.calls
 
 
 def test_a_connection_without_calls_is_closed(server: ServerThread, client: RawClient) -> None:
@@ -271,7 +282,7 @@ def ask_for(client: RawClient, mebibytes: int) -> None:
 def test_a_client_that_does_not_read_is_dropped_for_its_memory(
     server: ServerThread, deaf: RawClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ask_for(deaf, 48)
+    ask_for(deaf, 12)
     eventually(lambda: "does not read its responses" in caplog.text)
     eventually(lambda: not server.server.connections)
 
@@ -279,7 +290,7 @@ def test_a_client_that_does_not_read_is_dropped_for_its_memory(
 def test_a_client_that_does_not_read_is_dropped_after_a_time(
     server: ServerThread, deaf: RawClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    ask_for(deaf, 16)
+    ask_for(deaf, 6)
     (connection,) = eventually_connections(server)
     eventually(lambda: connection._is_held)
     check(server, 0.0, 59.0)
@@ -290,7 +301,7 @@ def test_a_client_that_does_not_read_is_dropped_after_a_time(
 
 
 def test_a_client_that_reads_again_is_served_again(server: ServerThread, deaf: RawClient) -> None:
-    ask_for(deaf, 16)
+    ask_for(deaf, 6)
     (connection,) = eventually_connections(server)
     eventually(lambda: connection._is_held)
     deaf.send(headers(3), data(3, frame_message(b"x")))

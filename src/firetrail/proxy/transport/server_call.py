@@ -221,6 +221,9 @@ class SingleCall(BaseCall):
         """Call the method, and answer with its result."""
         if self.is_ended:
             return
+        if self._deadline is not None and self._deadline <= self._line.loop.time():
+            self._expire()
+            return
         try:
             request = self._method.request.FromString(self._messages.pop())
         except Exception:
