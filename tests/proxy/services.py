@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
 from tests.broker.brokers import SMALL
+from tests.proxy.fakes import METADATA, FakeCall
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.errors import RequestError
 from firetrail.proxy.brokers import resolved
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import status_of
+from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.offsets import OffsetCalls
 from firetrail.proxy.pop_requests import PopRequests
 from firetrail.proxy.receipts import ReceiptCalls
@@ -47,16 +48,11 @@ from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.send import SendCalls
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
 from firetrail.remoting.bodies import (
-    BrokerData,
-    QueueData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicRouteData,
 )
-from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import answer_to, outcome_of
 from firetrail.store.config import StoreConfig
 from firetrail.system import SYSTEM
 
@@ -64,101 +60,54 @@ BROKER = "broker-a"
 GROUP = "CG"
 
 
-class FakeCall:
-    """A call without a transport. Its end is decided by the test."""
-
-    def __init__(self, left_s: float | None = None, **metadata: str) -> None:
-        self.metadata: Mapping[str, str] = {
-            name.replace("_", "-"): value for name, value in metadata.items()
-        }
-        self.peer = "127.0.0.1:4321"
-        self.local = "127.0.0.1:8081"
-        self.authority = "127.0.0.1:8081"
-        self._left_s = left_s
-        self._callbacks: list[Callable[[bool], None]] = []
-
-    def remaining_s(self) -> float | None:
-        return self._left_s
-
-    def when_done(self, callback: Callable[[bool], None]) -> None:
-        self._callbacks.append(callback)
-
-    def end(self, is_written: bool) -> None:
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
-            callback(is_written)
+def call_of(left_s: float | None = None, version: str = "") -> FakeCall:
+    """A call with a deadline, of a client of some version."""
+    call = FakeCall(METADATA | {"x-mq-client-version": version})
+    call.left_s = left_s
+    return call
 
 
-class _Line:
-    """Stands for the connection of a client: takes the answers that come later."""
-
-    def __init__(self, peer: str) -> None:
-        self.peer = peer
-        self.is_closed = False
-        self.answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
-
-    def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
-        if not self.answer.done():
-            self.answer.set_result(response)
-
-
-class OneBroker:
+class RecordingBroker(EmbeddedBroker):
     """A broker in the same process. Its answers can be replaced by request code."""
 
     def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.reserved: tuple[str, ...] = ()
+        super().__init__(broker)
+        self.more_reserved: set[str] = set()
         self.replaced: dict[int, RemotingCommand] = {}
         self.asked: list[RemotingCommand] = []
         self.waits = False
         """Whether every answer is an awaitable, as those of brokers in other processes are."""
 
-    def _answer(self, value: Any) -> Any:
+    @property
+    def reserved(self) -> frozenset[str]:
+        return super().reserved | self.more_reserved
+
+    def _as_asked(self, value: Any) -> Any:
         return resolved(value) if self.waits else value
 
-    def route(self, topic: str) -> TopicRouteData | Awaitable[TopicRouteData]:
-        config = self.broker.topics.get(topic)
-        if config is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"no route of {topic}")
-        queues = (config.read_queue_nums, config.write_queue_nums, config.perm)
-        return cast(
-            TopicRouteData,
-            self._answer(
-                TopicRouteData(
-                    [QueueData(BROKER, *queues)], [BrokerData(BROKER, "c", {0: "127.0.0.1:1"})]
-                )
-            ),
-        )
+    def route(self, topic: str) -> TopicRouteData:
+        waits, self.waits = self.waits, False  # the base class asks for the topic itself
+        try:
+            found = super().route(topic)
+        finally:
+            self.waits = waits
+        return cast(TopicRouteData, self._as_asked(found))
 
-    def topic(self, topic: str) -> TopicConfig | Awaitable[TopicConfig | None] | None:
-        return cast(TopicConfig | None, self._answer(self.broker.topics.get(topic)))
+    def topic(self, topic: str) -> TopicConfig | None:
+        return cast(TopicConfig | None, self._as_asked(super().topic(topic)))
 
-    def group(
-        self, group: str
-    ) -> SubscriptionGroupConfig | Awaitable[SubscriptionGroupConfig | None] | None:
-        return cast(SubscriptionGroupConfig | None, self._answer(self.broker.groups.get(group)))
+    def group(self, group: str) -> SubscriptionGroupConfig | None:
+        return cast(SubscriptionGroupConfig | None, self._as_asked(super().group(group)))
 
     def request(
         self, client: ProxyClient, broker: str, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         self.asked.append(command)
-        if broker != BROKER:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no broker {broker}")
-        if command.code in self.replaced:
-            return cast(RemotingCommand, self._answer(self.replaced[command.code]))
-        line = _Line(client.peer)
-        found = answer_to(self.broker._handlers, cast(Connection, line), command)
-        if isinstance(found, RemotingCommand):
-            return cast(RemotingCommand, self._answer(found))
-        if found is None:
-            return self._held(line)
-        return cast(Awaitable[RemotingCommand], outcome_of(command, found))
-
-    async def _held(self, line: _Line) -> RemotingCommand:
-        try:
-            return await line.answer
-        finally:
-            self.broker._parts.state.long_polling.closed(cast(Connection, line))
+        if broker == BROKER and command.code in self.replaced:
+            found: Any = self.replaced[command.code]
+        else:
+            found = super().request(client, broker, command)
+        return cast(RemotingCommand, self._as_asked(found))
 
 
 class Service:
@@ -166,10 +115,9 @@ class Service:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.brokers = OneBroker(broker)
-        self.client = ProxyClient("c1", "127.0.0.1:4321")
+        self.brokers = RecordingBroker(broker)
+        self.client = ProxyClient("c1", "192.0.2.7:4321")
         self.now_ms = SYSTEM.clock.now_ms
-        self.fake_call: Callable[[], FakeCall] = FakeCall
         self.requests = PopRequests(self.brokers)
         self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms())
         self.known = KnownTransactions()
@@ -186,7 +134,7 @@ class Service:
     async def answer(self, handle: Callable[..., Any], kind: type[Any], request: Any) -> Any:
         """Return the response of a call; an error becomes its status, as in the real service."""
         try:
-            return await resolved(handle(self.fake_call(), self.client, request))
+            return await resolved(handle(FakeCall(), self.client, request))
         except Exception as error:
             return kind(status=status_of(error))
 

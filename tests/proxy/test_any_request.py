@@ -1,25 +1,35 @@
-"""Any request is answered with a code; none fails with an unexpected error."""
+"""Any request with any metadata is answered with a code; none fails with an unexpected error."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.proxy.services import FakeCall, Service, serving
+from tests.broker.brokers import SMALL
+from tests.proxy.fakes import FakeCall
 
+from firetrail.broker.broker import Broker
 from firetrail.proxy import polling
+from firetrail.proxy.brokers import resolved
+from firetrail.proxy.call import StreamMethod
+from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import Code
+from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.bodies import TopicConfig
+from firetrail.system import SYSTEM
 
-EXAMPLES = 150
+EXAMPLES = 100
 WORDS = ["", "T", "F", "X", "CG", "broker-a", "*", "a || b", "x" * 200, "\x01", " ", "KEYS", "ü"]
 NUMBERS = [0, 1, -1, 5, 32, 1000, 2**31 - 1, -(2**31)]
 LONGS = [*NUMBERS, 2**63 - 1, -(2**63), 2**40]
+TELEMETRY = "Telemetry"
+HEADERS = ("client-id", "language", "client-version", "namespace", "request-id", "date-time")
 
 
 def values(field: Any, depth: int) -> st.SearchStrategy[Any]:
@@ -36,8 +46,6 @@ def values(field: Any, depth: int) -> st.SearchStrategy[Any]:
         return st.booleans()
     if field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64):
         return st.sampled_from(LONGS)
-    if field.cpp_type == field.CPPTYPE_FLOAT:
-        return st.floats(width=32)
     return st.sampled_from(NUMBERS)
 
 
@@ -54,32 +62,21 @@ def requests(descriptor: Any, depth: int = 0) -> st.SearchStrategy[dict[str, Any
     return st.fixed_dictionaries({}, optional=fields)
 
 
-def request_of(name: str) -> st.SearchStrategy[Any]:
-    kind = getattr(messages, name)
-    return requests(kind.DESCRIPTOR).map(lambda fields: kind(**fields))
+def calls() -> st.SearchStrategy[tuple[str, Any]]:
+    """Any request of any call, with the name of the call."""
+    schema = messages.POOL.FindServiceByName("apache.rocketmq.v2.MessagingService")
+    return st.one_of(
+        *(
+            st.tuples(st.just(name), requests(method.input_type))
+            for name, method in schema.methods_by_name.items()
+            if name != TELEMETRY
+        )
+    )
 
 
-def handlers(service: Service) -> list[tuple[Callable[..., Any], str]]:
-    return [
-        (service.sending.send, "SendMessage"),
-        (service.receiving.receive, "ReceiveMessage"),
-        (service.receipts.ack, "AckMessage"),
-        (service.receipts.change, "ChangeInvisibleDuration"),
-        (service.receipts.forward, "ForwardMessageToDeadLetterQueue"),
-        (service.transactions.end, "EndTransaction"),
-        (service.offsets.pull, "PullMessage"),
-        (service.offsets.update, "UpdateOffset"),
-        (service.offsets.get, "GetOffset"),
-        (service.offsets.query, "QueryOffset"),
-    ]
-
-
-NAMES = [
-    *("SendMessage", "ReceiveMessage", "AckMessage", "ChangeInvisibleDuration", "EndTransaction"),
-    *("ForwardMessageToDeadLetterQueue", "PullMessage", "UpdateOffset", "GetOffset"),
-    "QueryOffset",
-]
-CALLS = st.one_of(*(st.tuples(st.just(name), request_of(f"{name}Request")) for name in NAMES))
+METADATA = st.just({"x-mq-client-id": "c1"}) | st.dictionaries(
+    st.sampled_from(HEADERS).map(lambda name: f"x-mq-{name}"), st.text(max_size=9)
+)
 
 
 def test_any_request_is_answered(
@@ -87,38 +84,52 @@ def test_any_request_is_answered(
 ) -> None:
     monkeypatch.setattr(polling, "POLL_MIN_S", 0.0)
     monkeypatch.setattr(polling, "POLL_MAX_S", 0.0)
-    loop = asyncio.new_event_loop()
-    running = serving()
-    service = loop.run_until_complete(running.__aenter__())
-    for topic, kind in (("T", ""), ("F", "FIFO"), ("X", "MIXED")):
-        loop.run_until_complete(service.create_topic(topic, kind))
-    by_name = {name: handle for handle, name in handlers(service)}
+    with asyncio.Runner() as runner:
+        running = Broker.running(None, None, SMALL)
+        broker = runner.run(running.__aenter__())
+        service = runner.run(_service(broker))
 
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-    @given(CALLS, st.sampled_from([None, 0.0, 100.0]), st.text(max_size=9))
-    def answered(call: tuple[str, Any], left_s: float | None, version: str) -> None:
-        name, request = call
-        caplog.clear()
-        response = loop.run_until_complete(answer(by_name[name], name, request, left_s, version))
-        first = response[0] if isinstance(response, Sequence) else response
-        assert Code(first.status.code) is not Code.CODE_UNSPECIFIED
-        unexpected = [each for each in caplog.records if each.exc_info]
-        assert not unexpected, unexpected[0].exc_text
+        @settings(
+            max_examples=EXAMPLES,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        )
+        @given(calls(), METADATA, st.sampled_from([None, 0.0, 100.0]))
+        def answered(
+            call: tuple[str, dict[str, Any]], metadata: dict[str, str], left_s: float | None
+        ) -> None:
+            caplog.clear()
+            response = runner.run(_answer(service, *call, metadata, left_s))
+            first = response[0] if isinstance(response, Sequence) else response
+            assert Code(first.status.code) is not Code.CODE_UNSPECIFIED
+            unexpected = [each for each in caplog.records if each.exc_info]
+            assert not unexpected, unexpected[0].exc_text
 
-    async def answer(
-        handle: Callable[..., Any], name: str, request: Any, left_s: float | None, version: str
-    ) -> Any:
-        service.fake_call = lambda: FakeCall(left_s, x_mq_client_version=version)
-        kind = getattr(messages, f"{name}Response")
-        return await service.answer(handle, kind, request)
+        try:
+            with caplog.at_level(logging.WARNING):
+                answered()
+        finally:
+            runner.run(service.stop())
+            runner.run(running.__aexit__(None, None, None))
 
-    try:
-        with caplog.at_level(logging.WARNING):
-            answered()
-    finally:
-        loop.run_until_complete(running.__aexit__(None, None, None))
-        loop.close()
+
+async def _service(broker: Broker) -> MessagingService:
+    types = {"T": None, "F": {"+message.type": "FIFO"}, "X": {"+message.type": "MIXED"}}
+    for name, attributes in types.items():
+        broker.topics.put([TopicConfig(name, 4, 4, attributes=attributes)])
+    return MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+
+
+async def _answer(
+    service: MessagingService,
+    name: str,
+    fields: dict[str, Any],
+    metadata: dict[str, str],
+    left_s: float | None,
+) -> Any:
+    method = service.methods[SERVICE + name]
+    assert not isinstance(method, StreamMethod)
+    call = FakeCall(metadata)
+    call.left_s = left_s
+    answer: Any = method.handle(call, method.request(**fields))
+    return await resolved(answer)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
-from tests.proxy.services import FakeCall, Service, at, code, message
+from tests.proxy.fakes import FakeCall
+from tests.proxy.services import Service, at, call_of, code, message
 
 from firetrail.proxy import offsets
 from firetrail.proxy.codes import status_of
@@ -110,7 +111,7 @@ async def test_a_pull_waits_for_a_message(pulling: Service) -> None:
     assert not waiting.done()
     await pulling.send(message(b"4", "Q"))
     assert bodies(await asyncio.wait_for(waiting, PATIENCE_S)) == [b"4"]
-    frames = await pull(pulling, FakeCall(0.1), offset=4, long_polling_timeout=wait)
+    frames = await pull(pulling, call_of(0.1), offset=4, long_polling_timeout=wait)
     assert code(frames) == "MESSAGE_NOT_FOUND"  # at once: the deadline is too near
 
 

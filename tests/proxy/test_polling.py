@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.proxy.services import FakeCall
+from tests.proxy.services import call_of
 
 from firetrail.errors import ProxyError
 from firetrail.proxy.polling import poll_s
@@ -36,7 +36,7 @@ def test_the_time_of_a_receive(
     asked_s: int | None, left_s: float | None, settings: Settings | None, expected: float
 ) -> None:
     asked = None if asked_s is None else Duration(seconds=asked_s)
-    assert poll_s(FakeCall(left_s), asked, settings) == pytest.approx(expected)
+    assert poll_s(call_of(left_s), asked, settings) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -51,5 +51,5 @@ def test_the_time_of_a_receive(
 @pytest.mark.parametrize("asked", [Duration(seconds=20), None])
 def test_a_deadline_that_is_too_short(version: str, expected: Code, asked: Duration | None) -> None:
     with pytest.raises(ProxyError, match="the deadline is in 4") as caught:
-        poll_s(FakeCall(4.9, x_mq_client_version=version), asked, None)
+        poll_s(call_of(4.9, version), asked, None)
     assert caught.value.code == expected

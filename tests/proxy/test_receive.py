@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
-from tests.proxy.services import FakeCall, Service, code, message, receive_request, serving
+from tests.proxy.fakes import FakeCall
+from tests.proxy.services import Service, code, message, receive_request, serving
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.proxy import receive

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.proxy.services import FakeCall, Service, at, code, codes, message
+from tests.proxy.fakes import FakeCall
+from tests.proxy.services import Service, at, code, codes, message
 
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import Record
@@ -257,7 +258,7 @@ async def test_all_fields_are_stored(topics: Service) -> None:
         "BORN_TIMESTAMP": "1700000000123",
     }
     assert record.born_time == 1_700_000_000_123
-    assert str(record.born_host) == "127.0.0.1:4321"
+    assert str(record.born_host) == "192.0.2.7:4321"
     assert record.reconsume_times == 0
     assert record.sys_flag == 0
     assert record.body == b"hello"
@@ -267,7 +268,7 @@ async def test_a_compressed_body_is_stored_as_it_is(service: Service) -> None:
     record = await stored(service, message(body_encoding=Encoding.GZIP, message_id="m1"))
     assert record.sys_flag & COMPRESSED
     assert record.body == b"hello"
-    assert record.properties["__BORNHOST"] == "127.0.0.1:4321"
+    assert record.properties["__BORNHOST"] == "192.0.2.7:4321"
 
 
 @pytest.mark.parametrize("seconds", [2**62, -(2**62)])
@@ -286,7 +287,7 @@ async def test_groups_keep_their_queue(topics: Service) -> None:
 
 
 async def test_reserved_topics_of_a_cluster_are_refused(service: Service) -> None:
-    service.brokers.reserved = ("T",)
+    service.brokers.more_reserved = {"T"}
     assert code(await service.send(message())) == "ILLEGAL_TOPIC"
 
 
