@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import cast
 
 import pytest
-from tests.proxy.services import Service, code
+from tests.proxy.services import Service, at, code, message
 
 from firetrail.format.recall import RecallHandle
 from firetrail.proxy.recall import RecallCalls
-from firetrail.proxy.schema.messages import RecallMessageRequest, RecallMessageResponse, Resource
+from firetrail.proxy.schema.messages import (
+    MessageType,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    Resource,
+)
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 
@@ -41,6 +46,26 @@ async def test_a_message_is_recalled(recalling: Service) -> None:
         "recallHandle": HANDLE,
         "producerGroup": "D",
     }
+
+
+async def test_a_delayed_message_is_recalled_at_the_broker(service: Service) -> None:
+    await service.create_topic("D", "DELAY")
+    later = at(service.now_ms() + 3_600_000)
+    sent = await service.send(message(topic="D", message_id="m1", delivery_timestamp=later))
+    handle = sent.entries[0].recall_handle
+    assert handle
+    for _ in range(2):  # as often as it is asked for, as in RocketMQ
+        response = await recall(service, handle=handle)
+        assert (code(response), response.message_id) == ("OK", "m1")
+    past = at(service.now_ms() - 1000)
+    sent = await service.send(message(topic="D", message_id="m2", delivery_timestamp=past))
+    assert not sent.entries[0].recall_handle
+    (found,) = await service.receive(topic="D")  # at once
+    assert found.system_properties.message_id == "m2"
+    assert found.system_properties.message_type == MessageType.DELAY
+    assert found.system_properties.delivery_timestamp == past
+    expired = RecallHandle("D", "broker-a", service.now_ms() - 1000, "m2").encode()
+    assert code(await recall(service, handle=expired)) == "BAD_REQUEST"
 
 
 async def test_every_check_has_its_code(recalling: Service) -> None:
