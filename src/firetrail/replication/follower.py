@@ -40,6 +40,10 @@ from firetrail.replication.reminders import Reminders
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 
+MISSING_S = 60.0
+"""How long a replica may lack old messages of its master before it warns: both delete expired files
+by themselves, one of them some seconds earlier."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -106,6 +110,8 @@ class Follower:
         self.master_role = ""
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
+        self._missing_since: float | None = None  # when the replica's log began to begin later
+        self._has_warned = False
         self._state = FollowerState.WAITING
         self._error = ""
         self._since_ms = clock.now_ms()
@@ -349,11 +355,15 @@ class Follower:
             return None
 
     def _note_range(self, there: LogRange) -> None:
-        """Note the range of the master's log; warn once if the replica's begins later."""
-        was_missing = self.status.missing
+        """Note the range of the master's log; warn once if the replica's begins later for long."""
         self._master_min, self._master_max = there
-        missing = self.status.missing
-        if missing and not was_missing:
+        missing, now = self.status.missing, self._clock.monotonic()
+        if not missing:
+            self._missing_since = None
+        elif self._missing_since is None:
+            self._missing_since, self._has_warned = now, False
+        elif now - self._missing_since >= MISSING_S and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "this replica has deleted %d bytes of messages that its master still has: its log "
                 "begins at %d, that of the master at %d; if the replica becomes the master, "
