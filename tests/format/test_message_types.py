@@ -8,6 +8,7 @@ from firetrail.format.message_types import (
     MessageType,
     fits,
     is_typed,
+    queue_of_priority,
     type_in_text,
     type_of_message,
     type_of_topic,
@@ -35,6 +36,22 @@ def test_the_first_property_that_matches_decides(
 ) -> None:
     assert type_of_message(properties) is expected
     assert type_in_text(encode_properties(properties).decode()) is expected
+
+
+@pytest.mark.parametrize(
+    ("properties", "queue_id"),
+    [
+        ({"_SYS_MSG_PRIORITY_": "0"}, 0),
+        ({"_SYS_MSG_PRIORITY_": "2"}, 2),
+        ({"_SYS_MSG_PRIORITY_": "9"}, 3),  # the last of four queues
+        ({"_SYS_MSG_PRIORITY_": "-1"}, 1),
+        ({"_SYS_MSG_PRIORITY_": "high"}, 1),
+        ({"_SYS_MSG_PRIORITY_": "2", "__SHARDINGKEY": "g"}, 1),
+        ({"KEYS": "_SYS_MSG_PRIORITY_"}, 1),
+    ],
+)
+def test_the_priority_of_a_message_is_its_queue(properties: dict[str, str], queue_id: int) -> None:
+    assert queue_of_priority(encode_properties(properties).decode(), 4, 1) == queue_id
 
 
 def test_a_property_without_a_value_is_none() -> None:

@@ -23,7 +23,7 @@ EXAMPLES = """\
   firetrail topic create payments --type FIFO
   firetrail topic delete orders"""
 
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED")
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:

@@ -41,7 +41,9 @@ class MessageType(StrEnum):
     MIXED = "MIXED"
     """Only topics have this type. It fits every message."""
     PRIORITY = "PRIORITY"
+    """Messages with a priority; those with a higher one are popped first."""
     LITE = "LITE"
+    """Messages of lite topics, which Firetrail does not support."""
 
 
 IN_MIXED_TOPICS = (
@@ -52,6 +54,7 @@ IN_MIXED_TOPICS = (
 )
 """The types that the route of a topic of the type MIXED offers to clients."""
 
+_PRIORITY = MessageType.PRIORITY
 _TYPES: Mapping[str, MessageType] = {each.value: each for each in MessageType}
 _DELAYS = frozenset({DELAY, *TIMER_TIMES})
 _DECISIVE = re.compile(
@@ -93,6 +96,21 @@ def type_of_topic(attributes: Mapping[str, str] | None) -> MessageType:
 def fits(topic: MessageType, message: MessageType) -> bool:
     """Return whether a message of a type belongs into a topic of a type."""
     return topic in (message, MessageType.MIXED)
+
+
+def queue_of_priority(properties: str, queues: int, queue_id: int) -> int:
+    """Return the queue of a message: for a PRIORITY message, the one with its priority as number.
+
+    Args:
+        properties: The text of its properties, in their stored form.
+        queues: The number of queues; higher priorities go to the last one.
+        queue_id: The queue of any other message.
+    """
+    found = decode_properties(properties.encode("utf-8", "replace"))
+    priority = found.get(PRIORITY, "")
+    if not (priority.isascii() and priority.isdecimal()):
+        return queue_id
+    return min(int(priority), queues - 1) if type_of_message(found) is _PRIORITY else queue_id
 
 
 def is_typed(topic: str, properties: Mapping[str, str]) -> bool:

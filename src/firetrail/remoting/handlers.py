@@ -9,6 +9,7 @@ from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.missing_features import refusal_of
 
 Answer = RemotingCommand | None | Awaitable[RemotingCommand | None]
 Handler = Callable[[Connection, RemotingCommand], Answer]
@@ -25,8 +26,7 @@ def answer_to(
     """Call the handler for the code of the request, and return its answer."""
     handler = handlers.get(request.code)
     if handler is None:
-        remark = f" request type {request.code} not supported"
-        return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, refusal_of(request.code))
     try:
         return handler(connection, request)
     except Exception as error:

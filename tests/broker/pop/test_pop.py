@@ -78,6 +78,37 @@ def second_retries(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     return add
 
 
+class TestPriorities:
+    @pytest.fixture
+    async def filled(self, talk: Talk) -> Talk:
+        talk.broker.topics.put([TopicConfig("T1", 4, 4, attributes={"+message.type": "PRIORITY"})])
+        for priority in (1, 3, 0, 2, 9):
+            properties = f"_SYS_MSG_PRIORITY_\x01{priority}\x02"
+            answer = await talk.send("T1", b"%d" % priority, i=properties, e=0)
+            assert answer.fields["queueId"] == str(min(priority, 3))
+        return talk
+
+    async def test_messages_with_high_priorities_are_popped_first(self, filled: Talk) -> None:
+        found = [(await pop(filled, maxMsgNums=1))[0].body for _ in range(5)]
+        assert found == [b"3", b"9", b"2", b"1", b"0"]
+
+    async def test_a_group_can_ignore_priorities(self, filled: Talk) -> None:
+        """With a factor of 0, each pop begins with another queue."""
+        group = SubscriptionGroupConfig("CG", attributes={"+priority.factor": "0"})
+        filled.broker.groups.put([group])
+        first = [(await pop(filled, maxMsgNums=1))[0].body for _ in range(4)]
+        assert sorted(first) == [b"0", b"1", b"2", b"3"]
+        assert (await pop(filled))[0].body == b"9"
+
+    async def test_other_topics_have_no_priorities(self, talk: Talk) -> None:
+        await fill(talk, "T1", b"0")
+        await fill(talk, "T1", b"3", e=3)
+        firsts = set()
+        for number in range(4):
+            firsts.add((await pop(talk, consumerGroup=f"G{number}", maxMsgNums=1))[0].body)
+        assert firsts == {b"0", b"3"}
+
+
 class TestSecondRetryTopic:
     async def test_its_messages_are_popped_and_acknowledged(
         self, talk: Talk, second_retries: Callable[..., None]

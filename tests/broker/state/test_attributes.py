@@ -9,7 +9,7 @@ from tests.broker.admin.test_topics_groups import TOPIC
 from tests.broker.brokers import Field, Talk, talking
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.state.attributes import altered, parse
+from firetrail.broker.state.attributes import altered, parse, priority_factor
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import TopicConfig, TopicConfigList
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -58,6 +58,8 @@ async def test_attributes_of_several_topics_are_set_in_one_request(talk: Talk) -
         ("+message.type=FIFO,+message.type=DELAY", "given twice"),
         ("+queue.type=BatchCQ", "not supported by Firetrail"),
         ("+message.type=LITE", "not supported by Firetrail"),
+        ("+queue.type=RocksDBCQ", "not supported by Firetrail"),
+        ("+cleanup.policy=COMPACTION", "not supported by Firetrail"),
         ("+reserve.time=-2", "must be a number, at least -1"),
         ("+reserve.time=99999999999999999999", "must be a number, at least -1"),
     ],
@@ -79,6 +81,11 @@ async def test_mixed_topics_can_be_forbidden() -> None:
 
 async def test_mixed_topics_are_allowed_by_default(talk: Talk) -> None:
     assert await create(talk, "+message.type=MIXED") == (0, "")
+
+
+def test_the_priority_factor_is_100_percent_by_default() -> None:
+    assert priority_factor(None) == priority_factor({"priority.factor": "x"}) == 100
+    assert priority_factor({"priority.factor": "30"}) == 30
 
 
 def test_some_attributes_cannot_be_changed() -> None:

@@ -98,7 +98,9 @@ class PopProcessor:
         self._traffic = state.traffic
         self._now_ms = state.system.clock.now_ms
         self._numbers = count()
-        self._queues = PopQueues(state.store, state.topics, state.offsets, state.selector)
+        self._queues = PopQueues(
+            state.store, state.topics, state.groups, state.offsets, state.selector
+        )
         self._replies: set[asyncio.Task[None]] = set()
         self.handlers: dict[int, Handler] = {
             RequestCode.POP_MESSAGE: self._pop,

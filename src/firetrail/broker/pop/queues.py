@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from firetrail.broker.filter.selection import MessageFilter, MessageSelector
+from firetrail.broker.state.attributes import priority_factor
+from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
+from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
@@ -37,11 +40,13 @@ class PopQueues:
         self,
         store: BrokerStore,
         topics: TopicTable,
+        groups: GroupTable,
         offsets: OffsetTable,
         selector: MessageSelector,
     ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = offsets
         self._selector = selector
         self._turn = 0
@@ -51,17 +56,28 @@ class PopQueues:
     ) -> Iterator[QueueKey]:
         """Yield the queues to read, beginning with another one each time.
 
-        Pops in order have no retry topic: their messages are redelivered from the same queue.
+        Pops in order have no retry topic: their messages are redelivered from the same queue. Pops
+        by priority begin with the last queue of the topic, and end with its retry topics.
         """
         self._turn += 1
         if in_order:
             yield from self._queues_of(topic, queue_id)
             return
+        by_priority = self._is_by_priority(group, topic)
         retries = self._queues_of_all(self.retry_topics(group, topic))
-        if self._turn % RETRY_FIRST == 0:
+        if self._turn % RETRY_FIRST == 0 and not by_priority:
             yield from retries
-        yield from self._queues_of(topic, queue_id)
+        queues = self._queues_of(topic, queue_id)
+        yield from sorted(queues, reverse=True) if by_priority else queues
         yield from retries
+
+    def _is_by_priority(self, group: str, topic: str) -> bool:
+        """Whether this pop takes messages with high priorities first."""
+        config = self._topics.get(topic)
+        if config is None or type_of_topic(config.attributes) is not MessageType.PRIORITY:
+            return False
+        settings = self._groups.get(group)
+        return self._turn % 100 < priority_factor(settings.attributes if settings else None)
 
     def retry_topics(self, group: str, topic: str) -> list[str]:
         """Return the topics with redelivered messages of a group.

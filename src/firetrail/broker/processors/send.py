@@ -25,10 +25,12 @@ from firetrail.format.hosts import Host, parse_host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.kernels.ids import join_ids
+from firetrail.format.message_types import queue_of_priority
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     CLUSTER,
     MSG_REGION,
+    PRIORITY,
     TRACE_ON,
     UNIQ_KEY,
     get_property,
@@ -108,6 +110,10 @@ class SendProcessor:
         if header.reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)
             topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
+        elif PRIORITY in (header.properties or "") and not header.batch:
+            queue_id = queue_of_priority(
+                header.properties or "", topic.write_queue_nums, header.queue_id
+            )
         if queue_id < 0:
             queue_id = randrange(topic.write_queue_nums)
         elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:

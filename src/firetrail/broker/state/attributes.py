@@ -15,6 +15,8 @@ from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.codes import ResponseCode
 
 ADD, DROP = "+", "-"
+PRIORITY_FACTOR = 100
+"""The default of a group's attribute ``priority.factor``."""
 
 
 class Attribute(NamedTuple):
@@ -36,13 +38,11 @@ class Attribute(NamedTuple):
         return "" if value in self.values else f"must be one of {', '.join(sorted(self.values))}"
 
 
-_UNSUPPORTED_TYPES = {MessageType.PRIORITY, MessageType.LITE}
-
 ATTRIBUTES: Mapping[str, Attribute] = {
     "queue.type": Attribute(frozenset({"SimpleCQ"}), False, frozenset({"BatchCQ", "RocksDBCQ"})),
     "cleanup.policy": Attribute(frozenset({"DELETE"}), False, frozenset({"COMPACTION"})),
     TYPE_ATTRIBUTE: Attribute(
-        frozenset(MessageType) - _UNSUPPORTED_TYPES, known=frozenset(_UNSUPPORTED_TYPES)
+        frozenset(MessageType) - {MessageType.LITE}, known=frozenset({MessageType.LITE})
     ),
     "reserve.time": Attribute(),
 }
@@ -106,8 +106,8 @@ def altered_of_group(
 ) -> dict[str, str] | None:
     """Return the attributes of a consumer group after the changes, None for none.
 
-    They only matter to Java brokers, so every name and value is kept. A name without a sign is
-    taken like one with ``+``: tools send back what they have read.
+    Only ``priority.factor`` has an effect here, but every name and value is kept. A name without a
+    sign is taken like one with ``+``: tools send back what they have read.
     """
     found = dict(current or {})
     for signed, value in (changes or {}).items():
@@ -116,6 +116,12 @@ def altered_of_group(
         else:
             found[signed.removeprefix(ADD)] = value
     return found or None
+
+
+def priority_factor(attributes: Mapping[str, str] | None) -> int:
+    """Return how many percent of the pops of a group take messages with high priorities first."""
+    value = (attributes or {}).get("priority.factor", "")
+    return int(value) if value.isascii() and value.isdecimal() else PRIORITY_FACTOR
 
 
 def _refused(why: str) -> RequestError:
