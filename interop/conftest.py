@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 import pytest
 from tests import time_limits
 
 pytest.register_assert_rewrite("interop.commands", "interop.history")
 
 from interop.peer import missing_tool  # noqa: E402
+from interop.servers import PROXY_LINE, Servers  # noqa: E402
 from interop.stores import (  # noqa: E402
     JAVA_CASES,
     OUR_CASES,
@@ -45,3 +49,27 @@ def by_us(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A store that Firetrail has written."""
     case = request.param
     return written_by_us(case, tmp_path_factory.mktemp(case.name) / "store")
+
+
+class JavaProxy(NamedTuple):
+    """The addresses of a gRPC proxy of RocketMQ, of its broker and of its name server."""
+
+    address: str
+    broker: str
+    namesrv: str
+
+
+@pytest.fixture(scope="session")
+def java_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProxy]:
+    """RocketMQ's gRPC proxy 5.3.3 in local mode, with its broker and a name server: an oracle.
+
+    Recalls are allowed. Tests create topics and groups of their own.
+    """
+    java = Servers(PROXY_LINE, tmp_path_factory.mktemp("java-proxy"))
+    # Java stores the ends of transactions up to 3 s late, and would ask about them before that.
+    settings = "recallMessageEnable=true\ntransactionTimeOut=5000\ntransactionCheckInterval=1000\n"
+    with (
+        java.name_server() as namesrv,
+        java.local_proxy(namesrv, "broker-a", settings=settings) as (address, broker),
+    ):
+        yield JavaProxy(address, broker, namesrv)

@@ -179,6 +179,26 @@ class Servers:
     @contextmanager
     def proxy(self, namesrv: str) -> Iterator[str]:
         """Run the gRPC proxy in cluster mode, of the line ``proxy``; yield its address."""
+        port, conf = self._configured_proxy(namesrv)
+        with self._running(PROXY, "-pm", "cluster", "-n", namesrv, "-pc", str(conf)):
+            yield f"127.0.0.1:{port}"
+
+    @contextmanager
+    def local_proxy(
+        self, namesrv: str, name: str, *, settings: str = ""
+    ) -> Iterator[tuple[str, str]]:
+        """Run the gRPC proxy in local mode, with a broker in its process; yield both addresses.
+
+        ``settings`` are further lines of the broker's configuration.
+        """
+        port, conf = self._configured_proxy(namesrv)
+        broker_port, broker_conf = self._configured(name, MASTER, settings)
+        files = ("-bc", str(broker_conf), "-pc", str(conf))
+        with self._running(PROXY, "-pm", "local", "-n", namesrv, *files):
+            yield f"127.0.0.1:{port}", f"127.0.0.1:{broker_port}"
+
+    def _configured_proxy(self, namesrv: str) -> tuple[int, Path]:
+        """Port and configuration file of a proxy."""
         port = free_port()
         conf = self.folder / "rmq-proxy.json"
         settings = {
@@ -189,8 +209,7 @@ class Servers:
             "transactionHeartbeatPeriodSecond": 1,
         }
         conf.write_text(json.dumps(settings))
-        with self._running(PROXY, "-pm", "cluster", "-n", namesrv, "-pc", str(conf)):
-            yield f"127.0.0.1:{port}"
+        return port, conf
 
     @contextmanager
     def our_broker(

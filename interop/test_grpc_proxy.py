@@ -2,7 +2,8 @@
 
 The proxy runs in cluster mode: every call of the client becomes requests of the remoting protocol
 to Firetrail's name server and broker. The proxy adds the commit log offset to each receipt, and
-every acknowledgement contains it.
+every acknowledgement contains it. The same tests run with RocketMQ's own broker in the process of
+its proxy.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from interop.conftest import JavaProxy
 from interop.servers import PROXY_LINE, Servers
 from interop.stock import (
     Event,
@@ -24,7 +26,7 @@ from interop.stock import (
     same_messages,
 )
 
-from firetrail.client import Admin
+from firetrail.client import Admin, MessageType
 from firetrail.remoting.bodies import SubscriptionGroupConfig
 
 CLIENT = Path(__file__).parent / "grpc" / "client.py"
@@ -37,28 +39,37 @@ transactionCheckMax=1000
 NORMAL = [f"normal{n}" for n in range(6)]
 
 
-@pytest.fixture(scope="module")
-def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+GROUPS = {"GrpcOrderly": "GrpcFifo", "GrpcPush": "GrpcNormal", "GrpcSimple": "GrpcNormal"}
+
+
+@pytest.fixture(scope="module", params=["firetrail", "java"])
+def events(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """What the client says, with Firetrail's broker or Java's behind the proxy."""
     folder = tmp_path_factory.mktemp("proxy")
-    made = client_environment("grpc")
+    if request.param == "java":
+        java: JavaProxy = request.getfixturevalue("java_proxy")
+        return conversation(java.namesrv, java.address, folder)
     servers = Servers(PROXY_LINE, folder)
-    with firetrail_up(folder, CONF) as namesrv:
-        asyncio.run(prepared(namesrv))
-        with servers.proxy(namesrv) as address:
-            said = run_client([made / "venv" / "bin" / "python", CLIENT, address], folder)
-        groups = {"GrpcOrderly": "GrpcFifo", "GrpcPush": "GrpcNormal", "GrpcSimple": "GrpcNormal"}
-        left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in groups.items()}
-        assert left == dict.fromkeys(groups, 0)
+    with firetrail_up(folder, CONF) as namesrv, servers.proxy(namesrv) as address:
+        return conversation(namesrv, address, folder)
+
+
+def conversation(namesrv: str, proxy: str, folder: Path) -> list[Event]:
+    made = client_environment("grpc")
+    asyncio.run(prepared(namesrv))
+    said = run_client([made / "venv" / "bin" / "python", CLIENT, proxy], folder)
+    left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in GROUPS.items()}
+    assert left == dict.fromkeys(GROUPS, 0)
     return said
 
 
 async def prepared(namesrv: str) -> None:
     """Topics with their types, and a group that consumes in order: gRPC clients make neither."""
     async with Admin(namesrv) as admin:
-        for kind in ("Normal", "Fifo", "Transaction"):
-            attributes = f"+message.type={kind.upper()}"
-            await admin.create_topic(f"Grpc{kind}", 4, attributes=attributes)
-        for group in ("GrpcPush", "GrpcSimple", "GrpcHalves"):
+        for kind in ("Normal", "Fifo", "Transaction", "Delay"):
+            message_type = MessageType(kind.upper())
+            await admin.create_topic(f"Grpc{kind}", 4, message_type=message_type)
+        for group in ("GrpcPush", "GrpcSimple", "GrpcHalves", "GrpcLater"):
             await admin.create_group(group)
         orderly = SubscriptionGroupConfig("GrpcOrderly", consume_message_orderly=True)
         await admin.create_group(orderly)
@@ -91,3 +102,9 @@ def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
 def test_transactions(events: list[Event]) -> None:
     all_delivered(events, "halves", ["commit", "unknown"])
     all_delivered(events, "check", ["unknown"])
+
+
+def test_delivery_times(events: list[Event]) -> None:
+    all_delivered(events, "delay", ["later"])
+    (got,) = of(events, "got", "delay")
+    assert got["time"] >= of(events, "sent", "delay")[1]["due"]

@@ -6,6 +6,7 @@ Runs in the environment of that package, not in Firetrail's. Argument: address o
 import os
 import sys
 import time
+from collections.abc import Callable
 
 from rocketmq import (
     ClientConfiguration,
@@ -18,9 +19,11 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.v5.exception import InternalErrorException
 from said import WAIT_S, Listener, facts, got, message, say, wait_for
 
-TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcTransaction")
+TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcTransaction", "GrpcDelay")
+DELAY_S = 5
 
 
 class Checker(TransactionChecker):
@@ -52,6 +55,30 @@ def sends(producer: Producer) -> None:
             transaction.rollback()
 
 
+def sends_later(producer: Producer) -> None:
+    """Send two messages that are due in some seconds; recall one of them."""
+    due = int(time.time()) + DELAY_S
+    for body in ("recalled", "later"):
+        made = message("GrpcDelay", body)
+        made.delivery_timestamp = due
+        sent = producer.send(made)
+        say(sent="delay", body=body, id=sent.message_id, due=due)
+        if body == "recalled":
+            producer.recall_message("GrpcDelay", sent.recall_handle)
+
+
+def patiently(receive: Callable[[], list[Message]]) -> list[Message]:
+    """Receive; a proxy fails as long as it has not got the settings of a client that just began."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return receive()
+        except InternalErrorException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
 def receives(configuration: ClientConfiguration) -> None:
     """Receive and acknowledge all messages; one is postponed first, and then redelivered."""
     topics = {"GrpcNormal": FilterExpression("TagA")}
@@ -61,7 +88,7 @@ def receives(configuration: ClientConfiguration) -> None:
     deadline = time.monotonic() + WAIT_S
     while got.get("simple", 0) < 4:
         assert time.monotonic() < deadline, f"the simple consumer got {got.get('simple', 0)} of 4"
-        for received in consumer.receive(16, 15) or []:
+        for received in patiently(lambda: consumer.receive(16, 15)) or []:
             say(got="simple", **facts(received))
             if received.body == b"normal0" and not put_off:
                 put_off = True
@@ -69,7 +96,9 @@ def receives(configuration: ClientConfiguration) -> None:
                 consumer.change_invisible_duration(received, 0)
             else:
                 consumer.ack(received)
-    assert not consumer.receive(16, 15), "a message was redelivered after its acknowledgement"
+    assert not patiently(lambda: consumer.receive(16, 15)), (
+        "a message was redelivered after its acknowledgement"
+    )
     consumer.shutdown()
 
 
@@ -81,8 +110,10 @@ def main(endpoints: str) -> None:
         "fifo": ("GrpcFifo", "GrpcOrderly", 22),
         "push": ("GrpcNormal", "GrpcPush", 6),
         "halves": ("GrpcTransaction", "GrpcHalves", 2),
+        "delay": ("GrpcDelay", "GrpcLater", 1),
     }
     sends(producer)
+    sends_later(producer)
     consumers = []
     for who, (topic, group, _) in push.items():
         listener = Listener(who)
@@ -92,7 +123,7 @@ def main(endpoints: str) -> None:
     receives(configuration)
     for who, (_, _, count) in push.items():
         wait_for(who, count)
-    time.sleep(2)  # acknowledgements are sent after the listener has returned
+    time.sleep(2)  # acknowledgements are sent after the listener has returned; so is "recalled"
     sys.stdout.flush()
     os._exit(0)  # a shutdown waits for every long poll
 

@@ -47,6 +47,7 @@ def facts(received: Message) -> dict[str, object]:
         "times": received.delivery_attempt,
         "group": received.message_group,
         "colour": received.properties.get("colour"),
+        "time": time.time(),
         "words": len(received.receipt_handle.split(" ")),
     }
 
