@@ -131,5 +131,18 @@ def test_a_message_that_fails_too_often_becomes_a_dead_letter(features: list[Eve
     assert bodies(features, "got", "dead") == ["fails"]
 
 
+def test_messages_are_delivered_at_their_time(features: list[Event]) -> None:
+    (sent,) = of(features, "sent", "delayed")
+    got = {event["body"]: event["at"] for event in of(features, "got", "delayed")}
+    assert got.keys() == {"past", "later"}
+    assert got["later"] >= sent["due"]
+
+
+def test_a_message_is_recalled(features: list[Event]) -> None:
+    (recall,) = [event for event in features if "recalled" in event]
+    assert recall["recalled"] == recall["id"]
+    assert "recalled" not in bodies(features, "got", "delayed")
+
+
 def test_clients_continue_after_a_kill_of_the_server(features: list[Event]) -> None:
     assert set(bodies(features, "got", "restart")) == {"before", "after"}

@@ -23,7 +23,7 @@ from rocketmq import (
 from rocketmq.grpc_protocol import FilterType
 from said import WAIT_S, Listener, facts, got, message, say, wait_for
 
-TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcFailing")
+TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcFailing")
 INVISIBLE_S = 15
 
 
@@ -33,6 +33,14 @@ class Failing(MessageListener):
     def consume(self, message: Message) -> ConsumeResult:
         say(got="failing", **facts(message))
         return ConsumeResult.FAILURE
+
+
+class Timed(MessageListener):
+    """Says when it gets a message."""
+
+    def consume(self, message: Message) -> ConsumeResult:
+        say(got="delayed", at=time.time(), **facts(message))
+        return ConsumeResult.SUCCESS
 
 
 def receives(
@@ -99,6 +107,29 @@ def failing(producer: Producer, configuration: ClientConfiguration) -> PushConsu
     return consumer
 
 
+def delayed(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
+    """Send messages with a delivery time, and recall one of them."""
+    topics = {"GrpcDelay": FilterExpression()}
+    consumer = PushConsumer(configuration, "GrpcDelayGroup", Timed(), topics)
+    consumer.startup()
+    at = int(time.time()) + 4
+    for body in ("later", "recalled"):
+        made = message("GrpcDelay", body)
+        made.delivery_timestamp = at
+        sent = producer.send(made)
+        assert sent.recall_handle, "there is no recall handle"
+        if body == "recalled":
+            found = producer.recall_message("GrpcDelay", sent.recall_handle)
+            say(recalled=found, id=sent.message_id)
+        else:
+            say(sent="delayed", body=body, due=at, id=sent.message_id)
+    past = message("GrpcDelay", "past")
+    past.delivery_timestamp = int(time.time()) - 10
+    producer.send(past)
+    wait_for("delayed", 2)
+    return consumer
+
+
 def restarted(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send and receive before and after the server was killed and started again."""
     topics = {"GrpcNormal": FilterExpression("Restart")}
@@ -125,7 +156,7 @@ def main(endpoints: str) -> None:
     producer = Producer(configuration, TOPICS)
     producer.startup()
     with ThreadPoolExecutor() as pool:
-        parts = (filtered, ordered, failing)
+        parts = (filtered, ordered, failing, delayed)
         running = [pool.submit(part, producer, configuration) for part in parts]
         consumers = [part.result() for part in running]
     consumers.append(restarted(producer, configuration))
