@@ -24,6 +24,8 @@ ROCKETMQ_DEFAULTS = {
     "storePathCommitLog": "",
     "readOnlyCommitLogStorePaths": "",
     "mappedFileSizeConsumeQueue": "6000000",
+    "enableConsumeQueueExt": "false",
+    "mappedFileSizeConsumeQueueExt": "50331648",
     "messageIndexEnable": "true",
     "maxHashSlotNum": "5000000",
     "maxIndexNum": "20000000",

@@ -221,6 +221,25 @@ class BrokerConfig:
         FLAG,
         "Let consumers filter messages by SQL92 expressions. RocketMQ's default is false.",
     )
+    filter_bitmaps: bool = CONSUMING(
+        False,
+        "enableCalcFilterBitMap",
+        FLAG,
+        "Evaluate SQL92 filters when messages arrive, so that pulls skip what does not match. It"
+        " needs `enableConsumeQueueExt`.",
+    )
+    bloom_names: int = CONSUMING(
+        32,
+        "expectConsumerNumUseFilter",
+        Whole(1, 10_000),
+        "Groups per topic for which the bitmaps of filters are sized.",
+    )
+    bloom_error_percent: int = CONSUMING(
+        20,
+        "maxErrorRateOfBloomFilter",
+        Whole(1, 99, unit="percent"),
+        "Share of messages that match no filter and are examined nevertheless.",
+    )
 
     server_side_reset: bool = CONSUMING.live(
         True,

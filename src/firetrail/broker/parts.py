@@ -17,6 +17,7 @@ from firetrail.broker.admin.stats import StatsProcessor
 from firetrail.broker.admin.topics_groups import TopicGroupProcessor
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.selection import MessageSelector
 from firetrail.broker.pop.ack import AckProcessor
 from firetrail.broker.pop.checkpoints import PopCheckpoints
@@ -36,7 +37,12 @@ from firetrail.broker.services.queue_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.config_file import ORDERS, REQUEST_MODES, ConfigFile
+from firetrail.broker.state.config_file import (
+    CONSUMER_FILTERS,
+    ORDERS,
+    REQUEST_MODES,
+    ConfigFile,
+)
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
@@ -49,6 +55,7 @@ from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.broker.unsupported import unread_topics
+from firetrail.format.bloom import BloomFilter
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import request_name
@@ -145,7 +152,8 @@ def build(
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics)
-    state = _state(env, store, topics, groups, offsets, clients)
+    filters = _filters(env, store) if not is_slave else None
+    state = _state(env, store, topics, groups, offsets, clients, filters)
     delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
     schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
@@ -196,6 +204,22 @@ def _topics(env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: 
     return topics
 
 
+def _filters(env: Environment, store: BrokerStore) -> ConsumerFilters | None:
+    """Load the filters of consumers, if their bitmaps are to be stored with the messages."""
+    config = env.live.current
+    if not config.filter_bitmaps or not store.config.extended_queues:
+        return None
+    filters = ConsumerFilters(
+        env.file(CONSUMER_FILTERS),
+        BloomFilter(config.bloom_error_percent, config.bloom_names),
+        env.system.clock.now_ms,
+        lambda: store.commit_log.appender.last_store_time,
+        clean=store.recovery.clean,
+    )
+    store.filter_by(filters.bitmap)
+    return filters
+
+
 def _state(
     env: Environment,
     store: BrokerStore,
@@ -203,6 +227,7 @@ def _state(
     groups: GroupTable,
     offsets: OffsetTable,
     clients: Clients | None,
+    filters: ConsumerFilters | None,
 ) -> BrokerState:
     live = env.live
     loop = asyncio.get_running_loop()
@@ -210,6 +235,7 @@ def _state(
         clients = Clients(topics, groups, loop.time, live)
     else:
         clients.serve(topics, groups)
+    clients.evaluate(filters)
     return BrokerState(
         live,
         store,
@@ -219,7 +245,7 @@ def _state(
         groups,
         offsets,
         clients,
-        MessageSelector(store, live),
+        MessageSelector(store, live, filters),
         LongPolling(store, loop),
         Traffic(store, loop.time),
     )

@@ -157,6 +157,8 @@ class Term:
             stack.push_async_callback(table.stop)
         if self.ha is not None:
             stack.push_async_callback(self._stop_ha, self.ha)
+        if state.selector.filters is not None:
+            stack.push_async_callback(state.selector.filters.stop)
         for service in (parts.schedule, parts.timer, parts.orders, parts.revive):
             stack.push_async_callback(service.stop)
 

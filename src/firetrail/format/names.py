@@ -25,6 +25,7 @@ from firetrail.format.whole import INT32_MAX, INT64_MAX
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"
+CONSUME_QUEUE_EXT = "consumequeue_ext"
 BATCH_CONSUME_QUEUE = "batchconsumequeue"
 """The folder of Java's batch queues, whose units are for several messages each."""
 INDEX = "index"
@@ -133,6 +134,11 @@ def parse_index_name(name: str) -> datetime | None:
         return datetime(year, month, day, hour, minute, second, int(name[14:]) * 1000)
     except ValueError:
         return None
+
+
+def extension_folder(topic: str, queue_id: int) -> str:
+    """Return the folder of a queue's extension files: ``consumequeue_ext/<topic>/<queue id>``."""
+    return CONSUME_QUEUE_EXT + queue_folder(topic, queue_id).removeprefix(CONSUME_QUEUE)
 
 
 def queue_folder(topic: str, queue_id: int) -> str:

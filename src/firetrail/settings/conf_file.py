@@ -32,8 +32,8 @@ UNUSED: Mapping[str, str] = {
         brokerElectionPriority enableAcceleratedRecovery
         """,
     "enableLmq alone turns on light queues": "maxLmq* enableLmq[A-Z]* *MultiDispatch",
-    "compaction, batch and extended queues are not supported": """
-        compaction* enableCompaction maxOffsetMapSize *ConsumeQueueExt
+    "compaction and batch queues are not supported": """
+        compaction* enableCompaction maxOffsetMapSize
         mapperFileSizeBatchConsumeQueue searchBcqByCacheEnable disappearTimeAfterStart
         """,
     "it tunes threads, locks or mappings that only the Java store has": """
@@ -56,6 +56,7 @@ UNUSED: Mapping[str, str] = {
     "both retry topics of pops are read, and messages are redelivered through the first": """
         enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1
         """,
+    "the settings of the Bloom filter decide": "bitMapLengthConsumeQueueExt",
     "TLS and access control are not supported": "useTLS acl* auth*",
     BROKERS: """
         haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize

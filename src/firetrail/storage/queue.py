@@ -302,6 +302,12 @@ class SegmentQueue:
                 removed += segment.truncate(max(offset - segment.base, 0))
         return removed
 
+    def truncate_all(self) -> None:
+        """Remove the files that :meth:`keep_first` closed, if no segment is left."""
+        if not self.segments:
+            for base in reversed(self._starts()):
+                self.system.files.remove(self.path_of(base))
+
     def retire_first(self, grace_ms: int) -> Segment:
         """Take the oldest segment out of the queue, and return it.
 

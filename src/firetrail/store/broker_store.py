@@ -7,7 +7,7 @@ sync (``flush``, ``settle``) or delete files belong in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,6 +28,7 @@ from firetrail.store.log.records import store_time_at
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.put.draft import Batch
+from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
 from firetrail.store.store import Store
@@ -158,8 +159,11 @@ class BrokerStore(Store):
         offset: int,
         max_count: int = 32,
         tags: frozenset[int] | None = None,
+        bits: FilterBits | None = None,
     ) -> GetResult:
         """Get messages as :meth:`get` does, for a caller that has hashed the tags.
+
+        ``bits`` leaves out messages whose extended units rule them out.
 
         A message that cannot be delivered, because its unit points nowhere or no record begins
         there, is reported and skipped so that consumers make progress. After SKIPPED_UNITS_MAX of
@@ -169,13 +173,13 @@ class BrokerStore(Store):
             self._dispatcher.help(HELP_S)  # an acknowledged message must be readable
         for _ in range(SKIPPED_UNITS_MAX):
             try:
-                result = self._get(topic, queue_id, offset, max_count, tags)
+                result = self._get(topic, queue_id, offset, max_count, tags, bits)
                 bad = result.first_bad()
                 if bad > 0:
-                    result = self._get(topic, queue_id, offset, bad, tags)
+                    result = self._get(topic, queue_id, offset, bad, tags, bits)
                 if bad != 0:
                     return self._statistics.noted(result)
-                offset = self.note_damaged(topic, queue_id, offset, 0, tags)
+                offset = self.note_damaged(topic, queue_id, offset, 0, tags, bits)
             except StoreDamagedError:  # about the message at this offset
                 self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
             offset += 1
@@ -189,11 +193,21 @@ class BrokerStore(Store):
         offset: int,
         number: int,
         tags: frozenset[int] | None = None,
+        bits: FilterBits | None = None,
     ) -> int:
         """Report message ``number`` (from 0) of a get at ``offset``; return its queue offset."""
-        offset = self._engine.reader.offset_of(topic, queue_id, offset, number, tags)
+        offset = self._engine.reader.offset_of(topic, queue_id, offset, number, tags, bits)
         self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
         return offset
+
+    def filter_by(self, bitmap_of: Callable[[str, memoryview], bytes] | None) -> None:
+        """Store bitmaps of matching filters in new extended units.
+
+        Args:
+            bitmap_of: Returns the bitmap for a record of a topic; it is called by the dispatcher.
+                None ends it.
+        """
+        self._engine.description.bitmap_of = bitmap_of
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """Return the stored bytes of the message that begins at this physical offset."""
@@ -222,9 +236,12 @@ class BrokerStore(Store):
         return self._engine.reader.query(topic, key, begin, end, max_count)
 
     def unit(self, topic: str, queue_id: int, offset: int) -> ConsumeQueueUnit | None:
-        """Return the unit of the message at a queue offset, or None if there is none."""
+        """Return the unit of the message at a queue offset, or None if there is none.
+
+        Its tags code is that of the message, also in a store with extended units.
+        """
         queue = self._engine.queues.find(topic, queue_id)
-        return queue.unit(offset) if queue is not None else None
+        return queue.plain_unit(offset) if queue is not None else None
 
     @property
     def missing_config(self) -> list[str]:

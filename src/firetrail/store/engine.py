@@ -25,6 +25,7 @@ from firetrail.settings.table import Live
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.dispatch.arrivals import Arrivals
 from firetrail.store.dispatch.deriver import Deriver, LeavesOut
+from firetrail.store.dispatch.description import RecordDescription
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.index.index import Index
 from firetrail.store.lifecycle.catalog import Catalog
@@ -140,6 +141,10 @@ class Engine:
             system.files, lambda: live.current.disk_clean_forcibly_ratio
         )
         self.log = CommitLog(system, root, config, self.drafter.rules, self.queues.loaded, spread)
+        self.description = RecordDescription(self.log.queue)
+        self.queues.extend(
+            config.extension_file_size, self.description if config.extended_queues else None
+        )
         self._resources.callback(self.log.stop)
         self._resources.callback(self.queues.close)
         geometry = IndexGeometry(config.index_slots, config.index_entries)

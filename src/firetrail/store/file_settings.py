@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from firetrail.format import layout
 from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from firetrail.format.whole import INT32_MAX
 from firetrail.settings.table import Folders, Whole
-from firetrail.store.config_groups import FILES, FLAG, GIB
+from firetrail.store.config_groups import FILES, FLAG, GIB, MIB
 from firetrail.store.config_rules import MOST_SLOTS
 
 
@@ -39,6 +40,18 @@ class FileSettings:
         "mappedFileSizeConsumeQueue mapedFileSizeConsumeQueue",
         Whole(layout.UNIT.size, unit="bytes", step=layout.UNIT.size),
         "Length of a consume-queue file, rounded up to whole units of 20 bytes.",
+    )
+    extended_queues: bool = FILES(
+        False,
+        "enableConsumeQueueExt",
+        FLAG,
+        "Write an extended unit per message, with a bitmap of the SQL92 filters that it matches.",
+    )
+    extension_file_size: int = FILES(
+        48 * MIB,
+        "mappedFileSizeConsumeQueueExt",
+        Whole(64, INT32_MAX, unit="bytes"),
+        "Length of a file of extended units.",
     )
     index_enabled: bool = FILES(
         True, "messageIndexEnable", FLAG, "Build index files, which find messages by key."

@@ -26,6 +26,7 @@ from firetrail.store.index.index import Index
 from firetrail.store.kernels.select import ELSEWHERE, Selection
 from firetrail.store.log.records import record_at, search, store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.filter_bits import UNITS_TRANSLATED, FilterBits, translated
 from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
 
@@ -106,13 +107,16 @@ class Reader:
         offset: int,
         max_count: int = 32,
         tags: frozenset[int] | None = None,
+        bits: FilterBits | None = None,
     ) -> GetResult:
         """Return messages of a queue from ``offset`` on, within the configured limits.
 
         ``tags`` are hashes of the requested tags (:func:`tag_hashes`), or None for all messages.
         Different tags may have the same hash: a caller that needs exactness compares the tags.
+        ``bits`` leaves out messages whose extended units rule them out; ``tags`` must be None.
         """
-        if tags is None:
+        is_plain = tags is None and bits is None
+        if is_plain:
             cursor = self._cursors.get((topic, queue_id))
             result = cursor.get(offset, max_count) if cursor is not None else None
             if result is not None:
@@ -136,9 +140,9 @@ class Reader:
             per_file = queue.files.segment_size // UNIT.size
             next_file = offset - offset % per_file + per_file
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
-        if tags is None:
+        if is_plain:
             self._remember(queue, segment, offset, low)
-        return self._select(queue, segment, offset, low, high, max_count, tags)
+        return self._select(queue, segment, offset, low, high, max_count, tags, bits)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
         """Keep a cursor for the next get of the queue, which is faster if it continues here."""
@@ -189,18 +193,24 @@ class Reader:
         high: int,
         max_count: int,
         tags: frozenset[int] | None,
+        bits: FilterBits | None,
     ) -> GetResult:
         """Return the messages of a file of units, from an offset in it on."""
         log_end = self._log.readable_offset
-        selection = self._selection(max_count, log_end, tags)
-        view = units.look()
+        view, base = units.look(), units.base
         if view is None:
             return self._nothing(
                 GetStatus.OFFSET_TOO_SMALL, offset, units.end // UNIT.size, low, high
             )
-        at = first = offset * UNIT.size - units.base
+        at = first = offset * UNIT.size - base
         looked_at = max(self._live.current.max_filter_bytes, max_count * UNIT.size)
         end = min(units.wrote, at + looked_at)
+        if queue.extension is not None and (tags is not None or bits is not None):
+            part = view[at : min(end, at + UNITS_TRANSLATED * UNIT.size)]
+            base += at
+            view, tags = translated(queue.extension, part, tags, bits)
+            at, first, end = 0, 0, len(view)
+        selection = self._selection(max_count, log_end, tags)
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # the files with records before this offset are deleted
         while at + UNIT.size <= end:
@@ -218,7 +228,7 @@ class Reader:
                 if selection.position > at:
                     at = selection.position
                     continue
-            if (units.base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
+            if (base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
                     break  # the next get begins at this unit
                 return self._without_unit(queue, offset, low, high, tags)
@@ -230,7 +240,7 @@ class Reader:
             status = GetStatus.FOUND
         return GetResult(
             status,
-            (units.base + at) // UNIT.size,
+            (base + at) // UNIT.size,
             low,
             high,
             selection.found,
@@ -273,10 +283,16 @@ class Reader:
         return damage_at(self._log, queue, self.offset_of(topic, queue_id, offset, number, tags))
 
     def offset_of(
-        self, topic: str, queue_id: int, offset: int, number: int, tags: frozenset[int] | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        number: int,
+        tags: frozenset[int] | None,
+        bits: FilterBits | None = None,
     ) -> int:
         """Return the queue offset of message ``number`` (from 0) that a get at ``offset`` finds."""
-        next_offset: int = self.get(topic, queue_id, offset, number + 1, tags).next_offset
+        next_offset: int = self.get(topic, queue_id, offset, number + 1, tags, bits).next_offset
         return next_offset - 1
 
     # -- by position --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ COMPACTED = {"topicName": "Newest", "attributes": {"cleanup.policy": "COMPACTION
 async def test_unused_data_of_a_java_broker_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for name in ("config", "compaction", "batchconsumequeue", "consumequeue_ext", "kvStore"):
+    for name in ("config", "compaction", "batchconsumequeue", "kvStore"):
         (tmp_path / name).mkdir()
     (tmp_path / "brokerIdentity").touch()
     (tmp_path / "compaction" / "compactionLog").mkdir()
@@ -28,7 +28,6 @@ async def test_unused_data_of_a_java_broker_is_logged(
             "topics with cleanup.policy=COMPACTION (C0, C1, C2, C3, C4 and 2 more)",
             "compaction/",
             "batchconsumequeue/",
-            "consumequeue_ext/",
             "kvStore/",
             "brokerIdentity",
         ]

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.sql92 import SqlFilter, parse
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.record import decode_message
@@ -28,6 +29,8 @@ class MessageFilter(NamedTuple):
 
     tags: frozenset[int] | None = None
     properties: SqlFilter | None = None
+    group: str = ""
+    """The group whose registered filter it is; empty for the filter of a single request."""
 
 
 ALL = MessageFilter()
@@ -52,9 +55,22 @@ def parse_filter(config: BrokerConfig, text: str, kind: str | None) -> MessageFi
 class MessageSelector:
     """Reads the messages of queues that match a filter."""
 
-    def __init__(self, store: BrokerStore, config: Live[BrokerConfig]) -> None:
+    def __init__(
+        self,
+        store: BrokerStore,
+        config: Live[BrokerConfig],
+        filters: ConsumerFilters | None = None,
+    ) -> None:
+        """Prepare to read from a store.
+
+        Args:
+            store: The store.
+            config: The settings of the broker.
+            filters: The registered filters, if their bitmaps are stored with the messages.
+        """
         self._store = store
         self._live = config
+        self.filters = filters
 
     def parsed(self, text: str, kind: str | None) -> MessageFilter:
         """Return the filter of an expression, as the present settings allow."""
@@ -67,8 +83,11 @@ class MessageSelector:
         if selection.properties is None:
             return self._store.get_hashed(topic, queue_id, offset, count, selection.tags)
         end = offset + SCANNED_MAX
+        bits = None
+        if self.filters is not None and selection.group:
+            bits = self.filters.bits(topic, selection.group, selection.properties.text)
         while True:
-            result = self._store.get_hashed(topic, queue_id, offset, count)
+            result = self._store.get_hashed(topic, queue_id, offset, count, None, bits)
             if result.status is not _FOUND:
                 return result
             matching = []
@@ -76,7 +95,7 @@ class MessageSelector:
                 try:
                     properties = decode_message(buffer).properties
                 except FormatError:  # its properties cannot be read
-                    self._store.note_damaged(topic, queue_id, offset, number)
+                    self._store.note_damaged(topic, queue_id, offset, number, None, bits)
                     continue
                 if selection.properties.matches(properties):
                     matching.append(buffer)

@@ -137,7 +137,10 @@ class PullProcessor:
             raise RequestError(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest"
             )
-        return self._selector.parsed(subscription.sub_string, subscription.expression_type)
+        found = self._selector.parsed(subscription.sub_string, subscription.expression_type)
+        if found.properties is not None and self._selector.filters is not None:
+            return found._replace(group=header.consumer_group)
+        return found
 
     def _check_broadcast(self, group: str) -> None:
         config = self._groups.get(group)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.selection import parse_filter
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.topics import TopicTable
@@ -100,6 +101,8 @@ class Clients:
         self._live = config
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Connection, Client]] = {}
+        self.filters: ConsumerFilters | None = None
+        """Evaluates the filters of consumers when messages arrive, if the broker does that."""
         self._groups_by_connection: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
         self.handlers: dict[int, Handler] = {
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -111,6 +114,13 @@ class Clients:
     def serve(self, topics: TopicTable, groups: GroupTable) -> None:
         """Use other tables from now on: the broker has changed its role."""
         self._topics, self._groups = topics, groups
+
+    def evaluate(self, filters: ConsumerFilters | None) -> None:
+        """Register the filters of all consumers, and those of later ones, with ``filters``."""
+        self.filters = filters
+        if filters is not None:
+            for group in self.consumers.values():
+                filters.register(group.name, group.subscriptions.values())
 
     def subscription(self, group: str, topic: str) -> SubscriptionData | None:
         """Return the subscription of a group's consumers to a topic, None if there is none."""
@@ -151,6 +161,8 @@ class Clients:
         self._groups_of(client.connection).add(("consumer", name))
         changed = group.describe(data)
         if joined or changed:
+            if self.filters is not None:
+                self.filters.register(name, group.subscriptions.values())
             self._notify(group)
 
     def _groups_of(self, connection: Connection) -> set[tuple[str, str]]:
@@ -210,6 +222,8 @@ class Clients:
         if group is not None and group.clients.pop(connection, None) is not None:
             if not group.clients:
                 del self.consumers[name]
+                if self.filters is not None:
+                    self.filters.unregister(name)
             self._notify(group)
 
     def _notify(self, group: ConsumerGroup) -> None:

@@ -30,6 +30,9 @@ CHECKSUM = "firetrailCrc"
 ORDERS = "consumerOrderInfo.json"
 """The file with the ordered pops that are not acknowledged."""
 
+CONSUMER_FILTERS = "consumerFilter.json"
+"""The file with the SQL92 filters of consumer groups."""
+
 REQUEST_MODES = "messageRequestMode.json"
 """The file with the modes (pull or pop) of consumer groups."""
 

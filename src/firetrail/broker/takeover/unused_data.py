@@ -37,8 +37,6 @@ def remarks(files: Files, root: Path, topics: Iterable[TopicConfig]) -> Iterator
         yield f"{COMPACTION}/: compacted topics of RocketMQ are neither read nor changed"
     if BATCH_CONSUME_QUEUE in names:
         yield f"{BATCH_CONSUME_QUEUE}/: queues of batches are neither read nor changed"
-    if "consumequeue_ext" in names:
-        yield "consumequeue_ext/: extended units are not used; messages are filtered without them"
     if "kvStore" in names:
         yield "kvStore/: pops that RocketMQ keeps in RocksDB are not read; they are redelivered"
     if "brokerIdentity" in names:

@@ -12,6 +12,7 @@ from firetrail.format.names import (
     COMMIT_LOG,
     CONFIG,
     CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
     INDEX,
     INVENTORY,
     LOCK,
@@ -30,7 +31,7 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
 _KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
-_KNOWN |= {LOG_PATHS, WATERMARK}
+_KNOWN |= {CONSUME_QUEUE_EXT, LOG_PATHS, WATERMARK}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:

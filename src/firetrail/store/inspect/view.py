@@ -54,6 +54,7 @@ from firetrail.store.lifecycle.folder import (
     lock_owner,
 )
 from firetrail.store.lifecycle.inventory import Inventory, read_inventory
+from firetrail.store.lifecycle.sizes import extension_file_size
 from firetrail.store.lifecycle.watermark import Watermark, read_checkpoint, read_watermark
 from firetrail.store.log.end import EndSearch, LogEnd, RecordPointer, newest_known
 from firetrail.store.log.files import ViewLog, segment_sizes
@@ -141,6 +142,7 @@ class StoreView:
         self.queue_file_size = size or config.consume_queue_file_size
         self.queues = QueueTable(system, root, self.queue_file_size, writable=False)
         """The requested queues."""
+        self.queues.extend(extension_file_size(system, root) or config.extension_file_size, None)
         self.queue_faults: dict[QueueKey, Problem] = {}
         """The queues that cannot be read, and why."""
         self._windows: dict[QueueKey, tuple[int, bytes]] = {}

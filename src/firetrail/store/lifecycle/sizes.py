@@ -9,6 +9,7 @@ from firetrail.errors import ConfigError, SegmentSizeError
 from firetrail.format.index import IndexGeometry, find_geometry, index_file_size
 from firetrail.format.names import (
     CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
     INDEX,
     parse_index_name,
     parse_segment_name,
@@ -33,6 +34,9 @@ def adopt_sizes(system: System, root: Path, config: StoreConfig) -> StoreConfig:
     queue = _queue_size(system, root / CONSUME_QUEUE)
     if queue:
         sizes["consume_queue_file_size"] = queue
+    extension = extension_file_size(system, root)
+    if extension:
+        sizes["extension_file_size"] = extension
     geometry = _index_geometry(
         system, root / INDEX, IndexGeometry(config.index_slots, config.index_entries)
     )
@@ -54,13 +58,18 @@ def log_file_size(system: System, root: Path) -> int:
     return usual_size(size for folder in folders for size in _sizes(system, folder))
 
 
+def extension_file_size(system: System, root: Path) -> int:
+    """Return the most common length of the extension files of a store's queues, 0 without any."""
+    return _queue_size(system, root / CONSUME_QUEUE_EXT, step=1)
+
+
 def _sizes(system: System, folder: Path) -> list[int]:
     """Return the lengths of the segments in a folder."""
     names = system.files.names(folder)
     return [system.files.size(folder / n) for n in names if parse_segment_name(n) is not None]
 
 
-def _queue_size(system: System, folder: Path) -> int:
+def _queue_size(system: System, folder: Path, step: int = UNIT_SIZE) -> int:
     """Return the most common length of queue files, because a single one may be truncated."""
     names = system.files.names
     queues = (
@@ -72,7 +81,7 @@ def _queue_size(system: System, folder: Path) -> int:
     )
     sizes = (_sizes(system, queue) for queue in queues)
     found = islice((each for each in sizes if each), QUEUES_SEEN)
-    return usual_size(size for each in found for size in each if size % UNIT_SIZE == 0)
+    return usual_size(size for each in found for size in each if size % step == 0)
 
 
 def _index_geometry(system: System, folder: Path, expected: IndexGeometry) -> IndexGeometry | None:

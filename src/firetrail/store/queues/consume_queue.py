@@ -13,6 +13,7 @@ from pathlib import Path
 
 from firetrail.errors import QueueGapError, SegmentSizeError, StoreClosedError
 from firetrail.format import layout
+from firetrail.format.extended_unit import is_address
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
@@ -21,6 +22,7 @@ from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
+from firetrail.store.queues.extension import QueueExtension
 from firetrail.system import System
 
 _UNPACK = layout.UNIT.struct.unpack_from
@@ -51,6 +53,7 @@ class ConsumeQueue:
         writable: bool = True,
         open_segments: OpenSegments | None = None,
         new_files: NewFiles | None = None,
+        extension: QueueExtension | None = None,
     ) -> None:
         self.topic = topic
         self.encoded_topic = topic.encode()
@@ -65,6 +68,8 @@ class ConsumeQueue:
             open_segments=open_segments,
             new_files=new_files,
         )
+        self.extension = extension
+        """The files that addresses in tags codes point to; None if the store has none."""
         self.next_offset = 0
         """Queue offset of the next message that is appended to the log."""
         self.is_confirmed = True
@@ -155,6 +160,14 @@ class ConsumeQueue:
         self.window = segment.base + start, bytes(units)
         return ConsumeQueueUnit._make(_UNPACK(units, at - segment.base - start))
 
+    def plain_unit(self, offset: int) -> ConsumeQueueUnit | None:
+        """Return the unit at a queue offset, with the tags code that its address leads to."""
+        unit = self.unit(offset)
+        if unit is None or self.extension is None or not is_address(unit.tags_code):
+            return unit
+        extended = self.extension.get(unit.tags_code)
+        return unit._replace(tags_code=extended.tags_code) if extended is not None else unit
+
     def record_bytes(self, first: int, end: int) -> int:
         """Return the total size of the records from queue offset ``first`` up to before ``end``."""
         total = 0
@@ -210,6 +223,8 @@ class ConsumeQueue:
                 CHECK_REMEDY,
             )
         units = units[end - expected :]
+        if self.extension is not None and units:
+            units = self.extension.extended(units)
         written = len(units) // UNIT_SIZE
         while units:
             if segment.is_full:
@@ -255,6 +270,8 @@ class ConsumeQueue:
     def flush(self, least_pages: int = 0) -> bool:
         """Sync the files that are due; return whether everything is on disk now."""
         clean = True
+        if self.extension is not None:
+            self.extension.flush()  # before the units that point to it
         for segment in self.files.segments:
             if segment.flushed < segment.committed:
                 if segment.is_due(least_pages):
@@ -297,6 +314,8 @@ class ConsumeQueue:
                 break
         else:
             self.files.keep_first(1)
+        if self.extension is not None:
+            self.extension.load(self.unit, self.max_offset, torn=torn)
         self.next_offset = self.max_offset
         self.forget_positions()
 
@@ -335,6 +354,8 @@ class ConsumeQueue:
             while keep < end and (unit := self.unit(keep)) is not None and is_kept(unit):
                 keep += 1
         self.files.truncate(keep * UNIT_SIZE)
+        if self.extension is not None:
+            self.extension.cut(self.unit, keep)
         self.next_offset = keep
         self.forget_positions()
         return end - keep
@@ -359,6 +380,8 @@ class ConsumeQueue:
         """Remove every unit, because the numbers begin with 0 again later in the log."""
         while self.files.segments:
             self.files.retire_first(0)
+        if self.extension is not None:
+            self.extension.clear()
         self.window = 0, b""
         self.forget_positions()
 
@@ -377,11 +400,15 @@ class ConsumeQueue:
             self.files.retire_first(grace_ms)
             removed += 1
         self.forget_positions()
+        if self.extension is not None:
+            self.extension.delete_expired(self.unit(self.min_offset(log_min)), grace_ms)
         return removed
 
     def close(self) -> None:
         """Close the files."""
         self.files.close()
+        if self.extension is not None:
+            self.extension.close()
 
 
 def _units_written(segment: Segment) -> tuple[int, int, bytes]:

@@ -17,7 +17,9 @@ from firetrail.errors import StoreClosedError
 from firetrail.format.light import is_light
 from firetrail.format.names import (
     CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
     OFFSET_MAX,
+    extension_folder,
     is_folder_name,
     parse_queue_id,
     parse_segment_name,
@@ -29,6 +31,7 @@ from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.parallel import map_in_threads
 from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.extension import Describe, QueueExtension
 from firetrail.system import System
 
 QueueKey = tuple[str, int]
@@ -40,6 +43,14 @@ class Extent(NamedTuple):
 
     first: int
     end: int
+
+
+class Extensions(NamedTuple):
+    """The settings of extension files."""
+
+    file_size: int
+    describe: Describe | None
+    """Returns what new extended units contain; None if none are written."""
 
 
 class QueueTable:
@@ -66,10 +77,35 @@ class QueueTable:
         """The queues in use."""
         self._guard = threading.Lock()  # held while queue objects are created
         self._closed = False
+        self.extensions: Extensions | None = None
+        """How queues are extended; None if the store has no extension files."""
         self.torn = True
         """Whether a crash may have left something unfinished."""
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
+
+    def extend(self, file_size: int, describe: Describe | None) -> None:
+        """Use extension files: existing ones, and new ones for new units if ``describe`` is given.
+
+        Light queues have none.
+        """
+        if describe is not None or (self._root / CONSUME_QUEUE_EXT).is_dir():
+            self.extensions = Extensions(file_size, describe)
+
+    def _extension(self, topic: str, queue_id: int) -> QueueExtension | None:
+        if self.extensions is None or is_light(topic):
+            return None
+        return QueueExtension(
+            self._system,
+            self._root,
+            topic,
+            queue_id,
+            self.extensions.file_size,
+            describe=self.extensions.describe,
+            writable=self._writable,
+            open_segments=self.open_segments,
+            new_files=self._new_files,
+        )
 
     def list_folders(self, topics: Iterable[str] | None = None) -> None:
         """Find out which queues exist, of all topics or of the given ones."""
@@ -156,10 +192,13 @@ class QueueTable:
         if queue is not None:
             self.dirty.discard(queue)
             queue.close()
-        folder = self._root / queue_folder(topic, queue_id)
-        for name in self._system.files.names(folder):
-            if parse_segment_name(name) is not None:
-                self._system.files.remove(folder / name)
+        folders = [queue_folder(topic, queue_id)]
+        if self.extensions is not None:
+            folders.append(extension_folder(topic, queue_id))
+        for folder in folders:
+            for name in self._system.files.names(self._root / folder):
+                if parse_segment_name(name) is not None:
+                    self._system.files.remove(self._root / folder / name)
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a queue has a unit right before ``offset``, or had one that has expired.
@@ -212,6 +251,7 @@ class QueueTable:
                     writable=self._writable,
                     open_segments=self.open_segments,
                     new_files=self._new_files,
+                    extension=self._extension(topic, queue_id),
                 )
                 if key in self._known:  # otherwise it has no files
                     try:
@@ -254,6 +294,9 @@ class QueueTable:
         self.dirty.discard(queue)
         queue.files.destroy()
         self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
+        if queue.extension is not None:
+            queue.extension.files.destroy()
+            self._system.files.remove_folder(self._root / CONSUME_QUEUE_EXT / topic)
 
     def all(self) -> Iterator[ConsumeQueue]:
         """Yield every queue that is not lost, opening them one by one."""

@@ -32,6 +32,7 @@ from firetrail.format.names import (
     CHECKPOINT,
     COMMIT_LOG,
     CONSUME_QUEUE,
+    CONSUME_QUEUE_EXT,
     INDEX,
     INVENTORY,
     REPAIR_PREFIX,
@@ -266,6 +267,7 @@ class _Work:
         # Without a watermark, a repair that is interrupted from here on leaves a store that is
         # derived again when it is opened, instead of one that is considered complete.
         self._forget_watermark()
+        self._keep(self._root / CONSUME_QUEUE_EXT)  # the new queues do not point to it
         for name in (INDEX, CONSUME_QUEUE):
             self._put_in_place(self._root / name, made_in / name)
         made_in.rmdir()

@@ -22,6 +22,7 @@ from firetrail.format.names import is_queue, queue_folder, segment_name
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.segment import Segment, any_data
 from firetrail.store.dispatch.deriver import derive_runs
+from firetrail.store.inspect.fsck.extended import ExtendedUnits
 from firetrail.store.inspect.fsck.homeless import Homeless
 from firetrail.store.inspect.fsck.open_files import OpenFiles
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
@@ -31,8 +32,6 @@ from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.lives import begins_new_life
 from firetrail.store.queues.table import QueueKey
 
-EXTENSIONS = "consumequeue_ext"
-_INT32_MIN = -(2**31)
 _ABOUT_UNITS = (ProblemKind.UNIT_WRONG, ProblemKind.UNIT_MISSING, ProblemKind.UNIT_STRAY)
 
 
@@ -57,7 +56,7 @@ class QueueChecks:
         self.judged_to = judged_to
         """Units of records from this offset on may still have to be derived."""
         self.files = OpenFiles(view)
-        self.has_extensions = (view.root / EXTENSIONS).is_dir()
+        self.extended = ExtendedUnits(view)
         self.log_min = view.log.min_offset
         self.units = 0
         self._queues: dict[QueueKey, QueueCheck | None] = {}
@@ -114,6 +113,7 @@ class QueueChecks:
                 check.finish()
                 self.units += check.units
         self.files.close()
+        self.extended.close()
 
 
 class QueueCheck:
@@ -233,7 +233,8 @@ class QueueCheck:
             self._note_missing(offset, expected.physical_offset)
             return
         self._end_missing()
-        if actual == expected or self._is_extended(expected, actual):
+        key = (self.topic, self.queue_id)
+        if actual == expected or self._checks.extended.describes(key, expected, actual):
             return
         differences = [
             f"{name.replace('_', ' ')} {got} instead of {wanted}"
@@ -241,14 +242,6 @@ class QueueCheck:
             if got != wanted
         ]
         self._note(offset, expected.physical_offset, ProblemKind.UNIT_WRONG, ", ".join(differences))
-
-    def _is_extended(self, expected: ConsumeQueueUnit, actual: ConsumeQueueUnit) -> bool:
-        """Return whether the tags code is an address in an extension file, which is not read."""
-        return (
-            self._checks.has_extensions
-            and actual.tags_code < _INT32_MIN
-            and actual[:2] == expected[:2]
-        )
 
     # -- light queues -------------------------------------------------------------------------
 

@@ -1,0 +1,26 @@
+"""What an extended unit says about a record: its store time, and which filters it matches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firetrail.storage.queue import SegmentQueue
+from firetrail.store.log.records import store_time_at
+
+
+class RecordDescription:
+    """Describes records of the log for extended units."""
+
+    def __init__(self, log: SegmentQueue) -> None:
+        self._log = log
+        self.bitmap_of: Callable[[str, memoryview], bytes] | None = None
+        """Returns the bitmap for a record of a topic; None if there are no filters."""
+
+    def __call__(self, topic: str, offset: int, size: int) -> tuple[int, bytes]:
+        """Return store time and bitmap of the record at a physical offset."""
+        bitmap = b""
+        segment = self._log.find(offset) if self.bitmap_of is not None else None
+        if segment is not None and self.bitmap_of is not None:
+            at = offset - segment.base
+            bitmap = self.bitmap_of(topic, segment.view[at : at + size])
+        return store_time_at(self._log, offset) or 0, bitmap
