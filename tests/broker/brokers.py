@@ -12,6 +12,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
 from firetrail.remoting.bodies import (
+    BY_TAG,
     ConsumerData,
     HeartbeatData,
     MessageModel,
@@ -143,9 +144,10 @@ class Talk:
         client: RemotingClient | None = None,
         producer: str | None = None,
         message_model: MessageModel = MessageModel.CLUSTERING,
+        kind: str = BY_TAG,
     ) -> RemotingCommand:
         """HEART_BEAT of a consumer, or of a producer."""
-        wanted = [SubscriptionData(t, text) for t, text in (subscriptions or {}).items()]
+        wanted = [SubscriptionData(t, text, kind) for t, text in (subscriptions or {}).items()]
         consumers = [ConsumerData(group, message_model=message_model, subscription_data_set=wanted)]
         body = HeartbeatData(
             client_id,

@@ -36,6 +36,8 @@ class Raw(NamedTuple):
     body: bytes
 
 
+EXTENSIONS = "consumequeue_ext"
+EXTENDED = struct.Struct(">hqqh")
 SECOND_DISK = "disk2/commitlog"
 """The second folder of a log that is in two."""
 
@@ -165,11 +167,26 @@ def _check_queues(folder: Path, records: list[Raw], log_min: int, deleted: Colle
             )
         for number, (offset, size, code) in units.items():
             record = wanted[number]
+            if code < -(2**31):
+                code = _extended_code(folder.with_name(EXTENSIONS), key, code, record)
             delayed = record.topic.startswith("SCHEDULE")
             if (offset, size) != (record.offset, record.size) or (
                 not delayed and code != _tags_code(record)
             ):
                 raise Violation(f"I4: unit {number} of {key} is {(offset, size, code)}: {record}")
+
+
+def _extended_code(folder: Path, key: tuple[str, int], address: int, record: Raw) -> int:
+    """Return the tags code in the extended unit of a record, which must have its store time."""
+    queue = folder / key[0] / str(key[1])
+    offset = address + 2**63
+    for path in sorted(queue.iterdir()) if queue.is_dir() else []:
+        content, at = path.read_bytes(), offset - int(path.name)
+        if 0 <= at <= len(content) - EXTENDED.size:
+            size, code, time, bits = EXTENDED.unpack_from(content, at)
+            if (size, time) == (EXTENDED.size + bits, record.store_time):
+                return int(code)
+    raise Violation(f"I4: {record} of {key} has no extended unit at {offset}")
 
 
 def _read_queue(folder: Path, name: str) -> dict[int, tuple[int, int, int]]:

@@ -38,6 +38,8 @@ from firetrail.system import System
 
 LOOK_BACK = 4096
 """Units at the end of a queue among which the last address is looked for."""
+SKIPPED_FILES_MAX = 4
+"""Files that are left unused after a crash so that lost units do not get other addresses."""
 
 Describe = Callable[[str, int, int], tuple[int, bytes]]
 """Returns store time and filter bitmap of the record of a topic, at an offset and of a size."""
@@ -91,6 +93,7 @@ class QueueExtension:
             new_files=new_files,
         )
         self._begin = 0  # where the first file starts if there is none
+        self._is_damaged = False  # whether files are missing or have another size
 
     # -- read ---------------------------------------------------------------------------------
 
@@ -146,8 +149,9 @@ class QueueExtension:
             return unit.tags_code
         segment = self.files.last or self.files.roll(self._begin)
         if unit.size > segment.size - segment.wrote - END_ROOM:
-            self._write(segment, END_MARK)
-            segment.wrote_to(segment.size)
+            if not segment.is_full:
+                self._write(segment, END_MARK)
+                segment.wrote_to(segment.size)
             segment = self.files.roll()
         at = segment.base + segment.wrote
         self._write(segment, encode_extended(unit))
@@ -178,41 +182,81 @@ class QueueExtension:
         Args:
             unit_at: Returns the units of the queue.
             end: The queue offset after its last unit.
-            torn: Whether a crash may have left something unfinished, which is cleared then.
+            torn: Whether a crash may have left something unfinished; :meth:`cut` must follow then.
         """
         self.files.torn = torn
         expected = self.files.segment_size
         try:
             self.files.load()
-            damaged = self.files.segment_size != expected
+            self._is_damaged = self.files.segment_size != expected
         except (SegmentSizeError, StoreDamagedError):
-            damaged = True
-        self.cut(unit_at, end, damaged=damaged, clear=torn)
+            self._is_damaged = True
         self.files.segment_size = expected
+        if not torn or not self.files.writable:
+            self.cut(unit_at, end, clear=False)
 
-    def cut(self, unit_at: UnitAt, end: int, *, damaged: bool = False, clear: bool = True) -> None:
-        """Remove everything after the last unit that the queue points to, durably if ``clear``."""
-        address = _last_address(unit_at, end)
-        last = self.get(address) if address is not None and not damaged else None
-        if damaged or (address is not None and last is None):
-            self._start_over(offset_of(address) if address is not None else 0, end)
-            return
-        if not self.files.segments:
+    def cut(self, unit_at: UnitAt, end: int, *, clear: bool = True) -> None:
+        """Remove everything after the last unit that the queue points to.
+
+        Args:
+            unit_at: Returns the units of the queue.
+            end: The queue offset after its last unit.
+            clear: Whether to remove it durably, which is not needed after a clean stop.
+        """
+        newest, valid = self._last_addresses(unit_at, end)
+        after = offset_of(newest) if newest is not None else 0
+        if self._is_damaged or (newest is not None and valid is None):
+            self._start_over(after, end)
+        elif not self.files.segments:
             self._begin = self._fresh(0, end)
-            return
-        if not self.files.writable:
-            return
-        if address is not None and last is not None:
-            position = offset_of(address) + last.size
-        else:
-            position = self._walked_end()
+        elif self.files.writable:
+            self._end_at(self._end_of(valid, end), clear=clear or valid != newest)
+            if valid != newest:
+                self._skip(after, end)
+
+    def _last_addresses(self, unit_at: UnitAt, end: int) -> tuple[int | None, int | None]:
+        """Return the last address in the queue, and the last one at which there is a unit.
+
+        RocketMQ does not sync extended units before their units. After a crash, some may be lost.
+        """
+        newest = None
+        for offset in range(end - 1, max(end - LOOK_BACK, 0) - 1, -1):
+            unit = unit_at(offset)
+            if unit is None:
+                break
+            if is_address(unit.tags_code):
+                newest = unit.tags_code if newest is None else newest
+                if self.get(unit.tags_code) is not None:
+                    return newest, unit.tags_code
+        return newest, None
+
+    def _end_of(self, address: int | None, end: int) -> int:
+        """Return the offset after the unit at an address, or the end of what can be a unit."""
+        unit = self.get(address) if address is not None else None
+        if address is not None and unit is not None:
+            return offset_of(address) + unit.size
+        return self._walked_end() if end else self.files.min_offset
+
+    def _end_at(self, position: int, *, clear: bool) -> None:
         if clear:
             self.files.truncate(position)
-        else:
-            kept = sum(segment.base < position for segment in self.files.segments)
-            self.files.keep_first(max(kept, 1))
-            segment = self.files.segments[-1]
-            segment.set_position(min(max(position - segment.base, 0), segment.size))
+            return
+        kept = sum(segment.base < position for segment in self.files.segments)
+        self.files.keep_first(max(kept, 1))
+        segment = self.files.segments[-1]
+        segment.set_position(min(max(position - segment.base, 0), segment.size))
+
+    def _skip(self, dangling: int, end: int) -> None:
+        """Continue after an address without a unit: no other message may get that address."""
+        size = self.files.segment_size
+        last = self.files.segments[-1]
+        if dangling >= last.end + SKIPPED_FILES_MAX * size:
+            self._start_over(dangling, end)
+            return
+        last.wrote_to(size)
+        while last.end <= dangling:
+            last = self.files.roll()
+            last.wrote_to(size)
 
     def _fresh(self, after: int, end: int) -> int:
         """Return where a first file begins so that no unit of the queue points into it.
@@ -246,6 +290,7 @@ class QueueExtension:
             self.files.folder,
         )
         self.clear()
+        self._is_damaged = False
         self._begin = self._fresh(after, end)
 
     def clear(self) -> None:
@@ -265,13 +310,3 @@ class QueueExtension:
     def close(self) -> None:
         """Close the files."""
         self.files.close()
-
-
-def _last_address(unit_at: UnitAt, end: int) -> int | None:
-    for offset in range(end - 1, max(end - LOOK_BACK, 0) - 1, -1):
-        unit = unit_at(offset)
-        if unit is None:
-            return None
-        if is_address(unit.tags_code):
-            return unit.tags_code
-    return None

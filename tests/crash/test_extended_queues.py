@@ -1,0 +1,47 @@
+"""Extended units survive power losses with their units, and the survey catches seeded bugs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from tests.crash.oracle import Violation
+from tests.crash.simulation import DEEP, survey, tiny_config
+
+from firetrail import FiretrailError
+from firetrail.store.queues.extension import QueueExtension, UnitAt
+
+CONFIG = tiny_config("sync", property_crc=True, extended_queues=True, extension_file_size=256)
+ATTEMPTS = 4
+
+
+@pytest.mark.parametrize("seed", range(40 if DEEP else 1))
+def test_power_loss_is_survived(seed: int) -> None:
+    survey(CONFIG, seed, random.Random(seed), share=1.0 if DEEP else 0.05)
+
+
+def not_synced(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(QueueExtension, "flush", lambda self: None)
+
+
+def continued_at_the_start(patch: pytest.MonkeyPatch) -> None:
+    def cut(self: QueueExtension, unit_at: UnitAt, end: int, *, clear: bool = True) -> None:
+        for segment in self.files.segments[-1:]:
+            segment.set_position(0)
+
+    patch.setattr(QueueExtension, "cut", cut)
+
+
+@pytest.mark.parametrize("patch", [not_synced, continued_at_the_start])
+def test_mutant_is_caught(
+    monkeypatch: pytest.MonkeyPatch, patch: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    patch(monkeypatch)
+    for seed in range(ATTEMPTS):
+        try:
+            survey(CONFIG, seed, random.Random(seed), share=0.2)
+        except (Violation, FiretrailError) as caught:
+            print(f"seed {seed}: {caught}")
+            return
+    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
