@@ -114,6 +114,10 @@ class Spread:
         """Return the used part of the emptiest disk that gets new files."""
         return min(self._used(folder) for folder in self._writable)
 
+    def used_ratios(self) -> dict[Path, float]:
+        """Return the used part of the disk of each folder."""
+        return {folder: self._used(folder) for folder in self.folders}
+
     def _used(self, folder: Path) -> float:
         try:
             return self._files.used_ratio(folder)

@@ -285,6 +285,11 @@ class BrokerStore(Store):
         """Return the used part of the store's file system, from 0.0 to 1.0."""
         return self._engine.used_ratio()
 
+    def log_disks(self) -> dict[Path, float]:
+        """Return the used part of the disk of each log folder, if the log is in several."""
+        spread = self._log.queue.spread
+        return spread.used_ratios() if spread is not None else {}
+
     def disk_space(self) -> tuple[int, int]:
         """Return the total and the free bytes of the store's file system."""
         return self._engine.system.files.disk_space(self._engine.root)

@@ -129,6 +129,15 @@ NUMBERS = """
 RATES = ("putTps", "getMissTps", "getTransferedTps", "getTotalTps", "getFoundTps")
 
 
+async def test_the_disks_of_a_log_in_several_folders_are_listed(tmp_path: Path) -> None:
+    folders = tuple(str(tmp_path / name) for name in ("d1", "d2"))
+    async with talking(tmp_path / "store", None, SMALL.replace(commit_log_paths=folders)) as talk:
+        answer = await talk.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        table = KVTable.decode(answer.content).table
+        for folder in folders:
+            assert 0 <= float(table[f"commitLogDiskRatio_{folder}"]) <= 1
+
+
 async def test_producers_are_listed_by_group(talk: Talk) -> None:
     await talk.beat(producer="PG1", client_id="p1")
     await talk.beat(producer="PG2", client_id="p1")

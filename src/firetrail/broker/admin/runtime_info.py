@@ -134,6 +134,10 @@ class RuntimeInfo:
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {human_size(total)}, Free : {human_size(free)}.",
+            **{
+                f"commitLogDiskRatio_{folder}": f"{used:.4f}"
+                for folder, used in store.log_disks().items()
+            },
         }
 
     def _put_figures(self, now: Snapshot) -> dict[str, str]:

@@ -21,12 +21,17 @@ class ExtendedUnits:
         self._open: tuple[QueueKey, QueueExtension] | None = None
 
     def describes(self, key: QueueKey, expected: ConsumeQueueUnit, unit: ConsumeQueueUnit) -> bool:
-        """Return whether a unit differs from the expected one only by a valid address."""
+        """Return whether a unit differs from the expected one only by a valid address.
+
+        The extended unit may be missing, as after a crash of RocketMQ: then every filter matches.
+        """
         if unit[:2] != expected[:2] or not is_address(unit.tags_code):
+            return False
+        if self._view.queues.extensions is None:
             return False
         found = self._find(key, unit.tags_code)
         stored = store_time_at(self._view.log, unit.physical_offset)
-        return found is not None and found[:2] == (expected.tags_code, stored)
+        return found is None or found[:2] == (expected.tags_code, stored)
 
     def _find(self, key: QueueKey, address: int) -> ExtendedUnit | None:
         settings = self._view.queues.extensions
