@@ -305,7 +305,7 @@ class SegmentQueue:
     def truncate_all(self) -> None:
         """Remove the files that :meth:`keep_first` closed, if no segment is left."""
         if not self.segments:
-            for base in reversed(self._starts()):
+            for base in reversed(self.starts()):
                 self.system.files.remove(self.path_of(base))
 
     def retire_first(self, grace_ms: int) -> Segment:
