@@ -82,7 +82,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "stored",
             "state",
         ),
-        *("listening", "broker_conf", "config", "unsupported"),
+        *("listening", "broker_conf", "config", "config_groups", "unsupported"),
     ),
 }
 

@@ -15,7 +15,8 @@ from tests.broker.brokers import SMALL
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import NO_PORT, BrokerConfig
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config_groups import NO_PORT
 from firetrail.cli import grpc_service
 from firetrail.cli.grpc_service import GrpcPort
 from firetrail.errors import AddressInUseError

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import NO_PORT
+from firetrail.broker.config_groups import NO_PORT
 from firetrail.cli import grpc_service, serving, up
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.config import NO_PORT, BrokerConfig
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config_groups import NO_PORT
 from firetrail.cli import serving
 from firetrail.cli.output import say
 from firetrail.errors import AddressInUseError

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.config import ADDRESSES, BrokerConfig
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config_groups import ADDRESSES
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.errors import (
     NoSuchError,

@@ -12,7 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from ipaddress import ip_address
 
-from firetrail.broker.config import BrokerConfig, networks_in
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.config_groups import networks_in
 from firetrail.errors import ConfigError
 from firetrail.remoting.client import split_address
 from firetrail.settings.table import Live
