@@ -41,8 +41,8 @@ ASSUMED_DEAD_MS = 30_000
 _log = logging.getLogger(__name__)
 
 
-class _Known:
-    """A filter, compiled."""
+class CompiledFilter:
+    """The filter of a group, ready to be evaluated."""
 
     __slots__ = ("data", "filter", "positions")
 
@@ -84,13 +84,13 @@ class ConsumerFilters:
         self._now_ms = now_ms
         self._newest_ms = newest_ms
         self._proved_after = 0 if clean else newest_ms()
-        self._topics: dict[str, dict[str, _Known]] = {}
+        self._topics: dict[str, dict[str, CompiledFilter]] = {}
         self._load(file.load(ConsumerFilterTable))
         self.saver = Saver(file, self.content)
 
     def _load(self, table: ConsumerFilterTable) -> None:
         """Use the filters of a file; with other bits than those of the settings, none of them."""
-        loaded: dict[str, dict[str, _Known]] = {}
+        loaded: dict[str, dict[str, CompiledFilter]] = {}
         for topic, filters in table.filter_data_by_topic.items():
             for group, data in filters.group_filter_data.items():
                 positions = self._bloom.positions(_name(group, topic))
@@ -101,7 +101,7 @@ class ConsumerFilters:
                     dead = max(self._now_ms() - ASSUMED_DEAD_MS, data.born_time)
                     data = replace(data, dead_time=dead)
                 try:
-                    loaded.setdefault(topic, {})[group] = _Known(data, positions)
+                    loaded.setdefault(topic, {})[group] = CompiledFilter(data, positions)
                 except FormatError as error:
                     _log.warning("the filter of %s for %s is dropped: %s", group, topic, error)
         self._topics = loaded
@@ -123,7 +123,7 @@ class ConsumerFilters:
             }
         )
 
-    def _replace(self, topic: str, groups: dict[str, _Known]) -> None:
+    def _replace(self, topic: str, groups: dict[str, CompiledFilter]) -> None:
         """Replace the filters of a topic; the dispatcher never sees a dict that changes."""
         if groups:
             self._topics[topic] = groups
@@ -170,7 +170,7 @@ class ConsumerFilters:
             BloomFilterData(self._bloom.bits, list(positions)),
         )
         try:
-            added = _Known(data, positions)
+            added = CompiledFilter(data, positions)
         except FormatError:  # its pulls are refused with the reason
             self._replace(topic, {g: k for g, k in groups.items() if g != group})
             self.saver.changed()
@@ -186,7 +186,7 @@ class ConsumerFilters:
             if group in groups:
                 self._die(groups[group])
 
-    def _die(self, known: _Known) -> None:
+    def _die(self, known: CompiledFilter) -> None:
         if not known.is_dead:
             dead = max(self._now_ms(), known.data.born_time)
             known.data = replace(known.data, dead_time=dead)

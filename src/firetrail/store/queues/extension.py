@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable
-from pathlib import Path
 
 from firetrail.errors import SegmentSizeError, StoreClosedError, StoreDamagedError
 from firetrail.format import layout
@@ -27,22 +26,17 @@ from firetrail.format.extended_unit import (
     is_address,
     offset_of,
 )
-from firetrail.format.names import extension_folder
 from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
-from firetrail.storage.growth import QUEUE_GROWTH
-from firetrail.storage.new_files import NewFiles
-from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.system import System
 
 LOOK_BACK = 4096
 """Units at the end of a queue among which the last address is looked for."""
 SKIPPED_FILES_MAX = 4
 """Files that are left unused after a crash so that lost units do not get other addresses."""
 
-Describe = Callable[[str, int, int], tuple[int, bytes]]
-"""Returns store time and filter bitmap of the record of a topic, at an offset and of a size."""
+Describe = Callable[[int, int], tuple[int, bytes]]
+"""Returns store time and filter bitmap of the record of a queue, at an offset and of a size."""
 UnitAt = Callable[[int], ConsumeQueueUnit | None]
 """Returns the unit at a queue offset."""
 
@@ -55,43 +49,15 @@ _log = logging.getLogger(__name__)
 class QueueExtension:
     """The extended units of one queue. One thread appends; any thread reads."""
 
-    def __init__(
-        self,
-        system: System,
-        root: Path,
-        topic: str,
-        queue_id: int,
-        file_size: int,
-        *,
-        describe: Describe | None = None,
-        writable: bool = True,
-        open_segments: OpenSegments | None = None,
-        new_files: NewFiles | None = None,
-    ) -> None:
-        """Prepare the files of a queue.
+    def __init__(self, files: SegmentQueue, describe: Describe | None = None) -> None:
+        """Prepare the extension of a queue.
 
         Args:
-            system: Files and clock.
-            root: The folder of the store.
-            topic: The topic of the queue.
-            queue_id: The number of the queue.
-            file_size: The length of a file.
+            files: Its files, not loaded yet.
             describe: Returns what new units contain; None if none are written.
-            writable: Whether files may be changed.
-            open_segments: Limits the open files of all queues.
-            new_files: Makes the names of new files durable.
         """
-        self._topic = topic
+        self.files = files
         self._describe = describe
-        self.files = SegmentQueue(
-            system,
-            root / extension_folder(topic, queue_id),
-            file_size,
-            writable=writable,
-            growth=QUEUE_GROWTH,
-            open_segments=open_segments,
-            new_files=new_files,
-        )
         self._begin = 0  # where the first file starts if there is none
         self._is_damaged = False  # whether files are missing or have another size
 
@@ -138,7 +104,7 @@ class QueueExtension:
         copy = bytearray(units)
         for at in range(0, len(copy), UNIT_SIZE):
             offset, size, code = _UNITS.unpack_from(copy, at)
-            store_time, bitmap = self._describe(self._topic, offset, size)
+            store_time, bitmap = self._describe(offset, size)
             address = self._append(ExtendedUnit(code, store_time, bitmap))
             _ADDRESS.pack_into(copy, at + _ADDRESS_AT, address)
         return memoryview(copy)

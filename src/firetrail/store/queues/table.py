@@ -27,15 +27,19 @@ from firetrail.format.names import (
     segment_name,
 )
 from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.parallel import map_in_threads
+from firetrail.storage.queue import SegmentQueue
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.extension import Describe, QueueExtension
+from firetrail.store.queues.extension import QueueExtension
 from firetrail.system import System
 
 QueueKey = tuple[str, int]
 """Topic and queue id."""
+DescribeRecord = Callable[[str, int, int], tuple[int, bytes]]
+"""Returns store time and filter bitmap of the record of a topic, at an offset and of a size."""
 
 
 class Extent(NamedTuple):
@@ -49,7 +53,7 @@ class Extensions(NamedTuple):
     """The settings of extension files."""
 
     file_size: int
-    describe: Describe | None
+    describe: DescribeRecord | None
     """Returns what new extended units contain; None if none are written."""
 
 
@@ -84,7 +88,7 @@ class QueueTable:
         self.dirty: set[ConsumeQueue] = set()
         """Queues with units that are not on disk yet."""
 
-    def extend(self, file_size: int, describe: Describe | None) -> None:
+    def extend(self, file_size: int, describe: DescribeRecord | None) -> None:
         """Use extension files: existing ones, and new ones for new units if ``describe`` is given.
 
         Light queues have none.
@@ -95,17 +99,17 @@ class QueueTable:
     def _extension(self, topic: str, queue_id: int) -> QueueExtension | None:
         if self.extensions is None or is_light(topic):
             return None
-        return QueueExtension(
+        describe = self.extensions.describe
+        files = SegmentQueue(
             self._system,
-            self._root,
-            topic,
-            queue_id,
+            self._root / extension_folder(topic, queue_id),
             self.extensions.file_size,
-            describe=self.extensions.describe,
             writable=self._writable,
+            growth=QUEUE_GROWTH,
             open_segments=self.open_segments,
             new_files=self._new_files,
         )
+        return QueueExtension(files, partial(describe, topic) if describe is not None else None)
 
     def list_folders(self, topics: Iterable[str] | None = None) -> None:
         """Find out which queues exist, of all topics or of the given ones."""

@@ -6,7 +6,9 @@ from contextlib import suppress
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.extended_unit import ExtendedUnit, is_address
+from firetrail.format.names import extension_folder
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.storage.queue import SegmentQueue
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.records import store_time_at
 from firetrail.store.queues.extension import QueueExtension
@@ -39,10 +41,11 @@ class ExtendedUnits:
             return None
         if self._open is None or self._open[0] != key:
             self.close()
-            view, size = self._view, settings.file_size
-            extension = QueueExtension(view.system, view.root, *key, size, writable=False)
+            folder = self._view.root / extension_folder(*key)
+            files = SegmentQueue(self._view.system, folder, settings.file_size, writable=False)
+            extension = QueueExtension(files)
             with suppress(SegmentSizeError, StoreDamagedError):  # then its units count as missing
-                extension.files.load()
+                files.load()
             self._open = key, extension
         return self._open[1].get(address)
 
