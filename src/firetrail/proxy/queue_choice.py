@@ -48,7 +48,7 @@ class QueueChoice:
             priority: the priority of the message, for topics of this type. The queue with this
                 number is chosen, or the last one.
         """
-        brokers = writable(route)
+        brokers = open_queues(route, _WRITE)
         size = sum(queues for _, queues in brokers)
         if not size:
             return None
@@ -72,17 +72,20 @@ class QueueChoice:
         return next(turns)
 
 
-def writable(route: TopicRouteData) -> list[tuple[str, int]]:
-    """Return the brokers that accept messages, by name, with their numbers of queues.
+def open_queues(route: TopicRouteData, permission: int) -> list[tuple[str, int]]:
+    """Return the brokers that have queues with a permission, by name, with their numbers.
 
-    A broker without a master accepts none.
+    Args:
+        route: the brokers and queues of a topic. Brokers without a master do not count.
+        permission: ``Permission.WRITE`` or ``Permission.READ``.
     """
     masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
-    return sorted(
-        (queues.broker_name, queues.write_queue_nums)
-        for queues in route.queue_datas
-        if queues.perm & _WRITE and queues.write_queue_nums > 0 and queues.broker_name in masters
-    )
+    found = []
+    for queues in route.queue_datas:
+        count = queues.write_queue_nums if permission == _WRITE else queues.read_queue_nums
+        if queues.perm & permission and count > 0 and queues.broker_name in masters:
+            found.append((queues.broker_name, count))
+    return sorted(found)
 
 
 def consistent_hash(value: int, buckets: int) -> int:

@@ -19,6 +19,7 @@ from firetrail.proxy.message_properties import milliseconds, set_milliseconds
 from firetrail.proxy.names import group_name, topic_name
 from firetrail.proxy.polling import poll_s, subscription_of
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
+from firetrail.proxy.queue_choice import open_queues
 from firetrail.proxy.receipts import INVISIBLE_MAX_MS
 from firetrail.proxy.renewal import Renewals
 from firetrail.proxy.schema.messages import (
@@ -28,7 +29,7 @@ from firetrail.proxy.schema.messages import (
     Status,
     Timestamp,
 )
-from firetrail.remoting.bodies import SubscriptionData, SubscriptionGroupConfig, TopicRouteData
+from firetrail.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_headers import ANY_QUEUE, PopHeader, PopResponse
@@ -156,7 +157,7 @@ class ReceiveCalls:
     async def _broker(self, topic: str, named: str) -> str:
         """Return the broker that the client has named, or any that has queues of the topic."""
         route = await resolved(self._brokers.route(topic))
-        readable = readable_brokers(route)
+        readable = [name for name, _ in open_queues(route, int(Permission.READ))]
         if named in readable:
             return named
         if not readable:
@@ -270,18 +271,6 @@ def _popped(answer: RemotingCommand, broker: str) -> list[PoppedMessage]:
             )
         )
     return found
-
-
-def readable_brokers(route: TopicRouteData) -> list[str]:
-    """Return the names of the brokers that deliver messages of a topic, sorted."""
-    masters = {broker.broker_name for broker in route.broker_datas if broker.master is not None}
-    return sorted(
-        queues.broker_name
-        for queues in route.queue_datas
-        if queues.perm & Permission.READ
-        and queues.read_queue_nums > 0
-        and queues.broker_name in masters
-    )
 
 
 def _invisible_ms(request: ReceiveMessageRequest) -> int:
