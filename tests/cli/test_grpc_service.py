@@ -7,18 +7,21 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL
 from tests.helpers import PATIENCE_S
 
+from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import NO_PORT
-from firetrail.cli import grpc_service
+from firetrail.cli import grpc_service, serving
 from firetrail.cli.grpc_service import GrpcPort
+from firetrail.cli.main import main
 from firetrail.errors import AddressInUseError
 
 WITHOUT_EXTRA = "import sys; sys.modules['hpack'] = None\n"
@@ -33,7 +36,7 @@ def printed(script: str, *arguments: str) -> tuple[dict[str, str], str]:
         assert process.stdout is not None
         try:
             ready = json.loads(process.stdout.readline())
-            host, _, port = ready.get("grpc", ready["broker"]).rpartition(":")
+            host, _, port = (ready.get("grpc") or ready["broker"]).rpartition(":")
             socket.create_connection((host, int(port)), PATIENCE_S).close()
             process.terminate()
             _, said = process.communicate(timeout=PATIENCE_S)
@@ -86,6 +89,30 @@ def test_the_port_comes_from_the_argument_the_file_or_the_default(
     config = BrokerConfig(grpc_port=setting)
     args = argparse.Namespace(grpc_port=argument)
     assert grpc_service.port_of(args, config, 8081) == expected
+
+
+def test_a_proxy_serves_the_brokers_of_a_cluster() -> None:
+    pytest.importorskip("hpack")
+    with BackgroundBroker(store=SMALL) as broker:
+        arguments = "proxy", "--namesrv", broker.namesrv, "--port", "0"
+        ready, said = printed("", *arguments)
+    assert list(ready) == ["grpc", "name_server"]
+    assert ready["name_server"] == broker.namesrv
+    assert not said
+
+
+def test_a_proxy_without_the_extra_says_how_to_install_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(serving: Coroutine[Any, Any, None]) -> None:
+        serving.close()
+        raise ModuleNotFoundError("No module named 'hpack'", name="hpack")
+
+    monkeypatch.setattr(serving, "run", missing)
+    assert main(["proxy"]) == 2
+    assert "the proxy needs more packages: run pip install 'firetrail[grpc]'" in (
+        capsys.readouterr().err
+    )
 
 
 @pytest.fixture

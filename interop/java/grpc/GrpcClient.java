@@ -143,7 +143,7 @@ public class GrpcClient {
     static void delays(Producer producer) throws Exception {
         PushConsumer delayed = push("delay", "GrpcDelayed", "GrpcDelay");
         for (String body : List.of("recalled", "later")) {
-            long due = System.currentTimeMillis() + (body.equals("later") ? 4_000 : 2_000);
+            long due = System.currentTimeMillis() + (body.equals("later") ? 17_000 : 15_000);
             Message message = message("GrpcDelay", body).setDeliveryTimestamp(due).build();
             SendReceipt receipt = producer.send(message);
             say("sent", "delay", body, receipt.getMessageId().toString(), 0);

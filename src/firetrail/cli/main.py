@@ -18,6 +18,7 @@ from firetrail.cli import (
     lag,
     namesrv,
     pipeline,
+    proxy,
     query,
     rebuild,
     replica,
@@ -33,7 +34,7 @@ from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
-    *(up, broker, namesrv, replica),
+    *(up, broker, namesrv, proxy, replica),
     *(topic, group, send, tail, lag, reset),
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,

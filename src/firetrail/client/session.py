@@ -181,9 +181,15 @@ class Session:
         timeout_s: float = REQUEST_S,
     ) -> RemotingCommand:
         """Return the response of a broker, whatever its code."""
+        return await self.pass_on(address, _command(code, header, body), timeout_s)
+
+    async def pass_on(
+        self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
+    ) -> RemotingCommand:
+        """Return the response of a broker to a request of somebody else, whatever its code."""
         self._check_connected()
         try:
-            answer = await self._client.request(address, _command(code, header, body), timeout_s)
+            answer = await self._client.request(address, command, timeout_s)
         except OSError as error:
             self._suspect(address)
             raise self._error_of(error) from error
@@ -315,6 +321,12 @@ class Session:
     async def brokers(self) -> dict[str, str]:
         """Return the names and addresses of all masters that the name server knows."""
         return {name: d.master for name, d in (await self._all_brokers()).items() if d.master}
+
+    async def master_at(self, connection: Connection) -> str | None:
+        """Return the name of the master that a connection of this session leads to, if it does."""
+        address = self._client.address_of(connection)
+        names = (name for name, found in (await self.brokers()).items() if found == address)
+        return next(names, None)
 
     def forget_route(self, topic: str) -> None:
         """Request the route again when it is needed next; until then addresses stay known.

@@ -54,10 +54,11 @@ class RouteCalls:
         """Return all queues of a topic. The topic is not created."""
         topic = topic_name(request.topic, self._brokers.reserved)
         endpoints = endpoints_of(call, request.endpoints)
-        route, config = self._brokers.route(topic), self._brokers.topic(topic)
-        if isinstance(route, TopicRouteData) and (
-            config is None or isinstance(config, TopicConfig)
-        ):
+        route = self._brokers.route(topic)
+        if not isinstance(route, TopicRouteData):
+            return self._route_later(topic, endpoints, route)
+        config = self._brokers.topic(topic)
+        if config is None or isinstance(config, TopicConfig):
             return _route_response(topic, endpoints, route, config)
         return self._route_later(topic, endpoints, route, config)
 
@@ -66,10 +67,12 @@ class RouteCalls:
         topic: str,
         endpoints: Endpoints,
         route: TopicRouteData | Awaitable[TopicRouteData],
-        config: TopicConfig | Awaitable[TopicConfig | None] | None,
+        config: Awaitable[TopicConfig | None] | None = None,
     ) -> QueryRouteResponse:
         found = await resolved(route)
-        return _route_response(topic, endpoints, found, await resolved(config))
+        if config is None:
+            config = resolved(self._brokers.topic(topic))
+        return _route_response(topic, endpoints, found, await config)
 
     async def assignment(
         self, call: Call, client: ProxyClient, request: QueryAssignmentRequest

@@ -124,6 +124,11 @@ class RemotingClient:
             self._on_opened(address, connection)
         return connection
 
+    def address_of(self, connection: Connection) -> str | None:
+        """Return the address that a connection was opened to; None if it is closed."""
+        found = (address for address, each in self._connections.items() if each is connection)
+        return next(found, None)
+
     async def close(self) -> None:
         """Close all connections; requests in progress raise ConnectionError."""
         self._is_closed = True

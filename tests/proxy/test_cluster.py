@@ -1,0 +1,239 @@
+"""A proxy in front of brokers of other processes: the same calls, over sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import until
+from tests.helpers import PATIENCE_S
+from tests.proxy.fakes import FakeCall, FakeStream
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import NotReachedError, ProxyError
+from firetrail.proxy import cluster as module
+from firetrail.proxy.brokers import RegisteringBrokers, resolved
+from firetrail.proxy.call import ResponseStreamMethod, StreamMethod, UnaryMethod
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.cluster import KNOWN_S, ClusterBrokers, KnownSettings
+from firetrail.proxy.schema.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    Code,
+    Duration,
+    EndTransactionRequest,
+    Message,
+    MessageQueue,
+    MessageType,
+    Publishing,
+    QueryRouteRequest,
+    ReceiveMessageRequest,
+    Resource,
+    SendMessageRequest,
+    Settings,
+    Subscription,
+    SystemProperties,
+    TelemetryCommand,
+    TransactionResolution,
+    TransactionSource,
+)
+from firetrail.proxy.schema.messages import Broker as BrokerResource
+from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.system import SYSTEM
+
+CONFIG = BrokerConfig(transaction_timeout_ms=1, auto_create_groups=False)
+TOPIC = Resource(name="T")
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    async with Broker.running(None, CONFIG, SMALL) as broker:
+        broker.topics.put(
+            [
+                TopicConfig("T", 1, 1),
+                TopicConfig("X", 1, 1, attributes={"+message.type": "TRANSACTION"}),
+            ]
+        )
+        broker.groups.put([SubscriptionGroupConfig("G", retry_max_times=4)])
+        yield broker
+
+
+@pytest.fixture
+async def brokers(broker: Broker) -> AsyncIterator[ClusterBrokers]:
+    brokers = ClusterBrokers(broker.namesrv)
+    await brokers.open()
+    yield brokers
+    await brokers.close()
+
+
+@pytest.fixture
+async def service(brokers: ClusterBrokers) -> AsyncIterator[MessagingService]:
+    complete: RegisteringBrokers = brokers
+    service = MessagingService(complete, SYSTEM.clock.now_ms)
+    yield service
+    await service.stop()
+
+
+async def answer_of(service: MessagingService, name: str, request: Any) -> Any:
+    method = service.methods[SERVICE + name]
+    assert isinstance(method, UnaryMethod | ResponseStreamMethod)
+    handle: Any = method.handle
+    return await asyncio.wait_for(resolved(handle(FakeCall(), request)), PATIENCE_S)
+
+
+async def joined(service: MessagingService, settings: Settings) -> FakeStream:
+    """Open a telemetry stream, and wait for the answer to the settings."""
+    stream = FakeStream()
+    method = service.methods[f"{SERVICE}Telemetry"]
+    assert isinstance(method, StreamMethod)
+    method.handle(stream).received(TelemetryCommand(settings=settings))
+    await until(lambda: stream.sent)
+    assert stream.sent[0].status.code == Code.OK
+    return stream
+
+
+def sending(topic: str, kind: MessageType, message_id: str = "m1") -> SendMessageRequest:
+    system = SystemProperties(message_id=message_id, message_type=kind)
+    message = Message(topic=Resource(name=topic), body=b"hello", system_properties=system)
+    return SendMessageRequest(messages=[message])
+
+
+def receiving(topic: str, broker: str) -> ReceiveMessageRequest:
+    return ReceiveMessageRequest(
+        group=Resource(name="G"),
+        message_queue=MessageQueue(
+            topic=Resource(name=topic), id=-1, broker=BrokerResource(name=broker)
+        ),
+        batch_size=1,
+        invisible_duration=Duration(seconds=30),
+    )
+
+
+async def test_a_message_is_sent_received_and_acknowledged(service: MessagingService) -> None:
+    route = await answer_of(service, "QueryRoute", QueryRouteRequest(topic=TOPIC))
+    (queue,) = route.message_queues
+    assert route.status.code == Code.OK
+    assert list(queue.accept_message_types) == [MessageType.NORMAL]
+    sent = await answer_of(service, "SendMessage", sending("T", MessageType.NORMAL))
+    assert sent.status.code == Code.OK
+    frames = await answer_of(service, "ReceiveMessage", receiving("T", queue.broker.name))
+    (message,) = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+    assert message.body == b"hello"
+    handle = message.system_properties.receipt_handle
+    request = AckMessageRequest(
+        group=Resource(name="G"),
+        topic=TOPIC,
+        entries=[AckMessageEntry(message_id="m1", receipt_handle=handle)],
+    )
+    assert (await answer_of(service, "AckMessage", request)).status.code == Code.OK
+
+
+async def test_unknown_topics_and_groups(
+    service: MessagingService, brokers: ClusterBrokers
+) -> None:
+    request = QueryRouteRequest(topic=Resource(name="none"))
+    route = await answer_of(service, "QueryRoute", request)
+    assert route.status.code == Code.TOPIC_NOT_FOUND
+    assert await brokers.topic("none") is None
+    assert await brokers.group("none") is None
+
+
+async def test_a_group_decides_the_settings_of_its_consumers(service: MessagingService) -> None:
+    settings = Settings(subscription=Subscription(group=Resource(name="G")))
+    stream = await joined(service, settings)
+    assert stream.sent[0].settings.backoff_policy.max_attempts == 5
+
+
+async def test_another_broker_name_is_refused(brokers: ClusterBrokers) -> None:
+    with pytest.raises(ProxyError, match="no broker 'other' is registered") as caught:
+        await brokers.request(ProxyClient("c"), "other", RemotingCommand(1))
+    assert caught.value.code == Code.BAD_REQUEST
+
+
+async def test_a_broker_of_an_unknown_topic_can_be_asked(
+    broker: Broker, brokers: ClusterBrokers
+) -> None:
+    """After a restart of the proxy, an acknowledgement may come before any route is known."""
+    command = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+    answer = await brokers.request(ProxyClient("c"), broker.config.name, command)
+    assert answer.code == 0
+
+
+async def test_a_producer_is_asked_for_its_transaction(
+    service: MessagingService, broker: Broker
+) -> None:
+    settings = Settings(publishing=Publishing(topics=[Resource(name="X")]))
+    stream = await joined(service, settings)
+    sent = await answer_of(service, "SendMessage", sending("X", MessageType.TRANSACTION))
+    assert sent.status.code == Code.OK
+    stream.sent.clear()
+    while not stream.sent:
+        await broker.check_transactions()
+        await asyncio.sleep(0.01)
+    question = stream.sent[0].recover_orphaned_transaction_command
+    assert (question.message.body, question.transaction_id) == (b"hello", "m1")
+    request = EndTransactionRequest(
+        topic=Resource(name="X"),
+        message_id="m1",
+        transaction_id=question.transaction_id,
+        resolution=TransactionResolution.COMMIT,
+        source=TransactionSource.SOURCE_SERVER_CHECK,
+    )
+    assert (await answer_of(service, "EndTransaction", request)).status.code == Code.OK
+    await until(lambda: broker.store.max_offset("X", 0) == 1)
+
+
+async def test_brokers_know_what_clients_publish_to(
+    service: MessagingService, broker: Broker
+) -> None:
+    def registered() -> set[str]:
+        return {topic for topic in ("T", "X") if list(broker.clients.producers_of(topic))}
+
+    stream = await joined(service, Settings(publishing=Publishing(topics=[TOPIC])))
+    assert registered() == {"T"}
+    other = Settings(publishing=Publishing(topics=[Resource(name="X")]))
+    await joined(service, other)
+    await until(lambda: registered() == {"X"})
+    service.clients.leave(service.clients.of(stream))
+    await until(lambda: registered() == set())
+
+
+async def test_a_question_without_a_producer_is_dropped(
+    service: MessagingService, brokers: ClusterBrokers, broker: Broker
+) -> None:
+    settings = Settings(publishing=Publishing(topics=[Resource(name="X")]))
+    stream = await joined(service, settings)
+    await answer_of(service, "SendMessage", sending("X", MessageType.TRANSACTION))
+    stream.finish()
+    stream.sent.clear()
+    await asyncio.sleep(0.01)
+    await broker.check_transactions()
+    assert brokers._reachable_producer("X") is None
+    assert not stream.sent
+
+
+async def test_without_a_name_server_the_start_fails() -> None:
+    brokers = ClusterBrokers("127.0.0.1:1")
+    with pytest.raises(NotReachedError, match="no name server answers"):
+        await brokers.open()
+
+
+def test_settings_are_known_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    known = KnownSettings[str](lambda: now)
+    known.add("a", "settings")
+    assert known.get("a") == "settings"
+    assert known.get("b") is None
+    now = KNOWN_S
+    assert known.get("a") is None
+    monkeypatch.setattr(module, "KNOWN_MAX", 1)
+    known.add("b", "others")
+    assert known.get("b") == "others"
+    assert len(known._known) == 1
