@@ -1,8 +1,12 @@
-"""Extended consume queues with bitmaps of filters: from a Java broker to Firetrail and back."""
+"""Extended consume queues with bitmaps of filters: from a Java broker to Firetrail and back.
+
+The commit log is in two folders, which both brokers know from ``storePathCommitLog``.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 
@@ -15,7 +19,13 @@ from firetrail.broker.state.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.client import Admin, Message, MessageQueue, Producer, PushConsumer, Received, by_sql
 from firetrail.format.bloom import BloomFilter, has_bits
 from firetrail.format.extended_unit import ExtendedUnit
-from firetrail.format.names import CONSUME_QUEUE_EXT, SCHEDULE_TOPIC
+from firetrail.format.names import (
+    COMMIT_LOG,
+    CONSUME_QUEUE_EXT,
+    LOG_PATHS,
+    SCHEDULE_TOPIC,
+    segment_name,
+)
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.filter_bodies import BloomFilterData, ConsumerFilterTable
 from firetrail.store.inspect.view import StoreView
@@ -105,8 +115,10 @@ def check(root: Path, messages: int) -> None:
 async def test_bitmaps_are_handed_over_in_both_directions(tmp_path: Path) -> None:
     java = Servers("v5", tmp_path)
     root = tmp_path / NAME
+    paths = f"storePathCommitLog={tmp_path / 'd1'},{tmp_path / 'd2'}\n"
+    settings = SETTINGS + paths
     with our_name_server() as namesrv:
-        with java.broker(namesrv, NAME, settings=SETTINGS):
+        with java.broker(namesrv, NAME, settings=settings):
             async with Admin(namesrv) as admin:
                 while NAME not in await admin.masters():
                     await asyncio.sleep(0.1)
@@ -114,17 +126,19 @@ async def test_bitmaps_are_handed_over_in_both_directions(tmp_path: Path) -> Non
             await heard(namesrv, GROUP, EXPRESSION, matching(EACH), 0)
             async with Producer(namesrv) as producer:
                 await producer.send(Message("Late", b"late", delay_level=4))
+        assert os.listdir(tmp_path / "d1") == [segment_name(0)] and not (root / COMMIT_LOG).exists()
+        (root / LOG_PATHS).write_text(paths)
         check(root, EACH)
         late = units(root, SCHEDULE_TOPIC, 3)
         assert late[0].tags_code == late[0].store_time + 5000
 
-        with java.our_broker(namesrv, NAME, settings=SETTINGS, stop=signal.SIGKILL):
+        with java.our_broker(namesrv, NAME, settings=settings, stop=signal.SIGKILL):
             await serving(namesrv)
             await heard(namesrv, GROUP, EXPRESSION, matching(2 * EACH) - matching(EACH), EACH)
             await heard(namesrv, "new", EXPRESSION, matching(2 * EACH), -1)
             await heard(namesrv, "tags", "odd", set(range(1, 2 * EACH, 2)), -1)
             await asyncio.sleep(2)  # until the housekeeper has synced the queues
-        with java.broker(namesrv, NAME, settings=SETTINGS):
+        with java.broker(namesrv, NAME, settings=settings):
             await serving(namesrv)
             before = matching(2 * EACH)
             await heard(namesrv, GROUP, EXPRESSION, matching(3 * EACH) - before, 2 * EACH)

@@ -51,6 +51,19 @@ def test_a_log_in_several_folders_is_read(tmp_path: Path, way: None) -> None:
     assert by_place(rows_of(tmp_path / "store")) == consumed(tmp_path / "copy")
 
 
+def test_a_store_with_extended_units_is_read(tmp_path: Path, way: None) -> None:
+    """The tags codes of its units are addresses; Spark compares the tags of the records."""
+    config = small_config(extended_queues=True, extension_file_size=256)
+    with Store.open(tmp_path, config) as store:
+        for message in some_messages(40):
+            store.put(message)
+    assert by_place(rows_of(tmp_path)) == consumed(tmp_path)
+    tags = {row["tags"] for row in consumed(tmp_path)} - {None}
+    for tag in tags:
+        expected = [row for row in consumed(tmp_path) if row["tags"] == tag]
+        assert by_place(rows_of(tmp_path, tags=tag)) == expected
+
+
 @pytest.mark.parametrize("name", STORES)
 class TestGoldenStores:
     def test_the_log_has_every_record(self, name: str) -> None:
