@@ -303,7 +303,7 @@ class SegmentQueue:
         return removed
 
     def truncate_all(self) -> None:
-        """Remove the files that :meth:`keep_first` closed, if no segment is left."""
+        """Remove all files if the queue has no segment, such as files that could not be loaded."""
         if not self.segments:
             for base in reversed(self.starts()):
                 self.system.files.remove(self.path_of(base))

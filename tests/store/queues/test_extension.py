@@ -127,6 +127,19 @@ def test_files_expire_with_the_log(tmp_path: Path) -> None:
     assert main(["fsck", str(tmp_path)]) == 0
 
 
+def test_a_new_life_of_a_queue_begins_without_units(tmp_path: Path) -> None:
+    """A reader that still has a unit of the former life finds no extended unit."""
+    filled(tmp_path)
+    with Store.open(tmp_path, config()) as store:
+        queue = store._engine.queues.open("T", 0)
+        unit, extension = queue.unit(3), queue.extension
+        assert unit is not None and extension is not None
+        assert extension.get(unit.tags_code) is not None
+        queue.begin_new_life()
+        assert extension.get(unit.tags_code) is None
+        assert files(tmp_path) == []
+
+
 def test_a_removed_topic_has_no_files(tmp_path: Path) -> None:
     filled(tmp_path)
     with BrokerStore.open(tmp_path, config()) as store:

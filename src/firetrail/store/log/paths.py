@@ -95,6 +95,8 @@ def settle_paths(files: Files, root: Path, config: StoreConfig) -> LogPaths | No
     if config.read_only_log_paths:
         paths = paths._replace(read_only=_resolved(root, config.read_only_log_paths))
     _check_writable(paths)
+    if len({folder.resolve() for folder in paths.all}) < len(paths.all):
+        raise ConfigError(PATHS_KEY, _text(root, paths.all), "names one folder twice")
     _check_left_out(files, before, paths)
     _check_owner(root, recorded or {}, paths)
     is_new = not any(files.names(root / CONSUME_QUEUE)) and not any(
@@ -102,8 +104,6 @@ def settle_paths(files: Files, root: Path, config: StoreConfig) -> LogPaths | No
     )
     for folder in paths.all:
         _check_exists(files, folder, is_new=is_new)
-    if len({folder.resolve() for folder in paths.all}) < len(paths.all):
-        raise ConfigError(PATHS_KEY, _text(root, paths.all), "names one folder twice")
     if paths == LogPaths((root / COMMIT_LOG,)):
         if recorded is not None:
             files.remove(root / LOG_PATHS)

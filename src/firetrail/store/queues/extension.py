@@ -260,8 +260,9 @@ class QueueExtension:
         self._begin = self._fresh(after, end)
 
     def clear(self) -> None:
-        """Remove all files."""
-        self.files.keep_first(0)
+        """Remove all files; readers find no units any more."""
+        while self.files.segments:
+            self.files.retire_first(0)
         self.files.truncate_all()
         self._begin = 0
 
