@@ -122,7 +122,7 @@ def timers_saved_before_they_are_delivered(patch: pytest.MonkeyPatch) -> None:
 
 
 def recalled_timers_delivered(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DueSlot, "is_recalled", lambda self, topic, unique_key: False)
+    patch.setattr(DueSlot, "is_recalled", lambda self, record: False)
 
 
 TIMER_MUTANTS: list[tuple[str, str, Patch, int]] = [

@@ -157,6 +157,11 @@ def encode_check(check: TimerCheck, precision_ms: int) -> bytes:
     return (fields + _seal(fields, precision_ms)).ljust(CHECK_SIZE, b"\0")
 
 
+def encode_unsealed(check: TimerCheck) -> bytes:
+    """4096 bytes as Java writes them."""
+    return CHECK_FIELDS.pack(*check).ljust(CHECK_SIZE, b"\0")
+
+
 def _seal(fields: bytes, precision_ms: int) -> bytes:
     crc = zlib.crc32(_SEAL_NAME + precision_ms.to_bytes(4, "big"), zlib.crc32(fields))
     return _SEAL.pack(_SEAL_NAME, precision_ms, crc)

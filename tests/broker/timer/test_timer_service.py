@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 from tests.broker.brokers import SMALL
 from tests.broker.timer.bench import REVIVE, START_S, Bench
-from tests.helpers import ManualClock
+from tests.helpers import PATIENCE_S, ManualClock, crash_image
 
 from firetrail.errors import StoreError
 from firetrail.format.kernels.draft import Message
@@ -395,10 +397,11 @@ async def test_a_slave_adds_and_never_delivers(tmp_path: Path) -> None:
     slave = Bench(tmp_path / "slave", clock=clock, is_slave=True)
     slave.pass_time(4_000)
     slave.timer.follow(check)  # its log has nothing newer than the progress of the master
+    slave.timer.follow(check._replace(timestamp=2**62))
+    slave.run()
     assert slave.timer._follow_to == 0
     slave.store.put(Message("Other", b"newer"))
     assert slave.store.wait_dispatched()
-    slave.timer.follow(check)
     slave.pass_time(4_000)
     assert slave.bodies == [b"0", b"1"]
     assert slave.timer.waiting == 4
@@ -406,3 +409,79 @@ async def test_a_slave_adds_and_never_delivers(tmp_path: Path) -> None:
     promoted.run()
     assert promoted.bodies == [b"%d" % number for number in range(6)]
     await promoted.close()
+
+
+# -- interrupted work -----------------------------------------------------------------------------
+
+
+async def test_a_rebuild_that_is_interrupted_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its new wheel lacks what was not added yet, although the old progress would fit the log."""
+    bench = Bench(tmp_path / "a")
+    for number in range(30):
+        bench.send(b"%d" % number, 5_000)
+    bench.run()
+    bench = await bench.restarted(lambda folder: (folder / WHEEL).unlink())
+    monkeypatch.setattr("firetrail.broker.timer.timer_service.BATCH_SIZE", 10)
+    assert bench.timer.step() == 0
+    await bench.save()  # saves nothing yet
+    bench.run(steps_max=20)
+    assert bench.timer._files.log.end > 0
+    crashed = bench.killed(tmp_path / "b")
+    assert caplog.text.count("the timer is rebuilt") == 2
+    crashed.pass_time(7_000, 500)
+    assert crashed.bodies == [b"%d" % number for number in range(30)]
+    await crashed.close()
+    caplog.clear()
+    again = Bench(tmp_path / "b", clock=crashed.clock)
+    assert "the timer is rebuilt" not in caplog.text
+    await again.close()
+
+
+async def test_units_of_records_that_a_crash_took_are_undone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "a")
+    for number in range(25):
+        bench.send(b"%d" % number, 4_000)
+    bench.run()
+    await bench.save()
+    assert bench.store.wait_dispatched()
+    bench.store.settle()
+    crash_image(tmp_path / "a", tmp_path / "b")
+    for number in range(25, 60):
+        bench.send(b"lost %d" % number, 4_000)
+    bench.run()
+    await bench.save()
+    for name in (WHEEL, LOG, f"config/{CHECK}"):
+        target = tmp_path / "b" / name
+        if target.is_dir():
+            shutil.rmtree(target)
+            shutil.copytree(tmp_path / "a" / name, target)
+        else:
+            shutil.copy(tmp_path / "a" / name, target)
+    await bench.close()
+    short = Bench(tmp_path / "b", clock=bench.clock)
+    assert (short.timer.waiting, short.timer._files.queue_offset) == (25, 25)
+    short.send(b"new", 4_000)
+    short.pass_time(7_000, 500)
+    assert short.bodies == [b"%d" % number for number in range(25)] + [b"new"]
+    await short.close()
+
+
+async def test_a_stop_waits_for_the_save_that_is_under_way(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.send(b"0", 5_000)
+    bench.run()
+    with bench.files.stalled("sync", LOG) as reached:
+        task = asyncio.ensure_future(bench.timer._save())
+        await asyncio.to_thread(reached.wait, PATIENCE_S)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert bench.timer._saving is not None
+    bench.timer._tasks = [task]
+    await bench.timer.stop()
+    assert bench.timer._saving is None
+    bench.store.close()
+    bench = Bench(tmp_path, clock=bench.clock)
+    assert bench.timer.waiting == 1
+    await bench.close()

@@ -113,6 +113,8 @@ class ReplicationProcessor:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         """Answer how far the timer has come; everything before that is on disk."""
+        if not self._timer.is_enabled:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "timerWheelEnable is false")
         return request.answer(body=CHECK_FIELDS.pack(*self._timer.check))
 
     def _timer_metrics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Iterator
 
 from firetrail.broker.timer.timer_log import TimerLog
+from firetrail.format.properties import REAL_TOPIC, UNIQ_KEY, get_property
+from firetrail.format.record import Record
 from firetrail.format.timer import DELETES, NONE, ROLLS, TimerUnit
 
 KEY_SEPARATOR = "+"
@@ -55,20 +57,30 @@ class DueSlot:
         return False
 
     def next_mark(self) -> TimerUnit | None:
-        """Return the next unit of a mark, None if there are no more."""
-        return self._log.unit(self._marks.pop()) if self._marks else None
+        """Return the next unit of a mark, if there is one; it stays until :meth:`mark_done`."""
+        return self._log.unit(self._marks[-1]) if self._marks else None
+
+    def mark_done(self) -> None:
+        """Remove the unit that :meth:`next_mark` returned."""
+        self._marks.pop()
 
     def next_message(self) -> TimerUnit | None:
-        """Return the oldest unit of a message that is left; it stays until :meth:`done`."""
+        """Return the oldest unit of a message; it stays until :meth:`message_done`."""
         return self._log.unit(self._positions[-1]) if self._positions else None
 
-    def done(self) -> None:
+    def message_done(self) -> None:
         """Remove the unit that :meth:`next_message` returned."""
         self._positions.pop()
 
-    def is_recalled(self, topic: str, unique_key: str) -> bool:
+    def is_recalled(self, record: Record) -> bool:
         """Return whether a mark, of any version of RocketMQ, cancels this message."""
-        return bool(self.recalled) and not self.recalled.isdisjoint(delete_keys(topic, unique_key))
+        if not self.recalled:
+            return False
+        topic = get_property(record.raw_properties, REAL_TOPIC)
+        key = get_property(record.raw_properties, UNIQ_KEY)
+        if topic is None or key is None:
+            return False
+        return not self.recalled.isdisjoint(delete_keys(topic, key))
 
 
 def delete_keys(topic: str, unique_key: str) -> Iterator[str]:

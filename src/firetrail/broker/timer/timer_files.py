@@ -13,12 +13,14 @@ wait.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.broker.timer.timer_log import TimerLog
 from firetrail.broker.timer.wheel import TimerWheel
 from firetrail.errors import FormatError, StoreError
+from firetrail.format.javahash import java_hash
 from firetrail.format.names import CONFIG
 from firetrail.format.timer import (
     CHECK,
@@ -33,6 +35,7 @@ from firetrail.format.timer import (
     TimerUnit,
     decode_check,
     encode_check,
+    encode_unsealed,
     is_sealed,
 )
 from firetrail.store.broker_store import BrokerStore
@@ -158,10 +161,12 @@ class TimerFiles:
     def reset(self, queue_offset: int) -> None:
         """Remove all units and slots, to read the topic again from a queue offset on.
 
-        The wheel is the first to go and the last to come back, so that an interrupted reset is
-        noticed.
+        First of all ``timercheck`` loses its seal, so that a rebuild that is interrupted begins
+        again: only a save at its end restores the seal.
         """
         self.is_open = False
+        if self._path.exists():
+            self._files.replace(self._path, encode_unsealed(self.check))
         self.wheel.remove()
         self.log.remove()
         self.wheel.create()
@@ -238,3 +243,9 @@ class TimerFiles:
         """Close the files."""
         self.wheel.close()
         self.log.close()
+
+
+@lru_cache(maxsize=4096)
+def topic_hash(topic: str) -> int:
+    """Return the hash of a topic in units."""
+    return java_hash(topic)

@@ -137,9 +137,9 @@ class TimerLog:
 
     def remove(self) -> None:
         """Remove all files, durably."""
+        self._files.keep_first(0)
         for base in reversed(self._files.starts()):
             self._files.system.files.remove(self._files.path_of(base))
-        self._files.adopt(())
 
     def delete_expired(self, log_min: int) -> None:
         """Remove files whose units all point before ``log_min``, except the last."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 
 from firetrail.broker.config import BrokerConfig
@@ -18,17 +17,15 @@ from firetrail.broker.services.repeat import repeat
 from firetrail.broker.stored import LONG_DIGITS, parsed_number
 from firetrail.broker.timer.delivery import NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_slot import DueSlot
-from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape
+from firetrail.broker.timer.placement import SlotPlacement
+from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape, topic_hash
 from firetrail.errors import StoreDamagedError
-from firetrail.format.javahash import java_hash
 from firetrail.format.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_OUT_MS,
-    UNIQ_KEY,
     get_property,
 )
-from firetrail.format.record import Record
 from firetrail.format.timer import (
     DELETES,
     ROLLS,
@@ -36,7 +33,6 @@ from firetrail.format.timer import (
     TIMER_TOPIC,
     WAITS,
     WHEEL_SLOTS,
-    WINDOW_MAX,
     TimerCheck,
 )
 from firetrail.format.unit import ConsumeQueueUnit
@@ -53,7 +49,6 @@ GATHER_SIZE = 4096
 """Units of a slot that are read before the event loop runs other tasks."""
 IDLE_SAVE_MS = 10_000
 """How far the saved progress may lag while messages wait and nothing happens."""
-_HOUR_MS = 3_600_000
 
 _log = logging.getLogger(__name__)
 
@@ -85,10 +80,12 @@ class TimerService:
         self._store = store
         self._now_ms = system.clock.now_ms
         self._precision_ms = config.timer_precision_ms
-        self._window_slots = config.timer_roll_window_slots
+        self._placement = SlotPlacement(
+            store, config.timer_precision_ms, config.timer_roll_window_slots, WHEEL_SLOTS
+        )
+        self._floor = self._placement.floor
+        self._longest_ms = self._placement.longest_ms
         self._revive = revive
-        # Slots up to this long ago and up to this far away are different ones.
-        self._longest_ms = min(WINDOW_MAX, WHEEL_SLOTS // 2) * config.timer_precision_ms
         shape = TimerShape(config.timer_precision_ms, config.timer_log_file_size, WHEEL_SLOTS)
         self._files = TimerFiles(system, root, store, shape)
         self._delivery = TimerDelivery(store, system.clock.now_ms)
@@ -101,8 +98,9 @@ class TimerService:
         self._done_to = 0  # records before this offset are delivered …
         self._done_before_ms = 0  # … if they were due before this time
         self._damage = ""  # why the files have to be rebuilt
-        self._is_saving = False
+        self._saving: asyncio.Future[None] | None = None  # a save that may outlive its task
         self._follow_to: int | None = None  # on a slave, the master's queue offset
+        self._ahead: list[TimerCheck] = []  # on a slave, progress of which the log lacks something
         self._put = False
         self._saved_counts = (0, 0)
         self._on_saved: Callable[[int], None] = lambda offset: None
@@ -120,8 +118,6 @@ class TimerService:
             self._on_saved = on_saved
         if self.is_enabled and self._exists:
             self._recover()
-            if self._files.wheel.waiting > 0:
-                _log.info("%d messages wait in the timer", self._files.wheel.waiting)
 
     def load_copy(self) -> None:
         """Recover the timer at the start of a slave, which adds records and delivers nothing."""
@@ -181,9 +177,11 @@ class TimerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._files.is_open and self._tasks:
-            await self._save()
-        self._files.close()
+        try:
+            if self._tasks:
+                await self._save()
+        finally:
+            self._files.close()
 
     # -- figures ------------------------------------------------------------------------------
 
@@ -209,7 +207,7 @@ class TimerService:
 
     @property
     def check(self) -> TimerCheck:
-        """The progress that was last saved, for slaves."""
+        """The progress that was last saved, for slaves; it says nothing while the timer is off."""
         check = self._files.check
         if not self._files.is_open:
             now = self._now_ms()
@@ -226,9 +224,6 @@ class TimerService:
         slot = self._files.wheel.get(time_ms) if self._files.is_open else None
         return 0 if slot is None else slot.waiting
 
-    def _floor(self, time_ms: int) -> int:
-        return time_ms - time_ms % self._precision_ms
-
     @property
     def _end(self) -> int:
         return self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
@@ -239,10 +234,11 @@ class TimerService:
         """Add and deliver some messages; return the seconds until the next call."""
         now = self._now_ms()
         current = self._floor(now)
-        if self._damage and not self._is_saving:
+        if self._damage and self._saving is None:
             self.read_ms = self._delivered_ms
             self._rebuild(self._damage, self._files.queue_offset)
             self._damage = ""
+        self._take_over_progress()
         is_master = self._follow_to is None
         if is_master and self._slot is None:
             self.read_ms = min(self.read_ms, current)  # the clock may have been set back
@@ -308,7 +304,7 @@ class TimerService:
         topic = get_property(raw, REAL_TOPIC) or ""
         past = current_ms - self._precision_ms
         entry = Enqueued(
-            unit.physical_offset, unit.size, _topic_hash(topic), WAITS, past, current_ms
+            unit.physical_offset, unit.size, topic_hash(topic), WAITS, past, current_ms
         )
         if record is None or due is None or topic == self._revive:
             self._files.pass_over(entry)
@@ -322,41 +318,16 @@ class TimerService:
             if not is_mark:
                 self._put |= self._counted(self._delivery.deliver(record, due, NEVER_ENQUEUED))
             self._files.pass_over(entry)
-        elif offset < self._rebuilding_to and self._was_rolled(record, due):
+        elif (
+            offset < self._rebuilding_to
+            and self._placement.may_roll(due, record.store_time)
+            and self._delivery.was_rolled(record)
+        ):
             self._files.pass_over(entry)
         else:
-            slot_ms, magic = self._slot_of(max(due, self.read_ms), current_ms)
+            slot_ms, magic = self._placement.slot_of(max(due, self.read_ms), current_ms)
             magic |= DELETES if is_mark else 0
             self._files.add(entry._replace(slot_ms=slot_ms, magic=magic))
-
-    def _slot_of(self, due_ms: int, current_ms: int) -> tuple[int, int]:
-        """Return the slot of a message and the magic of its unit, by the rules of RocketMQ.
-
-        A message whose time is too far away gets an earlier slot. It is then stored again, so that
-        the commit log is not deleted while the message waits.
-        """
-        window = self._window * self._precision_ms
-        if due_ms - current_ms < window:
-            return due_ms, WAITS
-        if due_ms - current_ms - window < self._window // 3 * self._precision_ms:
-            return current_ms + self._window // 2 * self._precision_ms, WAITS | ROLLS
-        return current_ms + window, WAITS | ROLLS
-
-    @property
-    def _window(self) -> int:
-        """The number of slots that a message waits at most, before it is stored again.
-
-        It is shorter than configured if the commit log is kept for a shorter time.
-        """
-        longest = self._longest_ms // self._precision_ms
-        slots = self._window_slots if 2 <= self._window_slots <= longest else longest
-        kept_ms = self._store.config.file_reserved_hours * _HOUR_MS
-        return max(min(slots, kept_ms * 2 // 3 // self._precision_ms), 2)
-
-    def _was_rolled(self, record: Record, due_ms: int) -> bool:
-        """Whether the topic has a later copy of a record; only then may there be two of them."""
-        may_roll = due_ms - record.store_time >= (self._window - 1) * self._precision_ms
-        return may_roll and self._delivery.was_rolled(record)
 
     # -- delivering ---------------------------------------------------------------------------
 
@@ -393,6 +364,7 @@ class TimerService:
             key = record and get_property(record.raw_properties, TIMER_DEL_UNIQKEY)
             if key:
                 slot.recalled.add(key)
+            slot.mark_done()
         else:
             return False
         for _ in range(BATCH_SIZE):
@@ -402,30 +374,30 @@ class TimerService:
             record = self._delivery.record(unit.physical_offset)
             if record is not None:
                 deliver = self._delivery.roll if unit.magic & ROLLS else self._delivery.deliver
-                if not self._is_recalled(slot, record):
+                if not slot.is_recalled(record):
                     self._put |= self._counted(deliver(record, slot.time_ms, unit.written_ms))
-            slot.done()
+            slot.message_done()
         return False
 
     def _counted(self, was_put: bool) -> bool:
         self.delivered += was_put
         return was_put
 
-    def _is_recalled(self, slot: DueSlot, record: Record) -> bool:
-        properties = record.properties if slot.recalled else {}
-        topic, key = properties.get(REAL_TOPIC), properties.get(UNIQ_KEY)
-        return topic is not None and key is not None and slot.is_recalled(topic, key)
-
     # -- following a master -------------------------------------------------------------------
 
     def follow(self, check: TimerCheck) -> None:
-        """Take over the progress of the master, if the log has what it had delivered by then.
+        """Take over the progress of the master as soon as the log has all that it had delivered.
 
-        Only then is it certain that these messages are not lost with the master.
+        Otherwise these messages could be lost with the master. The oldest progress that waits for
+        the log is kept besides the newest one.
         """
-        if self._follow_to is None or not self.is_enabled:
-            return
-        if self._store.dispatched_time > check.timestamp:
+        if self._follow_to is not None and self.is_enabled:
+            self._ahead = [*self._ahead[:1], check]
+            self._take_over_progress()
+
+    def _take_over_progress(self) -> None:
+        while self._ahead and self._store.dispatched_time > self._ahead[0].timestamp:
+            check = self._ahead.pop(0)
             self._follow_to = check.master_queue_offset
             self._empty_up_to(self._floor(check.read_ms))
             self._done_to, self._done_before_ms = self._follow_to, self.read_ms
@@ -451,8 +423,6 @@ class TimerService:
 
     @property
     def _is_changed(self) -> bool:
-        if not self._files.is_open:
-            return False
         lag_ms = abs(self.read_ms - self._files.check.read_ms)
         waits = self._files.wheel.waiting > 0
         return self._counts != self._saved_counts or (waits and lag_ms >= IDLE_SAVE_MS)
@@ -462,17 +432,21 @@ class TimerService:
         return self.enqueued, self.delivered
 
     async def _save(self) -> None:
+        """Save the progress, except during a rebuild: an interrupted one begins again."""
+        if self._saving is not None:  # its task was cancelled
+            await asyncio.wait([self._saving])
+        if not self._files.is_open or self._files.queue_offset < self._rebuilding_to:
+            return
         counts, offset = self._counts, self._files.queue_offset
-        self._is_saving = True
-        try:
-            await asyncio.to_thread(self._files.begin_save(self._delivered_ms))
-        finally:
-            self._is_saving = False
+        save = self._files.begin_save(self._delivered_ms)
+        self._saving = saving = asyncio.ensure_future(asyncio.to_thread(save))
+        saving.add_done_callback(self._saved)
+        await asyncio.shield(saving)
         self._files.end_save()
         self._saved_counts = counts
         self._on_saved(offset)
 
-
-@lru_cache(maxsize=4096)
-def _topic_hash(topic: str) -> int:
-    return java_hash(topic)
+    def _saved(self, saving: asyncio.Future[None]) -> None:
+        self._saving = None
+        if not saving.cancelled():
+            saving.exception()  # it was raised in the task, unless that was cancelled
