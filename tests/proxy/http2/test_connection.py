@@ -332,6 +332,13 @@ class TestFloods:
             assert failure_of(wire.respond(number, bytes(1000))) is None
             assert failure_of(wire.send(window_update(0, 1000))) is None
 
+    def test_settings_cost_more_if_they_change_many_windows(self) -> None:
+        change = setting(SettingId.INITIAL_WINDOW_SIZE, 1)
+        few, many = Wire(Http2Limits(idle_frames=50)), Wire(Http2Limits(idle_frames=50))
+        many.send(*map(headers, range(1, 1281, 2)))
+        assert failure_of(few.send(change * 20)) is None
+        assert failure_of(many.send(change * 20)) is CALM
+
     def test_resets_of_old_calls_are_no_flood(self) -> None:
         wire = Wire(Http2Limits(resets=10))
         numbers = range(1, 200, 2)
