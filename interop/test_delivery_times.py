@@ -1,4 +1,4 @@
-"""The client's delivery times and recalls, with a Java broker 5.3.3."""
+"""The client's delivery times and recalls, with a Java broker 5.3.3 and with Firetrail's."""
 
 from __future__ import annotations
 
@@ -35,10 +35,14 @@ async def delivered(namesrv: str) -> tuple[int, list[Received]]:
             return due_ms, found
 
 
+@pytest.mark.parametrize("side", ["java", "firetrail"])
 @pytest.mark.time_limit(LIMIT_S)
-async def test_messages_are_delivered_at_their_time_unless_recalled(tmp_path: Path) -> None:
+async def test_messages_are_delivered_at_their_time_unless_recalled(
+    tmp_path: Path, side: str
+) -> None:
     java = Servers("v5", tmp_path)
-    with our_name_server() as namesrv, java.broker(namesrv, "broker-a", settings=CONF):
+    broker = java.broker if side == "java" else java.our_broker
+    with our_name_server() as namesrv, broker(namesrv, "broker-a", settings=CONF):
         due_ms, found = await delivered(namesrv)
         assert [message.body for message in found] == [b"past", b"later"]
         assert found[1].record.store_time >= due_ms

@@ -22,6 +22,7 @@ from firetrail.cli import reset, tail
 from firetrail.cli import send as send_command
 from firetrail.client import Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
+from firetrail.format.recall import decode_handle
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
@@ -389,6 +390,13 @@ class TestPlaces:
 
 
 class TestDeliveryTimes:
+    def test_a_message_that_waits_has_a_recall_handle(self, ask: Any) -> None:
+        waiting = ask("send", "Later", "x", "--delay", "1h", "--json").json
+        handle = decode_handle(waiting["recall_handle"])
+        assert (handle.topic, handle.unique_key) == ("Later", waiting["message_id"])
+        due = ask("send", "Later", "x", "--deliver-at", "1763199000000", "--json").json
+        assert "recall_handle" not in due  # that time is over
+
     @pytest.mark.parametrize(
         ("text", "seconds"), [("250ms", 0.25), ("90s", 90), ("10m", 600), ("2h", 7200)]
     )

@@ -8,13 +8,16 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+from tests.client.clusters import read_all, running_cluster
 from tests.helpers import ManualClock
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
     ConfigError,
     FormatError,
     IllegalMessageError,
     Message,
+    Outcome,
     Producer,
     RequestError,
     WrongTypeError,
@@ -30,10 +33,11 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 NOON_MS = 1_794_744_000_000
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
+"""A moment in the past."""
 HANDLE = RecallHandle("T", "b", NOON_MS, "ID1").encode()
 
 
@@ -155,7 +159,7 @@ async def test_a_message_without_a_time_has_no_handle() -> None:
 )
 async def test_a_message_has_one_delay(message: Message) -> None:
     async with at(TimerBroker()) as producer:
-        with pytest.raises(IllegalMessageError, match=r"deliver_at: the message also has the prop"):
+        with pytest.raises(IllegalMessageError, match="deliver_at: the message also has a delay_"):
             await producer.send(message, deliver_at=NOON)
 
 
@@ -180,3 +184,27 @@ async def test_refused_recalls_are_errors() -> None:
             await producer.recall("?")
         with pytest.raises(WrongTypeError, match="sent = 5: expected a str"):
             await producer.recall(5)  # type: ignore[arg-type]
+
+
+async def test_a_broker_delivers_at_the_time_and_not_what_was_recalled() -> None:
+    config = BrokerConfig(timer_precision_ms=10)
+    async with running_cluster(config) as namesrv, Producer(namesrv) as producer:
+        due_ms = SYSTEM.clock.now_ms() + 1_000
+        recalled = await producer.send(Message("T", b"recalled"), deliver_at=due_ms)
+        await producer.send(Message("T", b"later"), deliver_at=due_ms)
+        past = await producer.send(Message("T", b"past"), deliver_at=NOON)
+        assert past.recall_handle is None
+        assert await producer.recall(recalled) == recalled.message_id
+        first, second = await read_all(namesrv, "T", 2)
+        assert sorted([first.body, second.body]) == [b"later", b"past"]
+        later = first if first.body == b"later" else second
+        assert later.record.store_time >= due_ms
+        with pytest.raises(RequestError, match="recall failed, timestamp invalid"):
+            await producer.recall(recalled)
+
+
+async def test_a_message_of_a_transaction_has_no_time(namesrv: str) -> None:
+    async with Producer(namesrv) as producer:
+        message = Message("T", b"", properties={"TIMER_DELIVER_MS": str(NOON_MS)})
+        with pytest.raises(RequestError, match="messages of a transaction cannot be delayed"):
+            await producer.send_in_transaction(message, lambda _: Outcome.COMMIT)

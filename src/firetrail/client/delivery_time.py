@@ -28,12 +28,16 @@ def delivery_properties(message: Message, deliver_at: DeliveryTime) -> dict[str,
         IllegalMessageError: The message is delayed in another way, too.
         ConfigError: The time is out of range; WrongTypeError if it is no time.
     """
-    properties = decode_properties(message.encode_properties())
-    other = next((name for name in (DELAY, *TIMER_TIMES) if name in properties), None)
-    if other is not None:
-        what = f"the message also has the property {other} (or a delay_level); give one of them"
+    if is_delayed(message):
+        what = "the message also has a delay_level or a property TIMER_*; give one of them"
         raise IllegalMessageError("deliver_at", what)
     return {TIMER_DELIVER_MS: str(delivery_ms(deliver_at))}
+
+
+def is_delayed(message: Message) -> bool:
+    """Return whether a message has a delay level, or a property with a delay or a time."""
+    properties = decode_properties(message.encode_properties())
+    return any(name in properties for name in (DELAY, *TIMER_TIMES))
 
 
 def delivery_ms(deliver_at: DeliveryTime) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.compression import inflated
-from firetrail.client.delivery_time import delivery_properties
+from firetrail.client.delivery_time import delivery_properties, is_delayed
 from firetrail.client.message_sender import MessageSender
 from firetrail.client.received import Received
 from firetrail.client.send import (
@@ -387,13 +387,13 @@ class Producer(ClusterClient):
 
         Raises:
             ConfigError: ``decide`` returned something else than an Outcome.
-            RequestError: no broker accepted the message, or it has a ``delay_level``.
+            RequestError: no broker accepted the message, or it is delayed.
             OSError, ClientClosedError: as in :meth:`send`.
         """
         self._session.check_open()
         function("decide", decide, "lambda message: Outcome.COMMIT")
-        if instance("message", message, Message).delay_level:
-            what = "messages of a transaction cannot be delayed; set delay_level to 0"
+        if is_delayed(instance("message", message, Message)):
+            what = "messages of a transaction cannot be delayed; remove delay_level and TIMER_*"
             raise RequestError(ResponseCode.MESSAGE_ILLEGAL, what)
         half = {TRAN_MSG: "true", PGROUP: self.group}
         draft = draft_of(message, self._ids, more=half, half=True)
