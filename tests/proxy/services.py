@@ -46,6 +46,7 @@ from firetrail.proxy.schema.messages import (
 )
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.send import SendCalls
+from firetrail.proxy.service import DELAY_MAX_MS
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
 from firetrail.remoting.bodies import (
     SubscriptionGroupConfig,
@@ -121,7 +122,7 @@ class Service:
         self.requests = PopRequests(self.brokers)
         self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms())
         self.known = KnownTransactions()
-        self.sending = SendCalls(self.brokers, self.known, lambda: self.now_ms())
+        self.sending = SendCalls(self.brokers, self.known, lambda: self.now_ms(), DELAY_MAX_MS)
         self.receiving = ReceiveCalls(
             self.brokers, self.requests, self.renewals, lambda: self.now_ms()
         )

@@ -197,7 +197,7 @@ NAMES = TEXTS.filter(lambda text: text.strip() and text not in HIDDEN)
     )
 )
 def test_a_sent_message_is_delivered_unchanged(sent: Message) -> None:
-    check_message(sent, 2**40)
+    check_message(sent, 2**40, 0)
     properties = stored_properties(sent, "T", "127.0.0.1:1")
     raw = encode_properties(properties)
     assert decode_properties(raw) == properties

@@ -11,7 +11,6 @@ from tests.proxy.services import Service, at, code, codes, message
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import Record
 from firetrail.proxy import send
-from firetrail.proxy.message_checks import DELAY_MAX_MS
 from firetrail.proxy.schema.messages import (
     Duration,
     Encoding,
@@ -19,6 +18,7 @@ from firetrail.proxy.schema.messages import (
     MessageType,
     SendMessageRequest,
 )
+from firetrail.proxy.service import DELAY_MAX_MS
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.system import SYSTEM
@@ -289,6 +289,16 @@ async def test_groups_keep_their_queue(topics: Service) -> None:
 async def test_reserved_topics_of_a_cluster_are_refused(service: Service) -> None:
     service.brokers.more_reserved = {"T"}
     assert code(await service.send(message())) == "ILLEGAL_TOPIC"
+
+
+async def test_a_longer_delay_can_be_allowed(topics: Service) -> None:
+    late = message(topic="D", delivery_timestamp=soon(DELAY_MAX_MS + HOUR_MS))
+    response = await topics.send(late)
+    assert code(response) == "ILLEGAL_DELIVERY_TIME"
+    assert "maxDelayTimeMills" in response.status.message
+    clock = SYSTEM.clock.now_ms
+    topics.sending = send.SendCalls(topics.brokers, topics.known, clock, DELAY_MAX_MS + HOUR_MS)
+    assert code(await topics.send(late)) == "OK"
 
 
 async def test_the_recall_handle_of_the_broker_is_passed_on(service: Service) -> None:

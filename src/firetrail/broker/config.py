@@ -401,6 +401,13 @@ class BrokerConfig:
         " created at each start; Java, Go and C# clients accept it.",
     )
     tls_key: str = GRPC("", "tlsKeyPath", WORD, "PEM file with the private key of the certificate.")
+    grpc_delay_max_ms: int = GRPC(
+        24 * 3600 * 1000,
+        "maxDelayTimeMills",
+        MS,
+        "Longest delay of a message that a gRPC client sends. The limit for all clients is"
+        " `timerMaxDelaySec`.",
+    )
 
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():

@@ -22,8 +22,6 @@ STORED_SIZE_MAX = MAX_PROPERTIES - 1024
 """Maximum size of all properties in bytes; brokers need the rest for their own."""
 RECOVERY_MAX_S = 3600
 """Maximum time before the first check of a transaction that a client may ask for."""
-DELAY_MAX_MS = 24 * 3600 * 1000
-"""Maximum delay of a message, RocketMQ's ``maxDelayTimeMills``."""
 MESSAGE_GROUP_MAX = 63
 """Maximum size of the name of a message group in bytes."""
 LITE_TOPIC_MAX = 64
@@ -33,8 +31,14 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]").search
 _LITE_TOPIC = re.compile("[a-zA-Z0-9_-]+").fullmatch
 
 
-def check_message(message: Message, now_ms: int) -> None:
-    """Raise ProxyError if a message cannot be sent."""
+def check_message(message: Message, now_ms: int, delay_max_ms: int) -> None:
+    """Raise ProxyError if a message cannot be sent.
+
+    Args:
+        message: the message.
+        now_ms: the time.
+        delay_max_ms: the longest time until its delivery.
+    """
     system = message.system_properties
     size = len(message.body)
     if not size:
@@ -49,7 +53,7 @@ def check_message(message: Message, now_ms: int) -> None:
         raise ProxyError(
             Code.ILLEGAL_MESSAGE_ID, "the id of the message is blank or has a control character"
         )
-    _check_times(system, now_ms)
+    _check_times(system, now_ms, delay_max_ms)
     if system.priority < 0:
         raise ProxyError(Code.BAD_REQUEST, f"the priority {system.priority} is negative")
     if group:
@@ -105,7 +109,7 @@ def _check_property(name: str, value: str) -> None:
         )
 
 
-def _check_times(system: SystemProperties, now_ms: int) -> None:
+def _check_times(system: SystemProperties, now_ms: int, delay_max_ms: int) -> None:
     is_transaction = system.message_type == MessageType.TRANSACTION
     if is_transaction:
         recovery_ms = milliseconds(system.orphaned_transaction_recovery_duration)
@@ -117,10 +121,11 @@ def _check_times(system: SystemProperties, now_ms: int) -> None:
             )
     if system.HasField("delivery_timestamp"):
         delay_ms = milliseconds(system.delivery_timestamp) - now_ms
-        if delay_ms > DELAY_MAX_MS:
+        if delay_ms > delay_max_ms:
             raise ProxyError(
                 Code.ILLEGAL_DELIVERY_TIME,
-                f"the delivery time is {delay_ms} ms from now, the limit is {DELAY_MAX_MS} ms",
+                f"the delivery time is {delay_ms} ms from now, the limit is {delay_max_ms} ms "
+                "(maxDelayTimeMills)",
             )
         if is_transaction:
             raise ProxyError(

@@ -12,7 +12,7 @@ from firetrail.broker.listening import reachable
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_server import GrpcServer
-from firetrail.proxy.service import MessagingService
+from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
 from firetrail.proxy.transport.tls import context_of_files, self_signed_context
 from firetrail.remoting.connection import address_text
@@ -32,6 +32,7 @@ class Proxy:
         *,
         tls: ssl.SSLContext | None = None,
         limits: GrpcLimits | None = None,
+        delay_max_ms: int = DELAY_MAX_MS,
         system: System = SYSTEM,
     ) -> None:
         """Prepare a proxy.
@@ -41,11 +42,13 @@ class Proxy:
             tls: The certificate for clients that start with TLS. Default: a self-signed one, which
                 Java, Go and C# clients accept.
             limits: Limits on connections and calls. Default: ``GrpcLimits()``.
+            delay_max_ms: The longest delay of a message. Default: a day.
             system: The clock to use; tests replace it. Default: that of the machine.
         """
         self._brokers = brokers
         self._tls = tls
         self._limits = limits
+        self._delay_max_ms = delay_max_ms
         self._system = system
         self._server: GrpcServer | None = None
         self._service: MessagingService | None = None
@@ -62,7 +65,7 @@ class Proxy:
         tls = None
         if config.tls_certificate or config.tls_key:
             tls = context_of_files(Path(config.tls_certificate), Path(config.tls_key))
-        return cls(EmbeddedBroker(broker), tls=tls)
+        return cls(EmbeddedBroker(broker), tls=tls, delay_max_ms=config.grpc_delay_max_ms)
 
     async def start(self, host: str, port: int, *, advertised: str = "") -> None:
         """Listen on an address.
@@ -78,7 +81,7 @@ class Proxy:
             OSError: The address cannot be bound.
         """
         tls = self._tls or await asyncio.to_thread(self_signed_context)
-        service = MessagingService(self._brokers, self._system.clock.now_ms)
+        service = MessagingService(self._brokers, self._system.clock.now_ms, self._delay_max_ms)
         server = GrpcServer(service.methods, self._limits, tls)
         bound = await server.start(host, port)
         self.address = reachable(server.listens, address_text((advertised or host, bound)))

@@ -74,11 +74,17 @@ class SendCalls:
         brokers: the brokers that store the messages.
         transactions: remembers where half messages are stored.
         now_ms: the clock.
+        delay_max_ms: the longest delay of a message.
     """
 
     def __init__(
-        self, brokers: Brokers, transactions: KnownTransactions, now_ms: Callable[[], int]
+        self,
+        brokers: Brokers,
+        transactions: KnownTransactions,
+        now_ms: Callable[[], int],
+        delay_max_ms: int,
     ) -> None:
+        self._delay_max_ms = delay_max_ms
         self._brokers = brokers
         self._transactions = transactions
         self._now_ms = now_ms
@@ -120,7 +126,7 @@ class SendCalls:
                     f"all messages of a request must have the same topic, but they have {topic} "
                     f"and {other.name!r:.80}",
                 )
-            check_message(message, now_ms)
+            check_message(message, now_ms, self._delay_max_ms)
         return topic
 
     def _outgoing(

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.call import Call, Methods, ResponseStreamMethod, StreamMethod, UnaryMethod
 from firetrail.proxy.clients import ProxyClient, ProxyClients
@@ -35,6 +36,7 @@ from firetrail.proxy.telemetry import Telemetry
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
+DELAY_MAX_MS = BrokerConfig().grpc_delay_max_ms
 SWEEP_S = 5.0
 """Interval at which silent clients are looked for."""
 
@@ -48,20 +50,26 @@ class MessagingService:
     Args:
         brokers: the brokers behind the service.
         now_ms: the clock.
+        delay_max_ms: the longest delay of a message. Default: a day.
 
     Attributes:
         methods: The calls, for a transport.
         clients: The clients of the service.
     """
 
-    def __init__(self, brokers: RegisteringBrokers, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        brokers: RegisteringBrokers,
+        now_ms: Callable[[], int],
+        delay_max_ms: int = DELAY_MAX_MS,
+    ) -> None:
         self.clients = ProxyClients(asyncio.get_running_loop().time)
         known = KnownTransactions()
         requests = PopRequests(brokers)
         self._renewals = Renewals(requests, brokers, now_ms)
         self._receiving = ReceiveCalls(brokers, requests, self._renewals, now_ms)
         self._transactions = TransactionCalls(brokers, known)
-        self._sending = SendCalls(brokers, known, now_ms)
+        self._sending = SendCalls(brokers, known, now_ms, delay_max_ms)
         self._receipts = ReceiptCalls(brokers, requests, self._renewals, now_ms)
         self._offsets = OffsetCalls(brokers)
         self._recalls = RecallCalls(brokers)
