@@ -14,6 +14,7 @@ from firetrail.store.queues.extension import QueueExtension, UnitAt
 
 CONFIG = tiny_config("sync", property_crc=True, extended_queues=True, extension_file_size=256)
 ATTEMPTS = 4
+Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", range(40 if DEEP else 1))
@@ -33,10 +34,16 @@ def continued_at_the_start(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(QueueExtension, "cut", cut)
 
 
-@pytest.mark.parametrize("patch", [not_synced, continued_at_the_start])
-def test_mutant_is_caught(
-    monkeypatch: pytest.MonkeyPatch, patch: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+MUTANTS: list[tuple[str, Patch]] = [
+    ("extended units are not synced", not_synced),
+    ("addresses of extended units are used again", continued_at_the_start),
+]
+
+
+@pytest.mark.parametrize(
+    "patch", [mutant[1] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
+)
+def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
     patch(monkeypatch)
     for seed in range(ATTEMPTS):
         try:

@@ -21,6 +21,7 @@ from firetrail.system import Files
 
 CONFIG = tiny_config("sync", property_crc=True, commit_log_paths=(COMMIT_LOG, SECOND_DISK))
 ATTEMPTS = 4
+Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @pytest.mark.parametrize("seed", range(40 if DEEP else 1))
@@ -37,7 +38,7 @@ def names_in_one_folder_synced(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SimulatedFiles, "sync_folder", sync)
 
 
-def folders_recorded_after_use(patch: pytest.MonkeyPatch) -> None:
+def folders_not_recorded(patch: pytest.MonkeyPatch) -> None:
     def settle(files: Files, root: Path, config: StoreConfig) -> LogPaths | None:
         if paths.recorded_paths(files, root) is not None:
             return paths.recorded_paths(files, root)
@@ -51,10 +52,16 @@ def folders_recorded_after_use(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "settle_paths", settle)
 
 
-@pytest.mark.parametrize("patch", [names_in_one_folder_synced, folders_recorded_after_use])
-def test_mutant_is_caught(
-    monkeypatch: pytest.MonkeyPatch, patch: Callable[[pytest.MonkeyPatch], None]
-) -> None:
+MUTANTS: list[tuple[str, Patch]] = [
+    ("names in the second folder of a log are not synced", names_in_one_folder_synced),
+    ("the folders of a log are not recorded", folders_not_recorded),
+]
+
+
+@pytest.mark.parametrize(
+    "patch", [mutant[1] for mutant in MUTANTS], ids=[mutant[0] for mutant in MUTANTS]
+)
+def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
     patch(monkeypatch)
     for seed in range(ATTEMPTS):
         try:

@@ -9,9 +9,11 @@ from tests.clone import ROOT
 from tests.crash import (
     test_broker_mutants,
     test_bulk_power_loss,
+    test_extended_queues,
     test_mutants,
     test_pair_mutants,
     test_truncation,
+    test_two_folders,
 )
 from tests.replication import test_election_mutants
 from tests.torture.mutants import BUGS
@@ -30,6 +32,8 @@ SIMULATED = [
     *(name for name, *_ in test_pair_mutants.MUTANTS),
     *test_pair_mutants.OTHERS,
     *(name for name, *_ in test_truncation.MUTANTS),
+    *(name for name, *_ in test_two_folders.MUTANTS),
+    *(name for name, *_ in test_extended_queues.MUTANTS),
 ]
 ELECTIONS = [name for name, *_ in test_election_mutants.MUTANTS]
 
