@@ -180,6 +180,21 @@ async def test_a_cancelled_receive_takes_no_message(service: Service) -> None:
     assert attempts(await service.receive()) == [(b"hello", 1)]
 
 
+async def test_messages_of_another_process_that_arrive_late_are_returned(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "RETURNED_MS", 1)
+    service.brokers.waits = True
+    waiting = asyncio.create_task(service.receive())
+    await asyncio.sleep(0.05)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert service.receiving._late
+    await service.send(message())  # the broker answers the pop of the call that has ended
+    assert attempts(await service.receive()) == [(b"hello", 2)]
+    assert not service.receiving._late
+
+
 async def test_messages_that_arrive_with_the_end_of_a_call_are_returned(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from firetrail.errors import FiretrailError, ProxyError
@@ -41,6 +42,9 @@ RENEWED_MS = 60_000
 """The invisible time of messages that are renewed automatically."""
 INVISIBLE_MIN_MS = 10_000
 """Minimum time for which a client may hide messages from others."""
+LATE_MAX = 10_000
+"""Pops of ended calls whose answers are awaited. The messages of further ones stay invisible for
+their time."""
 FROM_LAST = 1
 """The ``initMode`` with which a new group begins at the end of a topic, unless it is young."""
 
@@ -95,6 +99,7 @@ class ReceiveCalls:
         self._now_ms = now_ms
         self._turn = 0
         self._returning: set[asyncio.Task[None]] = set()
+        self._late: set[asyncio.Future[RemotingCommand]] = set()  # pops of calls that have ended
 
     async def receive(
         self, call: Call, client: ProxyClient, request: ReceiveMessageRequest
@@ -128,7 +133,7 @@ class ReceiveCalls:
         where = (client, group, topic)
         answer = self._brokers.request(client, broker, command)
         if not isinstance(answer, RemotingCommand):
-            answer = await self._waited(where, broker, asyncio.ensure_future(answer))
+            answer = await self._waited(where, broker, answer)
         if answer.code:
             code = _CODES.get(answer.code, code_of(answer.code))
             raise ProxyError(code, _reason(code, answer.remark))
@@ -143,16 +148,31 @@ class ReceiveCalls:
             raise
 
     async def _waited(
-        self, where: Where, broker: str, pending: asyncio.Future[RemotingCommand]
+        self, where: Where, broker: str, answer: Awaitable[RemotingCommand]
     ) -> RemotingCommand:
-        """Wait for messages; if the call ends just when they arrive, return them."""
+        """Wait for messages. If the call ends meanwhile, those that arrive are returned.
+
+        A future of a broker in this process is withdrawn by its cancellation. A broker in another
+        process cannot be told, and may still answer.
+        """
+        is_remote = not isinstance(answer, asyncio.Future)
+        pending = asyncio.ensure_future(answer)
         try:
-            return await pending
+            return await asyncio.shield(pending)
         except asyncio.CancelledError:
-            has_answer = pending.done() and not pending.cancelled() and not pending.exception()
-            if has_answer and not pending.result().code:
-                self._return(where, _popped(pending.result(), broker))
+            if not is_remote or len(self._late) >= LATE_MAX:
+                pending.cancel()
+            self._late.add(pending)
+            pending.add_done_callback(partial(self._came_late, where, broker))
             raise
+
+    def _came_late(
+        self, where: Where, broker: str, pending: asyncio.Future[RemotingCommand]
+    ) -> None:
+        """Return the messages of a pop whose call has ended."""
+        self._late.discard(pending)
+        if not pending.cancelled() and pending.exception() is None and not pending.result().code:
+            self._return(where, _popped(pending.result(), broker))
 
     async def _broker(self, topic: str, named: str) -> str:
         """Return the broker that the client has named, or any that has queues of the topic."""
@@ -248,7 +268,9 @@ class ReceiveCalls:
         return ReceiveMessageResponse(delivery_timestamp=now)
 
     async def stop(self) -> None:
-        """Wait until the messages of lost clients are returned."""
+        """Wait until the messages of lost clients are returned; pops that wait are abandoned."""
+        for pending in list(self._late):
+            pending.cancel()
         await asyncio.gather(*self._returning, return_exceptions=True)
 
 
