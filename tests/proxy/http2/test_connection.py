@@ -129,13 +129,6 @@ class TestRequests:
         wire.http2.lost()
         assert [one.events for one in wire.requests.values()] == [["cancelled"]] * 2
 
-    def test_the_server_can_reset_a_stream(self) -> None:
-        wire = Wire()
-        wire.send(headers(1))
-        wire.http2.reset(wire.requests[1].stream, Http2Error.CANCEL)
-        assert reset_of(wire.take(), 1) is Http2Error.CANCEL
-        assert wire.requests[1].events == []
-
     def test_going_away_lets_open_streams_finish(self) -> None:
         wire = Wire()
         wire.send(headers(1, flags=COMPLETE))

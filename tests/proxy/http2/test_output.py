@@ -128,3 +128,9 @@ def test_the_memory_of_a_stream_that_is_reset_is_released() -> None:
     wire.send(reset(1))
     assert wire.http2.output.queued_bytes == 0
     assert wire.requests[1].events == ["cancelled"]
+
+
+def test_an_empty_body_needs_no_frame() -> None:
+    wire = Wire()
+    wire.send(headers(1, flags=COMPLETE))
+    assert [one.kind for one in wire.respond(1, b"")] == [FrameType.HEADERS, FrameType.HEADERS]

@@ -163,13 +163,6 @@ class Http2Connection:
         for stream in streams.values():
             self._cancel(stream)
 
-    def reset(self, stream: Http2Stream, code: Http2Error) -> None:
-        """End a stream at once. Its receiver is not told."""
-        if self.streams.pop(stream.id, None) is not None:
-            self._past.add(stream.id, End.RESET_HERE)
-            self.output.forget(stream)
-            self.output.add(frames.reset(stream.id, code))
-
     # -- called by the input ------------------------------------------------------------------
 
     def on_frame(self, kind: int, flags: int, stream_id: int, payload: bytes) -> None:

@@ -60,7 +60,7 @@ class Output:
     def respond(self, stream: Http2Stream, block: bytes, data: bytes, end: bytes) -> None:
         """Send a whole response: headers, data and trailers."""
         size = len(data)
-        if size > stream.send_window or size > self.window or size > self.frame_max:
+        if not 0 < size <= min(stream.send_window, self.window, self.frame_max):
             self.headers(stream, block)
             self.data(stream, data)
             self.end(stream, end)
