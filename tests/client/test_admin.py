@@ -150,6 +150,7 @@ class TestFiretrail:
             )
             types = await admin.topic_types()
             assert types == {"T": {"broker-a": "FIFO"}, "U": {"broker-a": "MIXED"}}
+            assert await admin.topic_types("T") == {"T": {"broker-a": "FIFO"}}
             (address,) = (await admin.masters()).values()
             attributes = (await admin.topic_configs(address))["U"].attributes
             assert attributes == {"message.type": "MIXED", "reserve.time": "60"}

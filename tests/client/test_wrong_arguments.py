@@ -201,6 +201,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "Admin.delete_topic": {"topic": TEXT},
     "Admin.topic_configs": {"address": ADDRESS},
+    "Admin.topic_types": {"topic": (5, "", b"T")},
     "Admin.topic_stats": {"topic": TEXT},
     "Admin.groups_of": {"topic": TEXT},
     "Admin.create_group": {"group": GROUP},

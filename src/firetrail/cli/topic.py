@@ -70,8 +70,7 @@ async def _run(args: argparse.Namespace) -> None:
         if args.action == "list":
             await _list(args, admin)
         elif args.action == "show":
-            await admin.route(args.topic)  # raises if the topic does not exist
-            types = (await admin.topic_types()).get(args.topic, {})
+            types = (await admin.topic_types(args.topic)).get(args.topic, {})
             _show(args, (await admin.topic_stats(args.topic)).offset_table, types)
         elif args.action == "create":
             kind = MessageType(args.type) if args.type else None

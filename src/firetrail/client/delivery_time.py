@@ -48,7 +48,7 @@ def delivery_ms(deliver_at: DeliveryTime) -> int:
         return SYSTEM.clock.now_ms() - -deliver_at // _MS
     if isinstance(deliver_at, datetime):
         try:
-            return -((_EPOCH - deliver_at.astimezone(UTC)) // _MS)
+            return max(-((_EPOCH - deliver_at.astimezone(UTC)) // _MS), LEAST_MS)  # all are past
         except (OverflowError, OSError, ValueError):
             raise ConfigError("deliver_at", deliver_at, "is out of range") from None
     if not isinstance(deliver_at, int) or isinstance(deliver_at, bool):

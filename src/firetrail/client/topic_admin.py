@@ -279,13 +279,26 @@ class TopicAdmin(ClusterClient):
         answer = await self._session.ask(checked_address(address), code)
         return TopicConfigTable.decode(answer.content).topic_config_table
 
-    async def topic_types(self) -> dict[str, dict[str, str]]:
-        """Return the message types of the topics that have one, by topic and broker name."""
+    async def topic_types(self, topic: str | None = None) -> dict[str, dict[str, str]]:
+        """Return the message types of the topics that have one, by topic and broker name.
+
+        Args:
+            topic: the name of a topic, to ask only its brokers. Default: all topics.
+
+        Raises:
+            RequestError: the topic does not exist.
+        """
+        if topic is None:
+            masters = await self.masters()
+        else:
+            datas = (await self.route(topic)).broker_datas
+            masters = {data.broker_name: data.master for data in datas if data.master}
         found: dict[str, dict[str, str]] = {}
-        for broker, address in (await self.masters()).items():
-            for topic, config in (await self.topic_configs(address)).items():
-                if kind := (config.attributes or {}).get(TYPE_ATTRIBUTE):
-                    found.setdefault(topic, {})[broker] = kind
+        for broker, address in masters.items():
+            for name, config in (await self.topic_configs(address)).items():
+                kind = (config.attributes or {}).get(TYPE_ATTRIBUTE)
+                if kind and topic in (None, name):
+                    found.setdefault(name, {})[broker] = kind
         return found
 
     async def topic_stats(self, topic: str) -> TopicStats:

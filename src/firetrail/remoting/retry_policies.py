@@ -128,7 +128,7 @@ class GroupRetryPolicy(Body):
         return customized or CustomizedRetryPolicy()
 
     def refusal(self) -> str:
-        """Return why an administrator may not set this policy, an empty text if he may."""
+        """Return why an administrator may not set this policy, an empty text if it is allowed."""
         if self.type not in POLICY_TYPES:
             return f"type is {self.type!r:.40}, but it must be {' or '.join(POLICY_TYPES)}"
         for policy in (self.exponential_retry_policy, self.customized_retry_policy):

@@ -6,13 +6,15 @@ import asyncio
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from tests.broker.brokers import SMALL, Fields, Talk, records, talking
 from tests.broker.pops import IN_TIME_MS, ack, ask_pop, change, fill, pop, popped
 
+from firetrail.broker.filter.selection import MessageSelector
 from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.queues import PopQueues
 from firetrail.format import names
 from firetrail.format.kernels.draft import Message
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
@@ -99,6 +101,21 @@ class TestPriorities:
         first = [(await pop(filled, maxMsgNums=1))[0].body for _ in range(4)]
         assert sorted(first) == [b"0", b"1", b"2", b"3"]
         assert (await pop(filled))[0].body == b"9"
+
+    async def test_a_group_can_heed_priorities_in_some_pops(self, filled: Talk) -> None:
+        group = SubscriptionGroupConfig("CG", attributes={"+priority.factor": "25"})
+        filled.broker.groups.put([group])
+        queues = PopQueues(
+            filled.broker.store,
+            filled.broker.topics,
+            filled.broker.groups,
+            filled.broker.offsets,
+            cast(MessageSelector, None),
+        )
+        descending = [("T1", number) for number in (3, 2, 1, 0)]
+        heeded = [list(queues.of("CG", "T1", -1)) == descending for _ in range(100)]
+        assert heeded.count(True) == 25
+        assert all(any(heeded[at : at + 10]) for at in range(0, 100, 10))
 
     async def test_other_topics_have_no_priorities(self, talk: Talk) -> None:
         await fill(talk, "T1", b"0")

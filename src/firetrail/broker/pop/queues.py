@@ -18,6 +18,8 @@ from firetrail.store.results import GetResult, GetStatus
 
 RETRY_FIRST = 5
 """Every fifth pop takes redelivered messages first; the others take them if there is room left."""
+SPREAD = 37
+"""Distributes a percentage of pops evenly over them; it has no common factor with 100."""
 FROM_FIRST = 0
 """The ``initMode`` with which a new group begins at the oldest message."""
 READS_MAX = 4
@@ -77,7 +79,8 @@ class PopQueues:
         if config is None or type_of_topic(config.attributes) is not MessageType.PRIORITY:
             return False
         settings = self._groups.get(group)
-        return self._turn % 100 < priority_factor(settings.attributes if settings else None)
+        factor = priority_factor(settings.attributes if settings else None)
+        return self._turn * SPREAD % 100 < factor
 
     def retry_topics(self, group: str, topic: str) -> list[str]:
         """Return the topics with redelivered messages of a group.
