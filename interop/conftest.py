@@ -37,6 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"{tool} is not on this machine"))
 
 
+JAVA_SETTINGS = "recallMessageEnable=true\ntransactionTimeOut=5000\ntransactionCheckInterval=1000\n"
+"""Settings of a Java broker behind a proxy. Java stores the ends of transactions up to 3 s late:
+with a shorter timeout it would ask about them before that."""
+
+
 @pytest.fixture(scope="session", params=JAVA_CASES, ids=lambda case: case.name)
 def by_java(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> JavaStore:
     """A store that Java has written."""
@@ -66,10 +71,8 @@ def java_proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaProxy]:
     Recalls are allowed. Tests create topics and groups of their own.
     """
     java = Servers(PROXY_LINE, tmp_path_factory.mktemp("java-proxy"))
-    # Java stores the ends of transactions up to 3 s late, and would ask about them before that.
-    settings = "recallMessageEnable=true\ntransactionTimeOut=5000\ntransactionCheckInterval=1000\n"
     with (
         java.name_server() as namesrv,
-        java.local_proxy(namesrv, "broker-a", settings=settings) as (address, broker),
+        java.local_proxy(namesrv, "broker-a", settings=JAVA_SETTINGS) as (address, broker),
     ):
         yield JavaProxy(address, broker, namesrv)

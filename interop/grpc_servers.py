@@ -30,6 +30,20 @@ def serving(folder: Path, port: int = 0, grpc_port: int = 0) -> Iterator[dict[st
     conf.write_text(CONF.format(port))
     arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0", "--json"]
     arguments += ["--grpc-port", str(grpc_port)]
+    with running(*arguments) as addresses:
+        yield addresses
+
+
+@contextmanager
+def proxy(namesrv: str) -> Iterator[str]:
+    """``firetrail proxy`` in a process of its own, in front of a cluster; its address."""
+    with running("proxy", "--namesrv", namesrv, "--port", "0", "--json") as addresses:
+        yield addresses["grpc"]
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[dict[str, str]]:
+    """A command in a process of its own, which is killed at the end; what it prints as JSON."""
     command = [sys.executable, "-m", "firetrail", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

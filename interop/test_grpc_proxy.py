@@ -3,7 +3,7 @@
 The proxy runs in cluster mode: every call of the client becomes requests of the remoting protocol
 to Firetrail's name server and broker. The proxy adds the commit log offset to each receipt, and
 every acknowledgement contains it. The same tests run with RocketMQ's own broker in the process of
-its proxy.
+its proxy, and with Firetrail's proxy in front of RocketMQ's broker.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from interop.conftest import JavaProxy
+from interop.conftest import JAVA_SETTINGS, JavaProxy
+from interop.grpc_servers import proxy
 from interop.servers import PROXY_LINE, Servers
 from interop.stock import (
     Event,
@@ -42,10 +43,21 @@ NORMAL = [f"normal{n}" for n in range(6)]
 GROUPS = {"GrpcOrderly": "GrpcFifo", "GrpcPush": "GrpcNormal", "GrpcSimple": "GrpcNormal"}
 
 
-@pytest.fixture(scope="module", params=["firetrail", "java"])
+@pytest.fixture(scope="module", params=["firetrail", "java", "proxy of firetrail"])
 def events(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What the client says, with Firetrail's broker or Java's behind the proxy."""
+    """What the client says, with Firetrail's broker or Java's behind the proxy.
+
+    The proxy of Firetrail runs in front of Java's name server and broker.
+    """
     folder = tmp_path_factory.mktemp("proxy")
+    if request.param == "proxy of firetrail":
+        java_side = Servers("v5", folder)
+        with (
+            java_side.name_server() as namesrv,
+            java_side.broker(namesrv, "broker-a", settings=JAVA_SETTINGS),
+            proxy(namesrv) as address,
+        ):
+            return conversation(namesrv, address, folder)
     if request.param == "java":
         java: JavaProxy = request.getfixturevalue("java_proxy")
         return conversation(java.namesrv, java.address, folder)

@@ -15,8 +15,9 @@ from firetrail.proxy.schema.messages import ClientType, Code, Settings, Telemetr
 from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import Language, Version
 
-CLIENTS_MAX = 100_000
-"""Maximum number of known clients; calls of further ones are answered TOO_MANY_REQUESTS."""
+CLIENTS_MAX = 10_000
+"""Maximum number of known clients, like that of connections; calls of further ones are answered
+TOO_MANY_REQUESTS."""
 CLIENT_ID_MAX = 255
 """Maximum length of a client id in characters."""
 STREAMS_MAX = 8

@@ -26,8 +26,8 @@ from firetrail.proxy.schema.messages import (
 from firetrail.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from firetrail.remoting.retry_policies import ExponentialRetryPolicy
 
-SETTINGS_MAX = 256 << 10
-"""Maximum size of the settings of a client in bytes."""
+SETTINGS_MAX = 64 << 10
+"""Maximum size of the settings of a client in bytes; they are kept for as long as it is known."""
 TOPICS_MAX = 1_000
 """Maximum number of topics that a client publishes or subscribes to."""
 SEND_ATTEMPTS = 3
