@@ -24,7 +24,7 @@ NAME = "broker-a"
 LIMIT_S = 400.0
 SETTINGS = "recallMessageEnable=true\nmappedFileSizeTimerLog=1000\n"
 DUE_S = 100
-"""From the first send to the last delivery: longer than three brokers take to start."""
+"""From the first send to the last delivery: longer than two brokers take to start."""
 STOPS = [
     pytest.param(line, stop, id=f"{line}-{'killed' if stop is signal.SIGKILL else 'closed'}")
     for line in ("v5", "v55")
@@ -50,13 +50,13 @@ async def test_timers_are_handed_over_in_both_directions(
     tmp_path: Path, line: str, stop: signal.Signals
 ) -> None:
     java = Servers(line, tmp_path)
-    due = int(time.time() + DUE_S) * 1000
     killed = stop is signal.SIGKILL
     with our_name_server() as namesrv:
         with java.broker(namesrv, NAME, stop, settings=SETTINGS) as address:
             async with talking_to(address) as talk:
                 for topic in ("Timed", "P"):
                     await new_topic(talk, topic)
+                due = int(time.time() + DUE_S) * 1000
                 await work(talk, "java", due)
                 await talk.send("P", b"open")
                 await talk.send("P", b"done")
@@ -65,6 +65,7 @@ async def test_timers_are_handed_over_in_both_directions(
                 await asyncio.sleep(3)  # Java saves once a second
         with java.our_broker(namesrv, NAME, stop=stop, settings=SETTINGS) as address:
             async with talking_to(address) as talk:
+                skip_if_late(due)
                 while await waiting_timers(talk) == "0":
                     await asyncio.sleep(0.1)
                 assert await seen(talk, 1) == {b"java soon": 1}
@@ -75,6 +76,7 @@ async def test_timers_are_handed_over_in_both_directions(
                 await asyncio.sleep(2)
         with java.broker(namesrv, NAME, signal.SIGKILL, settings=SETTINGS) as address:
             async with talking_to(address) as talk:
+                skip_if_late(due)
                 expected = {b"java soon", b"java late 0", b"ours soon", b"ours late 0"}
                 while len(got := await seen(talk, 4)) < 4:
                     await asyncio.sleep(0.5)
@@ -83,6 +85,12 @@ async def test_timers_are_handed_over_in_both_directions(
                 assert got.keys() == expected
                 if not killed:  # Java repeats the deliveries of the last second before a kill
                     assert set(got.values()) == {1}
+
+
+def skip_if_late(due: int) -> None:
+    """Skip the test on a machine that is so busy that messages are due while a broker starts."""
+    if time.time() * 1000 > due - 20_000:
+        pytest.skip(f"the brokers took longer than {DUE_S} s to start")
 
 
 async def work(talk: Talk, name: str, due: int, recalls: str = "") -> None:
