@@ -140,6 +140,16 @@ async def test_a_message_is_not_redelivered_at_once(
     assert Receipt.decode(changed.receipt_handle).invisible_ms == 1000
 
 
+async def test_a_message_in_order_is_redelivered_at_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receipts, "REDELIVERY_MIN_MS", 3_600_000)
+    service.create_group(consume_message_orderly=True)
+    await service.change(await one(service, attempt_id="a"), 0)
+    (found,) = await service.receive(attempt_id="b")
+    assert found.system_properties.delivery_attempt == 2
+
+
 async def test_a_dead_letter_names_its_origin(service: Service) -> None:
     handle = await one(service)
     assert code(await service.forward(handle)) == "OK"
