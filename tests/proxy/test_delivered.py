@@ -8,7 +8,7 @@ import zlib
 from hashlib import md5
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proxy.services import at, message
 
@@ -180,6 +180,7 @@ TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_
 NAMES = TEXTS.filter(lambda text: text.strip() and text not in HIDDEN)
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.builds(
         message,

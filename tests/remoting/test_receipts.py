@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firetrail.errors import ProtocolError, RequestError
@@ -43,6 +43,7 @@ def test_other_additional_words_are_ignored(more: str) -> None:
     assert Receipt.decode(f"{text} 3608 {more}").encode() == f"{text} 3608"
 
 
+@settings(max_examples=30, deadline=None)
 @given(
     st.builds(
         Receipt,
