@@ -12,7 +12,9 @@ from firetrail.format.record import Blank, Record, decode_record
 GOLDEN = Path(__file__).parent / "golden"
 LIGHT = "v5-light-crashed"
 """Separate from the others, whose messages are alike."""
-NAMES = sorted(path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != LIGHT)
+NAMES = sorted(
+    path.parent.name for path in GOLDEN.glob(f"*/{COMMIT_LOG}") if LIGHT not in path.parts
+)
 CLEAN = [name for name in NAMES if "crashed" not in name]
 CRASHED = [name for name in NAMES if "crashed" in name]
 

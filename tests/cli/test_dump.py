@@ -276,5 +276,7 @@ def test_a_folder_without_a_log_is_refused(
     result = firetrail(command, tmp_path, *more)
     assert (result.code, result.out) == (2, "")
     assert result.err == (
-        f"firetrail: error: {tmp_path}: not a message store: it has no folder 'commitlog'\n"
+        f"firetrail: error: {tmp_path}: not a message store: it has no folder 'commitlog'; if a "
+        "broker keeps the log elsewhere, write its line storePathCommitLog=… to "
+        f"{tmp_path}/firetrail.log-paths\n"
     )

@@ -45,6 +45,7 @@ ARGUMENTS: dict[str, Any] = {
     "offsets": {QUEUE: 0},
     "queue": QUEUE,
     "request": received(),
+    "sent": "a handle",
     "settings": {"a": "b"},
     "timestamp_ms": 0,
     "topic": "T",
