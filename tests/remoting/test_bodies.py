@@ -113,7 +113,11 @@ def test_standard_json_has_quoted_keys() -> None:
     assert TopicRouteData.decode(plain) == route
 
 
-@pytest.mark.parametrize("kind", Body.__subclasses__(), ids=lambda kind: kind.__name__)
+JSON_BODIES = [kind for kind in Body.__subclasses__() if "decode" not in vars(kind)]
+"""All bodies but those that decode another format."""
+
+
+@pytest.mark.parametrize("kind", JSON_BODIES, ids=lambda kind: kind.__name__)
 def test_every_body_decodes_its_own_encoding(kind: type[Body]) -> None:
     """Test with all fields set, and with only the required ones."""
     for full in (True, False):

@@ -69,6 +69,6 @@ def test_the_number_of_kinds_is_limited(caplog: pytest.LogCaptureFixture) -> Non
 async def test_a_server_logs_rejected_requests(caplog: pytest.LogCaptureFixture) -> None:
     async with talking() as talk:
         for _ in range(3):
-            await talk.send("T1", b"", i="TIMER_DELAY_SEC\x015\x02")
+            await talk.send("T1", b"", i="TIMER_DELAY_SEC\x01x\x02")
     (line,) = [m for m in caplog.messages if "answered" in m]
-    assert "is answered with code 1: accurate timer message is not enabled" in line
+    assert "is answered with code 13: timer message illegal" in line
