@@ -16,7 +16,7 @@ from tests.crash.simulation import DEEP, MODES
 from tests.crash.timer_users import TimerUsers
 
 SEEDS = range(20) if DEEP else range(1)
-SHARE = 1.0 if DEEP else 0.1
+SHARE = 1.0 if DEEP else 0.07
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -24,6 +24,6 @@ SHARE = 1.0 if DEEP else 0.1
 def test_a_timer_survives_power_loss_at_any_moment(mode: str, seed: int) -> None:
     source = random.Random(f"timer {mode} {seed}")
     config = broker_config(mode)
-    checker = broker_survey(config, seed, source, share=SHARE, steps=40, users=TimerUsers)
+    checker = broker_survey(config, seed, source, share=SHARE, steps=35, users=TimerUsers)
     print(f"{checker.images} images")
     assert checker.images > 10

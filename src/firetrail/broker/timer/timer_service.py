@@ -108,14 +108,13 @@ class TimerService:
 
     # -- start and stop -----------------------------------------------------------------------
 
-    def load(self, on_saved: Callable[[int], None] | None = None) -> None:
+    def load(self, on_saved: Callable[[int], None]) -> None:
         """Recover the timer at the start of a master.
 
         Args:
             on_saved: Called with the queue offset up to which records were added, after each save.
         """
-        if on_saved is not None:
-            self._on_saved = on_saved
+        self._on_saved = on_saved
         if self.is_enabled and self._exists:
             self._recover()
 
@@ -208,10 +207,10 @@ class TimerService:
     @property
     def check(self) -> TimerCheck:
         """The progress that was last saved, for slaves; it says nothing while the timer is off."""
-        check = self._files.check
         if not self._files.is_open:
             now = self._now_ms()
             return TimerCheck(self._floor(now), timestamp=now)
+        check = self._files.check
         return check._replace(master_queue_offset=check.queue_offset)
 
     @property
