@@ -28,6 +28,7 @@ SIMULATED = [
     RETRIED_SYNC,
     *(name for name, *_ in test_mutants.MUTANTS),
     *(name for name, *_ in test_broker_mutants.MUTANTS),
+    *(name for name, *_ in test_broker_mutants.TIMER_MUTANTS),
     *(name for name, *_ in test_bulk_power_loss.MUTANTS),
     *(name for name, *_ in test_pair_mutants.MUTANTS),
     *test_pair_mutants.OTHERS,
