@@ -25,8 +25,9 @@ Make the replica at ADDRESS the master, without a restart.
 
 The present master hands over: it refuses messages until the replica has its whole log and all
 tables, and then becomes a slave of the replica. Sends fail during the hand-over, usually for less
-than a second. Nothing is lost. If a step fails, the present master continues. If one of the two
-brokers dies during the hand-over, it is finished or undone when both run again.
+than three seconds; Java programs have to send these messages again. Nothing is lost. If a step
+fails, the present master continues. If one of the two brokers dies during the hand-over, it is
+finished or undone when both run again.
 
 With --force the present master is not asked. Use this if the master is lost. Messages that the
 replica has not received are then lost. If the former master comes back, it refuses messages, and
