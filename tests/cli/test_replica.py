@@ -182,7 +182,9 @@ def test_a_promotion_by_command(
     wait_for(firetrail, slave.address, 0)
     result = firetrail("replica", "promote", slave.address)
     assert result.code == 0, result.err
-    end = wait_for(firetrail, slave.address, 0).json["maxOffset"]
+    found = wait_for(firetrail, slave.address, 0).json
+    end = found["maxOffset"]
+    assert found["epochStartOffset"] == end
     assert result.out == (
         f"{slave.address} is the master (ASYNC_MASTER) of broker-a since offset {end} of its log, "
         "with epoch 2\n"
@@ -289,6 +291,18 @@ def test_a_broker_that_is_slow_during_a_promotion_is_waited_for(
         "a:1 has not finished the change within 0.05 s, and is opening the store; 'firetrail "
         "replica status a:1' shows its progress"
     ) in result.err
+
+
+def test_a_promotion_prints_where_the_epoch_begins(
+    monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
+) -> None:
+    """The new master may have stored messages before it is asked for its status."""
+    after = replace(MASTER, epoch=3, max_offset=900, epoch_start_offset=400)
+    monkeypatch.setattr(replica_promote, "ask_status", answering([SLAVE_STATUS] * 2 + [after]))
+    result = firetrail("replica", "promote", "a:1")
+    assert result.out == (
+        "a:1 is the master (ASYNC_MASTER) of B since offset 400 of its log, with epoch 3\n"
+    )
 
 
 def answering(answers: Sequence[ReplicaStatus | Exception]) -> Callable[..., Any]:

@@ -80,10 +80,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.json:
         print(json.dumps(after.to_json()))
         return ExitCode.OK
-    print(
-        f"{after.address} is the master ({after.role}) of {after.broker_name} since offset "
-        f"{after.max_offset} of its log, with epoch {after.epoch}"
-    )
+    print(_who_is_master(after))
     follower = before.follower
     if args.force and follower is not None and follower.lag > 0:
         print(
@@ -101,6 +98,13 @@ def run(args: argparse.Namespace) -> ExitCode:
             "with namesrvAddr in its broker.conf"
         )
     return ExitCode.OK
+
+
+def _who_is_master(status: ReplicaStatus) -> str:
+    said = f"{status.address} is the master ({status.role}) of {status.broker_name}"
+    if status.epoch_start_offset < 0:
+        return said
+    return f"{said} since offset {status.epoch_start_offset} of its log, with epoch {status.epoch}"
 
 
 def _has_no_name_server(status: ReplicaStatus) -> bool:

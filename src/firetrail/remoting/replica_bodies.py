@@ -107,7 +107,8 @@ class ReplicaStatus(Body):
     ``refusal`` says why messages are refused. ``step`` is what a change of the role is doing, and
     ``stepError`` why the last one failed. ``nameServers`` are those with which the broker registers
     while it is a master; None if it does not tell (a Java broker). ``unconfirmed`` says why a
-    SYNC_MASTER cannot confirm messages now.
+    SYNC_MASTER cannot confirm messages now. ``epochStartOffset`` is the offset at which the newest
+    epoch of the log begins; -1 if the log has none, or an older broker does not tell it.
     """
 
     address: str
@@ -126,3 +127,4 @@ class ReplicaStatus(Body):
     hand_over: HandOverReport | None = None
     name_servers: list[str] | None = None
     unconfirmed: str = ""
+    epoch_start_offset: int = -1

@@ -94,13 +94,14 @@ def replica_status(
     """
     store = broker.store
     first, end = store.log_range
+    epoch = broker.epochs.last
     return ReplicaStatus(
         broker.address,
         broker.config.cluster,
         broker.config.name,
         broker.config.broker_id,
         store.config.role.value,
-        broker.epochs.number,
+        epoch.number if epoch is not None else 0,
         first,
         end,
         "" if broker.replica is not None else store.refusal,
@@ -111,6 +112,7 @@ def replica_status(
         hand_over,
         [*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
         _why_unconfirmed(store),
+        epoch.start_offset if epoch is not None else -1,
     )
 
 
