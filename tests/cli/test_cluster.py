@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 from tests.cli.conftest import Firetrail
 from tests.helpers import PATIENCE_S
+from tests.torture.process import free_ports
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
 from firetrail.cli import reset, tail
 from firetrail.cli import send as send_command
 from firetrail.client import Message, Producer, PullConsumer
@@ -95,8 +97,12 @@ async def send(namesrv: str, body: bytes) -> None:
 
 async def serve_again(folder: Path, host: Host, read: Callable[[], str]) -> None:
     """Start a broker at the same address as before; messages sent to it are followed."""
+    config = BrokerConfig(ha_listen_port=free_ports(1)[0])  # a client may use the default one
     broker = Broker(
-        folder, None, StoreConfig(store_host=host), name_server=NameServerConfig(listen_port=0)
+        folder,
+        config,
+        StoreConfig(store_host=host),
+        name_server=NameServerConfig(listen_port=0),
     )
     await broker.start()
     try:
