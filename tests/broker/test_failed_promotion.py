@@ -40,7 +40,8 @@ from firetrail.store.config import BrokerRole
 
 async def test_only_a_replica_that_follows_is_promoted_without_force(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, old, new):
-        assert "is the master already" in refusal(await old.ask(RequestCode.PROMOTE_REPLICA))
+        answer = await old.ask(RequestCode.PROMOTE_REPLICA)
+        assert (answer.code, old.broker._promotion.step) == (0, "")  # it is the master already
         answer = await new.ask(RequestCode.PROMOTE_REPLICA, role="SLAVE")
         assert answer.code == ResponseCode.INVALID_PARAMETER
         await old.broker.stop()
@@ -78,6 +79,18 @@ async def test_a_master_accepts_messages_again_if_its_successor_fails(
         found = await promote(new)
         assert "did not reach the end of the master's log" in found.step_error
         assert await send(old, b"third") == 2
+
+
+async def test_a_promotion_during_another_change_is_told_from_a_refused_one() -> None:
+    async with talking(store=SMALL) as talk:
+        assert (await talk.ask(RequestCode.HAND_OVER, successor="1.2.3.4:5")).code == 0
+        answer = await talk.ask(RequestCode.PROMOTE_REPLICA)
+        remark = refusal(answer, ResponseCode.SYSTEM_BUSY)
+        assert remark == f"{talk.broker.address} is the master, and is handing over to 1.2.3.4:5"
+        talk.broker._promotion.step = "becoming a slave"
+        remark = refusal(await talk.ask(RequestCode.PROMOTE_REPLICA), ResponseCode.SYSTEM_BUSY)
+        assert remark == f"the role of {talk.broker.address} is being changed: becoming a slave"
+        talk.broker._promotion.step = ""
 
 
 async def test_a_successor_that_disappears_does_not_stop_the_master_for_good(

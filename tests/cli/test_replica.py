@@ -20,7 +20,9 @@ from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
 from firetrail.cli import replica_promote, replica_status
 from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
+from firetrail.errors import RequestError
 from firetrail.remoting.admin_bodies import HAConnectionRuntimeInfo, HARuntimeInfo
+from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.replica_bodies import (
     FollowerReport,
     GroupReport,
@@ -191,7 +193,13 @@ def test_a_promotion_by_command(
     )
     assert wait_for(firetrail, master.address, 0).json["role"] == "SLAVE"
     result = firetrail("replica", "promote", slave.address)
-    assert (result.code, "is the master already" in result.err) == (2, True)
+    assert (result.code, result.out.splitlines()[1]) == (0, "it was the master already")
+    result = firetrail("replica", "promote", slave.address, "--role", "SYNC_MASTER")
+    assert result.code == 2
+    assert (
+        f"{slave.address} is the master already, as ASYNC_MASTER; to make it SYNC_MASTER, change "
+        "brokerRole in its broker.conf and restart it"
+    ) in result.err
     result = firetrail("replica", "status", tmp_path / "s")
     assert "its role was changed to ASYNC_MASTER with id 0" in result.out
     assert f"2 epochs, the last one 2 from offset {end} on" in result.out
@@ -291,6 +299,16 @@ def test_a_broker_that_is_slow_during_a_promotion_is_waited_for(
         "a:1 has not finished the change within 0.05 s, and is opening the store; 'firetrail "
         "replica status a:1' shows its progress"
     ) in result.err
+
+
+def test_a_promotion_during_another_change_of_the_role(
+    monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
+) -> None:
+    busy = RequestError(ResponseCode.SYSTEM_BUSY, "a:1: the role of a:1 is being changed: copying")
+    monkeypatch.setattr(replica_promote, "ask_status", answering([SLAVE_STATUS, busy]))
+    result = firetrail("replica", "promote", "a:1")
+    assert (result.code, result.out) == (7, "")
+    assert "copying; 'firetrail replica status a:1' shows its progress" in result.err
 
 
 def test_a_promotion_prints_where_the_epoch_begins(

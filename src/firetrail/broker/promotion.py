@@ -125,7 +125,8 @@ class Promotion:
         if report is not None and not header.force:
             raise _refused(report.remark)
         if broker.replica is None and not self._is_fenced():
-            raise _refused(f"{broker.address} is the master already")
+            self._check_stays_master(role)
+            return request.answer(body=self.status.encode(standard=True))
         if broker.replica is None and not header.force:
             raise _refused(f"{broker.address} is a former master; promote it with --force")
         if not header.force:
@@ -138,6 +139,17 @@ class Promotion:
         self._unfinished.give_up()
         self._begin(self._take_over(role) if header.force else self._replace_master(role))
         return request.answer(body=self.status.encode(standard=True))
+
+    def _check_stays_master(self, role: BrokerRole | None) -> None:
+        """Raise RequestError if this master hands over, or is to have another role."""
+        address, own = self._broker.address, self._broker.store.config.role
+        if self._successor:
+            raise _busy(f"{address} is the master, and is handing over to {self._successor}")
+        if role is not None and role is not own:
+            raise _refused(
+                f"{address} is the master already, as {own.value}; to make it {role.value}, change "
+                "brokerRole in its broker.conf and restart it"
+            )
 
     def _is_fenced(self) -> bool:
         fencing = self._broker.fencing
@@ -325,7 +337,7 @@ class Promotion:
                 "master, stop it, and start it again when another one has taken over"
             )
         if self.step or (self._task is not None and not self._task.done()):
-            raise _refused(f"the role of {self._broker.address} is being changed: {self.step}")
+            raise _busy(f"the role of {self._broker.address} is being changed: {self.step}")
 
     def _enter(self, step: str) -> None:
         self.step = step
@@ -366,6 +378,11 @@ def _check_address(address: str) -> None:
 
 def _invalid(reason: str) -> RequestError:
     return RequestError(ResponseCode.INVALID_PARAMETER, reason)
+
+
+def _busy(reason: str) -> RequestError:
+    """Return the refusal of a request whose outcome depends on another change of the role."""
+    return RequestError(ResponseCode.SYSTEM_BUSY, reason)
 
 
 def _refused(reason: str) -> RequestError:

@@ -37,9 +37,10 @@ can also be made the master again.
 The new role survives restarts, until brokerRole or brokerId in broker.conf is changed.
 
 Exit codes:
-  0  the replica is the master
+  0  the replica is the master, or was it already
   2  it is not: the request was refused, or the change failed and the present master continues
-  7  the change is not finished, or its outcome is not known: see 'firetrail replica status'"""
+  7  the change is not finished, its outcome is not known, or the role is being changed by another
+     command: see 'firetrail replica status'"""
 EXAMPLES = """\
   firetrail replica promote 10.0.0.3:10911
   firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
@@ -81,6 +82,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         print(json.dumps(after.to_json()))
         return ExitCode.OK
     print(_who_is_master(after))
+    if before.role != BrokerRole.SLAVE.value and before.epoch == after.epoch:
+        print("it was the master already")
     follower = before.follower
     if args.force and follower is not None and follower.lag > 0:
         print(
@@ -122,8 +125,21 @@ async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStat
                 "with --namesrv"
             )
         header = PromoteHeader(args.force, args.role)
-        await ask_status(client, args.address, RequestCode.PROMOTE_REPLICA, header)
+        accepted = await _request(client, args.address, header)
+        if not accepted.step and accepted.role != BrokerRole.SLAVE.value:
+            return before, accepted  # it is the master already
         return before, await _wait(client, args)
+
+
+async def _request(client: RemotingClient, address: str, header: PromoteHeader) -> ReplicaStatus:
+    try:
+        return await ask_status(client, address, RequestCode.PROMOTE_REPLICA, header)
+    except RequestError as error:
+        if error.code != ResponseCode.SYSTEM_BUSY:
+            raise
+        raise _UnfinishedError(
+            f"{error}; 'firetrail replica status {address}' shows its progress"
+        ) from None
 
 
 async def _ask(client: RemotingClient, address: str) -> ReplicaStatus:
