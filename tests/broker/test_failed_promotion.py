@@ -19,6 +19,7 @@ from tests.broker.pairs import (
     send,
 )
 from tests.client.clusters import until
+from tests.replication.auto_switch_master import controlled_master_in
 from tests.replication.masters import master_in
 
 from firetrail.broker import promotion
@@ -64,6 +65,28 @@ async def test_a_java_master_cannot_hand_over(tmp_path: Path) -> None:
         found = await promote(new)
         assert found.role == "SLAVE"
         assert "cannot hand over, because it is not a Firetrail broker" in found.step_error
+
+
+async def test_a_learner_of_a_controller_is_not_promoted(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group:
+        async with controlled_master_in(tmp_path / "java", SMALL) as (java, _):
+            java.fill(3)
+            java.settings |= {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
+            told = {"master_address": java.address.broker}
+            new = await group.start("new", SLAVE, **told)
+            await until(lambda: new.broker.slave_mark.notes.has_controller)
+            for force in ("false", "true"):
+                remark = refusal(await new.ask(RequestCode.PROMOTE_REPLICA, force=force))
+                assert "is a learner of a cluster in controller mode" in remark
+                assert "--force does not change this. Let the controller elect a master" in remark
+        await new.broker.stop()
+        new = await group.start("new", SLAVE, **told)  # it has never seen this master alive
+        remark = refusal(await new.ask(RequestCode.PROMOTE_REPLICA, force="true"))
+        assert "set brokerRole=ASYNC_MASTER and brokerId=0 in its broker.conf" in remark
+        await new.broker.stop()
+        new = await group.start("new", SMALL)
+        assert await send(new, b"first") == 0  # the operator has decided
+        assert not new.broker.slave_mark.notes.has_controller
 
 
 async def test_a_master_accepts_messages_again_if_its_successor_fails(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import pack
 
 from tests.replication.logs import log_content
+from tests.replication.masters import MASTER, FakeMaster, master_in
 
 from firetrail.replication.auto_switch_frames import (
     EPOCH,
@@ -23,6 +24,7 @@ from firetrail.replication.auto_switch_frames import (
 )
 from firetrail.replication.epochs import Epoch
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import StoreConfig
 
 
 def handshake(end: int, epochs: Sequence[Epoch]) -> bytes:
@@ -152,3 +154,17 @@ class AutoSwitchPort:
             master.confirmed = self.confirmed
             for frame in frames:
                 connection.sendall(frame)
+
+
+@asynccontextmanager
+async def controlled_master_in(
+    folder: Path, config: StoreConfig = MASTER
+) -> AsyncIterator[tuple[FakeMaster, AutoSwitchPort]]:
+    """Run a master on a folder that says to be in controller mode."""
+    async with master_in(folder, config) as master:
+        port = AutoSwitchPort(folder, master.store)
+        master.settings |= {"enableControllerMode": "true", "haListenPort": str(port.port)}
+        try:
+            yield master, port
+        finally:
+            port.close()

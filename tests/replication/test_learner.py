@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.client.clusters import until
 from tests.helpers import crash_image
-from tests.replication.auto_switch_master import AutoSwitchPort
+from tests.replication.auto_switch_master import controlled_master_in
 from tests.replication.logs import log_content
-from tests.replication.masters import FakeMaster, master_in, replica_in
+from tests.replication.masters import master_in, replica_in
 
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.epochs import Epoch, EpochFile
 from firetrail.replication.follower_status import FollowerState
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
-
-
-@asynccontextmanager
-async def controlled_master_in(folder: Path) -> AsyncIterator[tuple[FakeMaster, AutoSwitchPort]]:
-    """Run a master on a folder that says to be in controller mode."""
-    async with master_in(folder) as master:
-        port = AutoSwitchPort(folder, master.store)
-        master.settings |= {"enableControllerMode": "true", "haListenPort": str(port.port)}
-        try:
-            yield master, port
-        finally:
-            port.close()
 
 
 def read(store: BrokerStore) -> int:

@@ -129,6 +129,7 @@ class Promotion:
             return request.answer(body=self.status.encode(standard=True))
         if broker.replica is None and not header.force:
             raise _refused(f"{broker.address} is a former master; promote it with --force")
+        self._check_no_controller()
         if not header.force:
             self._check_follows()
         _log.warning(
@@ -154,6 +155,20 @@ class Promotion:
     def _is_fenced(self) -> bool:
         fencing = self._broker.fencing
         return fencing is not None and fencing.is_fenced
+
+    def _check_no_controller(self) -> None:
+        """Raise RequestError if a controller elects the masters of this broker's name."""
+        broker = self._broker
+        if broker.replica is None:
+            return
+        if broker.replica.follower.has_controller or broker.slave_mark.notes.has_controller:
+            raise _refused(
+                f"{broker.address} is a learner of a cluster in controller mode, whose controller "
+                "elects the masters; as a second master it would take the clients from the elected "
+                "one. --force does not change this. Let the controller elect a master; if the "
+                "cluster is lost for good, stop this broker, set brokerRole=ASYNC_MASTER and "
+                "brokerId=0 in its broker.conf, and start it"
+            )
 
     def _check_follows(self) -> None:
         """Raise RequestError unless this replica is close to its master."""

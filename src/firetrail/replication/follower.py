@@ -79,6 +79,7 @@ class Follower:
 
     Attributes:
         master_role: ``brokerRole`` of the master, as it last told it; empty if it is not known.
+        has_controller: Whether the master was in controller mode when it was last asked.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Follower:
         self._connection: HAClient | None = None
         self._task: asyncio.Task[None] | None = None
         self.master_role = ""
+        self.has_controller = False
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._missing_since: float | None = None  # when the replica's log began to begin later
@@ -249,7 +251,7 @@ class Follower:
     async def _attempt(self, master: Master) -> None:
         """Follow a master until the connection fails or another master is to be followed."""
         config = await master.config()
-        self.master_role = config.role
+        self.master_role, self.has_controller = config.role, config.has_controller
         if self._settings.names is not None:
             check_names(config, *self._settings.names)
         check_file_size(self._log, config)

@@ -131,7 +131,8 @@ class ReplicaService:
 
     async def _copy_tables(self, master: str) -> None:
         try:
-            self._mark.learn_role(self.follower.master_role)
+            follower = self.follower
+            self._mark.learn_role(follower.master_role, has_controller=follower.has_controller)
             await self.tables.copy(master)
         except Exception:
             _log.exception("the tables of master %s cannot be copied; will retry", master)

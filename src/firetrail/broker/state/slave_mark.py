@@ -29,11 +29,13 @@ class SlaveNotes(Body):
             empty if it is not known.
         known_epoch: The largest number of an epoch that the broker has heard of as a slave. The
             epochs that it has copied may end earlier.
+        has_controller: Whether the master that it last followed was in controller mode.
     """
 
     is_slave: bool = False
     master_role: str = ""
     known_epoch: int = 0
+    has_controller: bool = False
 
 
 class SlaveMark:
@@ -68,11 +70,17 @@ class SlaveMark:
 
     def clear(self) -> None:
         """Note that the store is a master's: all work of the promotion is done."""
-        self.save(replace(self.notes, is_slave=False))
+        self.save(replace(self.notes, is_slave=False, has_controller=False))
 
-    def learn_role(self, master_role: str) -> None:
-        """Note the role of the master."""
-        self.save(replace(self.notes, master_role=master_role or self.notes.master_role))
+    def learn_role(self, master_role: str, *, has_controller: bool = False) -> None:
+        """Note the role of the master, and whether it is in controller mode."""
+        self.save(
+            replace(
+                self.notes,
+                master_role=master_role or self.notes.master_role,
+                has_controller=has_controller,
+            )
+        )
 
     def save(self, notes: SlaveNotes) -> None:
         """Write the file durably; nothing is written if it has this content."""
