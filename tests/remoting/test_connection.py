@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -208,6 +209,35 @@ async def test_the_server_notices_a_closed_connection() -> None:
         while not gone:
             await asyncio.sleep(0.001)
         assert gone == [mine]
+
+
+async def test_a_connection_that_fails_after_its_caller_was_cancelled_is_not_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop = asyncio.get_running_loop()
+    logged: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: logged.append(context))
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def refuse(*_: object) -> None:
+        begun.set()
+        await ended.wait()
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(loop, "create_connection", refuse)
+    client = RemotingClient()
+    caller = loop.create_task(client.connect("127.0.0.1:1"))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.wait([caller])
+    ended.set()
+    while client._connecting:
+        await asyncio.sleep(0)
+    del caller  # its traceback refers to the failed task
+    gc.collect()
+    loop.set_exception_handler(None)
+    await client.close()
+    assert logged == []
 
 
 class TestLimits:

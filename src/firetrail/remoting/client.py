@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.codes import ResponseCode
@@ -99,13 +100,18 @@ class RemotingClient:
         if task is None:
             task = asyncio.ensure_future(self._open(address))
             self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            task.add_done_callback(partial(self._end_opening, address))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if task.cancelled() and not is_cancelled():
                 raise _closed(address) from None  # only close() cancels the task
             raise
+
+    def _end_opening(self, address: str, task: asyncio.Task[Connection]) -> None:
+        self._connecting.pop(address, None)
+        if not task.cancelled():
+            task.exception()  # asyncio logs it otherwise if all callers were cancelled before
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
