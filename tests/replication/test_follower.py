@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from firetrail import Message
 from firetrail.broker.broker import Broker
 from firetrail.errors import NotReachedError
 from firetrail.format.names import COMMIT_LOG
+from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
 from firetrail.replication import follower
 from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
@@ -253,6 +256,31 @@ async def test_a_master_that_refuses_questions_is_not_followed(tmp_path: Path) -
             await until(lambda: replica.end == master.store.log_range[1])
 
 
+async def test_a_slow_master_gets_more_time_with_every_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[float] = []
+    answered = RemotingClient.ask
+
+    async def ask(
+        client: RemotingClient, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        if command.code == RequestCode.GET_BROKER_RUNTIME_INFO and len(limits) < 6:
+            limits.append(timeout_s)
+            raise TimeoutError(f"{address}: no answer within {timeout_s:g} s")
+        return await answered(client, address, command, timeout_s)
+
+    monkeypatch.setattr(RemotingClient, "ask", ask)
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            replica.follower.follow(None)
+            await state_of(replica, WAITING, "no master is known")
+            assert replica.follower._request_s == REQUEST_S  # for the next master
+    assert limits == [3.0, 6.0, 12.0, 24.0, 24.0, 24.0]
+
+
 async def test_a_slave_is_not_followed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +337,29 @@ async def test_the_old_master_is_left_at_once(tmp_path: Path) -> None:
                 replica.follower.follow(None)
                 await state_of(replica, WAITING, "no master is known")
                 await until(lambda: not new.ha.connections)
+
+
+async def test_a_master_that_does_not_answer_is_left_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+    answered = RemotingClient.ask
+
+    async def ask(
+        client: RemotingClient, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
+        if address == "127.0.0.1:1":
+            asked.set()
+            await asyncio.Event().wait()
+        return await answered(client, address, command, timeout_s)
+
+    monkeypatch.setattr(RemotingClient, "ask", ask)
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", MasterAddress("127.0.0.1:1")) as replica:
+            await asked.wait()
+            replica.follower.follow(master.address)
+            await until(lambda: replica.end == master.store.log_range[1])
 
 
 async def test_nothing_is_copied_before_the_history_was_checked(

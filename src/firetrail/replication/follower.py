@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from firetrail.errors import (
     DivergedError,
@@ -20,7 +22,7 @@ from firetrail.errors import (
     ReplicationError,
     StuckError,
 )
-from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.ha_client import HAClient
@@ -43,7 +45,11 @@ from firetrail.system import Clock
 MISSING_S = 60.0
 """How long a replica may lack old messages of its master before it warns: both delete expired files
 by themselves, one of them some seconds earlier."""
+REQUEST_MAX_S = 24.0
+"""The longest time limit of a request. It is doubled after each attempt in which the master did not
+answer in time, because a master on a busy machine can be slow for long."""
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -112,6 +118,7 @@ class Follower:
         self.has_controller = False
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
+        self._request_s = REQUEST_S
         self._missing_since: float | None = None  # when the replica's log began to begin later
         self._has_warned = False
         self._state = FollowerState.WAITING
@@ -183,7 +190,7 @@ class Follower:
                     self._enter(FollowerState.WAITING, "no master is known")
                     await self._changed.wait()
                 else:
-                    await self._attempt(Master(self._client, master))
+                    await self._attempt(Master(self._client, master, self._request_s))
             except _Left:
                 pass
             except DivergedError as error:
@@ -200,6 +207,7 @@ class Follower:
         """Forget what is known of the master before."""
         self._changed.clear()
         self._pause_s = self._settings.retry_s
+        self._request_s = REQUEST_S
         self._master_min = self._master_max = -1
         self._reminders.forget()
         self._enter(FollowerState.CHECKING)
@@ -231,6 +239,8 @@ class Follower:
 
     async def _fail(self, state: FollowerState, error: Exception) -> None:
         """Note why the master is not followed, and pause."""
+        if isinstance(error.__cause__, TimeoutError):
+            self._request_s = min(self._request_s * 2, REQUEST_MAX_S)
         if not self._changed.is_set():
             self._enter(
                 state,
@@ -250,7 +260,7 @@ class Follower:
 
     async def _attempt(self, master: Master) -> None:
         """Follow a master until the connection fails or another master is to be followed."""
-        config = await master.config()
+        config = await self._answer(master.config())
         self.master_role, self.has_controller = config.role, config.has_controller
         if self._settings.names is not None:
             check_names(config, *self._settings.names)
@@ -260,8 +270,7 @@ class Follower:
                 f"the broker at {master.address.broker} does not tell its HA port; set "
                 "haMasterAddress on the replica"
             )
-        begin, there = await check_history(self._log, master)
-        self._leave_if_changed()
+        begin, there = await self._answer(check_history(self._log, master))
         self._note_range(there)
         if there.end == 0 and not config.is_firetrail:  # it would be asked for more than it has
             self._enter(FollowerState.WAITING, "the master has no messages yet")
@@ -271,9 +280,8 @@ class Follower:
         connection = self._client_for(config, begin)
         try:
             await self._connect(connection, master)
-            if (await check_history(self._log, master)).begin != begin:
+            if (await self._answer(check_history(self._log, master))).begin != begin:
                 return  # the replica is empty, and the master has just deleted its first file
-            self._leave_if_changed()
             self._connection = connection
             await self._copy(connection, master)
         finally:
@@ -302,6 +310,19 @@ class Follower:
                 f"{error}. The address comes from brokerIP2 and haListenPort of the master; correct"
                 " them, or set haMasterAddress on the replica"
             ) from error
+
+    async def _answer(self, question: Coroutine[None, None, _T]) -> _T:
+        """Return the answer to a question; do not wait for it if the master is changed."""
+        asking = asyncio.ensure_future(question)
+        changing = asyncio.ensure_future(self._changed.wait())
+        try:
+            await asyncio.wait([asking, changing], return_when=asyncio.FIRST_COMPLETED)
+            self._leave_if_changed()
+            return asking.result()
+        finally:
+            asking.cancel()
+            changing.cancel()
+            await asyncio.gather(asking, changing, return_exceptions=True)
 
     def _leave_if_changed(self) -> None:
         if self._changed.is_set():

@@ -32,7 +32,7 @@ from firetrail.errors import (
 from firetrail.format.java_properties import parse_properties
 from firetrail.format.layout import MAGIC_BLANK
 from firetrail.remoting.bodies import ClusterInfo, KVTable
-from firetrail.remoting.client import RemotingClient, split_address
+from firetrail.remoting.client import REQUEST_S, RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import ViewMessageHeader
@@ -136,9 +136,18 @@ class Master:
     refuses to.
     """
 
-    def __init__(self, client: RemotingClient, address: MasterAddress) -> None:
-        """Prepare to ask; ``client`` sends the requests."""
+    def __init__(
+        self, client: RemotingClient, address: MasterAddress, request_s: float = REQUEST_S
+    ) -> None:
+        """Prepare to ask.
+
+        Args:
+            client: Sends the requests.
+            address: Where the master is.
+            request_s: How long the master may take to answer a request.
+        """
         self._client = client
+        self._request_s = request_s
         self.address = address
 
     async def settings(self) -> dict[str, str]:
@@ -227,7 +236,8 @@ class Master:
     ) -> RemotingCommand:
         broker = self.address.broker
         try:
-            return await self._client.ask(broker, RemotingCommand(code, fields or {}))
+            command = RemotingCommand(code, fields or {})
+            return await self._client.ask(broker, command, self._request_s)
         except RequestError as error:
             raise _RefusedError(
                 f"the broker at {broker} refuses request {code.value} {code.name} ({error}), "
