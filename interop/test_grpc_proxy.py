@@ -113,7 +113,8 @@ def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
 
 def test_transactions(events: list[Event]) -> None:
     all_delivered(events, "halves", ["commit", "unknown"])
-    all_delivered(events, "check", ["unknown"])
+    # Java's broker stores the ends of transactions every 3 s, and may ask about them before that.
+    assert "unknown" in bodies(events, "got", "check")
 
 
 def test_delivery_times(events: list[Event]) -> None:

@@ -27,10 +27,12 @@ DELAY_S = 5
 
 
 class Checker(TransactionChecker):
-    """Commits every message that it is asked about."""
+    """Answers what the producer decided, and commits the message whose end is unknown."""
 
     def check(self, message: Message) -> TransactionResolution:
         say(got="check", body=message.body.decode())
+        if message.body == b"rollback":
+            return TransactionResolution.ROLLBACK
         return TransactionResolution.COMMIT
 
 
