@@ -256,6 +256,23 @@ async def test_delays_continue(tmp_path: Path) -> None:
         assert halves.stored(new, "T1") == [b"first", b"late"]  # once
 
 
+@pytest.mark.parametrize("is_planned", [True, False])
+async def test_only_an_emergency_repeats_delays_that_came_after_the_last_copy(
+    tmp_path: Path, is_planned: bool
+) -> None:
+    async with pair(tmp_path, sync_interval_ms=600_000) as (group, old, new):
+        await old.send("T1", b"late", i="DELAY\x011\x02")
+        await until(lambda: halves.stored(old, "T1") == [b"first", b"late"])
+        await caught_up(new, old)
+        if is_planned:
+            await promote(new)
+            assert new.broker._parts.schedule.content().offset_table[1] == 1
+            assert halves.stored(new, "T1") == [b"first", b"late"]
+        else:
+            await emergency(group, old, new)
+            await until(lambda: halves.stored(new, "T1") == [b"first", b"late", b"late"])
+
+
 async def test_pops_continue(tmp_path: Path) -> None:
     async with pair(tmp_path) as (group, old, new):
         await old.beat("CG")
