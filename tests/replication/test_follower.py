@@ -291,12 +291,12 @@ async def test_a_slave_is_not_followed(
         async with replica_in(tmp_path / "r", master.address) as replica:
             await state_of(replica, FAILED, "is a slave itself")
             why = f"the broker at {master.address.broker} is a slave itself; follow its master"
-            (first,) = (record for record in caplog.records if why in record.message)
+            (first,) = (record for record in caplog.records if why in record.getMessage())
             assert first.levelno == logging.INFO
             monkeypatch.setattr(replica.follower._reminders, "is_due", lambda text: True)
             await until(
                 lambda: any(
-                    why in record.message and record.levelno == logging.WARNING
+                    why in record.getMessage() and record.levelno == logging.WARNING
                     for record in caplog.records
                 )
             )

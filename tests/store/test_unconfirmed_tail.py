@@ -187,10 +187,10 @@ def test_a_start_tells_which_messages_are_hidden(
     folder = tailed(tmp_path / "store", stopped)
     caplog.set_level(logging.INFO)
     with BrokerStore.open(folder, MASTER.replace(role=role)):
-        (said,) = (record for record in caplog.records if "do not see" in record.message)
+        (said,) = (record for record in caplog.records if "do not see" in record.getMessage())
     assert said.levelno == level
-    assert said.message.startswith(f"{folder}: consumers do not see the last ")
-    assert said.message.endswith(f" on, before {before}")
+    assert said.getMessage().startswith(f"{folder}: consumers do not see the last ")
+    assert said.getMessage().endswith(f" on, before {before}")
 
 
 def test_a_topic_that_was_created_again_in_the_tail_begins_with_number_0(tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ async def test_unused_data_of_a_java_broker_is_logged(
     (tmp_path / "config" / "topics.json").write_text(json.dumps(table))
 
     async with talking(tmp_path):
-        found = [r.getMessage().partition(": ")[2] for r in caplog.records if "found" in r.message]
+        found = [
+            r.getMessage().partition(": ")[2] for r in caplog.records if "found" in r.getMessage()
+        ]
         assert [text.partition(":")[0] for text in found] == [
             "topics with cleanup.policy=COMPACTION (C0, C1, C2, C3, C4 and 2 more)",
             "compaction/",

@@ -42,7 +42,7 @@ def started(root: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     """The warnings of a start that are about the beginning of the log."""
     caplog.clear()
     with caplog.at_level(logging.WARNING), Store.open(root, small_config(units=5)):
-        return [record.message for record in caplog.records if "the log began" in record.message]
+        return [message for message in caplog.messages if "the log began" in message]
 
 
 def noticed(root: Path) -> list[str]:

@@ -186,9 +186,9 @@ class TestLog:
         age(full, 80 * HOUR_MS, 0)
         path = full._engine.log.queue.segments[0].path
         full.delete_expired()
-        (record,) = (r for r in caplog.records if "retention removes" in r.message)
+        (record,) = (r for r in caplog.records if "retention removes" in r.getMessage())
         assert record.levelname == "INFO"
-        assert record.message == (
+        assert record.getMessage() == (
             f"retention removes {path}: 4.0 KiB of messages (log offsets 0 to 4096), last changed "
             "80.0 h ago, because files are kept for 72 h"
         )
@@ -199,7 +199,7 @@ class TestLog:
         age(full, *[HOUR_MS] * 8)
         machine.files.used = 0.86
         removed = round_of(full)
-        warnings = [r.message for r in caplog.records if r.levelname == "WARNING"]
+        warnings = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
         assert len(warnings) == removed > 1
         assert warnings[0].endswith(
             "last changed 1.0 h ago, because 86% of the file system is used, more than 85% "
