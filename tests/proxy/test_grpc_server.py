@@ -129,7 +129,7 @@ def test_metadata_and_addresses_reach_the_method(server: ServerThread, client: C
     assert call.peer.startswith("127.0.0.1:")
     remaining = call.remaining_s()
     assert remaining is not None
-    assert 0 <= remaining <= PATIENCE_S
+    assert 0 <= remaining <= 1.01 * PATIENCE_S  # grpcio rounds it up
     client.unary("Echo")(Text())
     assert server.recorder.calls[1].remaining_s() is None
 
