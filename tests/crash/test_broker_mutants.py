@@ -27,7 +27,7 @@ from firetrail.format import config_json
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.broker_store import BrokerStore
 
-ATTEMPTS = 4
+ATTEMPTS = 12
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
