@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from interop.grpc_checks import check_order, check_put_off, check_received
 from interop.grpc_servers import prepared, serving
 from interop.stock import (
     WAIT_S,
@@ -20,11 +21,9 @@ from interop.stock import (
     client_environment,
     of,
     run_client,
-    same_messages,
 )
 
 PROGRAMS = Path(__file__).parent / "grpc"
-NORMAL = [f"normal{n}" for n in range(6)]
 
 
 # -- the same program as at the proxy of Java --------------------------------------------------
@@ -40,22 +39,16 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 
 def test_everything_sent_is_received(events: list[Event]) -> None:
-    all_delivered(events, "push", NORMAL)
-    assert len(of(events, "got", "push")) == len(NORMAL)  # once: acknowledgements are taken
+    check_received(events)
     assert {event["words"] for event in of(events, "got", "push")} == {9}
-    assert same_messages(events, "id") >= len(NORMAL)
 
 
 def test_order(events: list[Event]) -> None:
-    for key in "0123":
-        got = [body for body in bodies(events, "got", "fifo") if body.startswith(f"{key}-")]
-        assert got == [f"{key}-{n:02}" for n in range(5)]
+    check_order(events)
 
 
 def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
-    all_delivered(events, "simple", NORMAL[::2])
-    times = [event["times"] for event in of(events, "got", "simple") if event["body"] == "normal0"]
-    assert times == [1, 2]
+    check_put_off(events)
 
 
 def test_transactions(events: list[Event]) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from tests.crash.broker_process import broker_config
 from tests.crash.broker_survey import Users, broker_survey
-from tests.crash.oracle import Violation
+from tests.crash.seeded_bugs import expect_violation
 from tests.crash.timer_users import TimerUsers
 
-from firetrail import FiretrailError
 from firetrail.broker.pop.checkpoints import PopCheckpoints
 from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.offsets import OffsetTable
@@ -159,7 +158,8 @@ def test_mutant_is_caught(
     monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
 ) -> None:
     patch(monkeypatch)
-    expect_violation(mode, first, Users)
+    trial = partial(broker_survey, broker_config(mode), share=0.2, users=Users)
+    expect_violation(trial, range(first, first + ATTEMPTS))
 
 
 @pytest.mark.parametrize(
@@ -171,14 +171,5 @@ def test_timer_mutant_is_caught(
     monkeypatch: pytest.MonkeyPatch, mode: str, patch: Patch, first: int
 ) -> None:
     patch(monkeypatch)
-    expect_violation(mode, first, TimerUsers)
-
-
-def expect_violation(mode: str, first: int, users: type[Users]) -> None:
-    for seed in range(first, first + ATTEMPTS):
-        try:
-            broker_survey(broker_config(mode), seed, random.Random(seed), share=0.2, users=users)
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    trial = partial(broker_survey, broker_config(mode), share=0.2, users=TimerUsers)
+    expect_violation(trial, range(first, first + ATTEMPTS))

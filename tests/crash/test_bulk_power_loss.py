@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crash.bulk_survey import bulk_survey
-from tests.crash.oracle import Violation
+from tests.crash.seeded_bugs import expect_violation
 from tests.crash.simulation import DEEP, tiny_config
 
-from firetrail import FiretrailError
 from firetrail.storage.segment import Segment
 from firetrail.store import bulk
 from firetrail.store.bulk import BulkAppend
@@ -134,10 +134,5 @@ MUTANTS: list[tuple[str, Patch, int]] = [
 def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, first: int) -> None:
     patch(monkeypatch)
     config = tiny_config("sync", property_crc=True)
-    for seed in sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed)):
-        try:
-            bulk_survey(config, seed, random.Random(seed))
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    seeds = sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed))
+    expect_violation(partial(bulk_survey, config), seeds)

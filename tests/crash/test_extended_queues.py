@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 
 import pytest
-from tests.crash.oracle import Violation
+from tests.crash.seeded_bugs import expect_violation
 from tests.crash.simulation import DEEP, survey, tiny_config
 
-from firetrail import FiretrailError
 from firetrail.store.queues.extension import QueueExtension, UnitAt
 
 CONFIG = tiny_config("sync", property_crc=True, extended_queues=True, extension_file_size=256)
@@ -45,10 +45,4 @@ MUTANTS: list[tuple[str, Patch]] = [
 )
 def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
     patch(monkeypatch)
-    for seed in range(ATTEMPTS):
-        try:
-            survey(CONFIG, seed, random.Random(seed), share=0.2)
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    expect_violation(partial(survey, CONFIG, share=0.2), range(ATTEMPTS))

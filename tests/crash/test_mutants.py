@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.crash.disk import PAGE, Disk, SimulatedFiles
 from tests.crash.oracle import History, Violation
+from tests.crash.seeded_bugs import expect_violation
 from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
 
-from firetrail import FiretrailError, PutResult
+from firetrail import PutResult
 from firetrail.storage import open_files
 from firetrail.storage.buffers import WriteBufferPool
 from firetrail.storage.new_files import NewFiles
@@ -212,13 +214,8 @@ def test_mutant_is_caught(
     if patch is not None:
         patch(monkeypatch)
     config = tiny_config(mode, property_crc=True, **settings)
-    for seed in sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed)):
-        try:
-            survey(config, seed, random.Random(seed), process_class)
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    seeds = sorted(range(ATTEMPTS), key=lambda seed: (seed != first, seed))
+    expect_violation(partial(survey, config, process_class=process_class), seeds)
 
 
 def test_a_failed_sync_that_is_tried_again_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

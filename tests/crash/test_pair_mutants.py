@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from tests.crash.oracle import Violation
 from tests.crash.pair import pair_config
 from tests.crash.pair_survey import check_count_of_replicas, damage_survey, pair_survey
+from tests.crash.seeded_bugs import expect_violation
 
-from firetrail import FiretrailError
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import OFFSET_MAX
@@ -231,13 +232,8 @@ OTHERS = (
 def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch, first: int) -> None:
     patch(monkeypatch)
     config = pair_config("sync", "sync", property_crc=True)
-    for seed in range(first, first + ATTEMPTS):
-        try:
-            pair_survey(config, seed, random.Random(seed), share=0.2, promotion_share=0)
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    trial = partial(pair_survey, config, share=0.2, promotion_share=0)
+    expect_violation(trial, range(first, first + ATTEMPTS))
 
 
 def test_a_replica_that_connects_before_a_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 from tests.crash.disk import SimulatedFiles
 from tests.crash.files_check import SECOND_DISK
-from tests.crash.oracle import Violation
+from tests.crash.seeded_bugs import expect_violation
 from tests.crash.simulation import DEEP, survey, tiny_config
 
-from firetrail import FiretrailError, StoreConfig
+from firetrail import StoreConfig
 from firetrail.format.names import COMMIT_LOG, LOG_PATHS
 from firetrail.store import engine
 from firetrail.store.log import paths
@@ -63,10 +64,4 @@ MUTANTS: list[tuple[str, Patch]] = [
 )
 def test_mutant_is_caught(monkeypatch: pytest.MonkeyPatch, patch: Patch) -> None:
     patch(monkeypatch)
-    for seed in range(ATTEMPTS):
-        try:
-            survey(CONFIG, seed, random.Random(seed), share=0.1)
-        except (Violation, FiretrailError) as caught:
-            print(f"seed {seed}: {caught}")
-            return
-    raise AssertionError(f"not caught in {ATTEMPTS} surveys")
+    expect_violation(partial(survey, CONFIG, share=0.1), range(ATTEMPTS))
