@@ -50,7 +50,7 @@ def add(actions: Subparsers) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help="do not ask before removing messages; without a terminal, nobody is asked",
+        help="do not ask before removing messages; without a terminal there is no question",
     )
     common.add_json(parser, "print a JSON object: the common point and what was removed")
     parser.set_defaults(run=run)

@@ -186,7 +186,7 @@ class Session:
     async def pass_on(
         self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
     ) -> RemotingCommand:
-        """Return the response of a broker to a request of somebody else, whatever its code."""
+        """Forward a request to a broker, and return the response, whatever its code."""
         self._check_connected()
         try:
             answer = await self._client.request(address, command, timeout_s)

@@ -30,7 +30,7 @@ class RecallHandle(NamedTuple):
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Decode a handle; raise FormatError if it is none."""
+    """Decode a handle; raise FormatError if the text is not a handle."""
     try:
         words = base64.b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
     except (binascii.Error, UnicodeError):

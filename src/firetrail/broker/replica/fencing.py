@@ -75,7 +75,7 @@ class Fencing:
         self._settle()
 
     async def stop(self) -> None:
-        """Ask nobody any more."""
+        """Stop asking other masters."""
         await self._client.close()
 
     def _answered(self, newest: int) -> None:

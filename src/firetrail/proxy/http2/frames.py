@@ -60,7 +60,7 @@ def uint31(payload: bytes) -> int:
 
 
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the ids and values of a SETTINGS frame, also of ids that nobody knows."""
+    """Yield the ids and values of a SETTINGS frame, including unknown ids."""
     if len(payload) % 6:
         raise ConnectionFault(Http2Error.FRAME_SIZE_ERROR, "settings have 6 bytes each")
     return _SETTING.iter_unpack(payload)

@@ -127,7 +127,7 @@ class BaseCall:
         self.tell(False)
 
     def tell(self, was_written: bool) -> None:
-        """Tell everybody who asked how the call ended."""
+        """Call the callbacks that were registered for the end of the call."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
