@@ -8,6 +8,7 @@ client prints is ignored.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -204,6 +205,13 @@ async def create_topics(namesrv: str, *names: str) -> None:
     async with Admin(namesrv) as admin:
         for name in names:
             await admin.create_topic(name, 4)
+
+
+async def registered(namesrv: str) -> None:
+    """Wait until a broker is known: 5.x registers ten seconds after its start."""
+    async with asyncio.timeout(WAIT_S), Admin(namesrv) as admin:
+        while not await admin.masters():
+            await asyncio.sleep(0.1)
 
 
 async def lag(namesrv: str, group: str, topic: str) -> int:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from interop.servers import LINES, Servers, our_name_server
+from interop.stock import registered
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
@@ -47,15 +48,8 @@ def cluster(
 ) -> Iterator[Cluster]:
     java = Servers(request.param, tmp_path_factory.mktemp(request.param))
     with our_name_server() as namesrv, java.broker(namesrv, "java-a") as broker:
-        asyncio.run(asyncio.wait_for(registered(namesrv), WAIT_S))
+        asyncio.run(registered(namesrv))
         yield Cluster(java, namesrv, broker)
-
-
-async def registered(namesrv: str) -> None:
-    """Wait until a broker is known: 5.x registers ten seconds after its start."""
-    async with Admin(namesrv) as admin:
-        while not await admin.masters():
-            await asyncio.sleep(0.1)
 
 
 def decided(outcome: Outcome, message: Message) -> Outcome:

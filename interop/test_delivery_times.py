@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from interop.servers import Servers, our_name_server
+from interop.stock import registered
 from interop.test_broker_features import LIMIT_S
 
 from firetrail.client import Admin, Message, Producer, Received, SimpleConsumer
@@ -43,6 +44,7 @@ async def test_messages_are_delivered_at_their_time_unless_recalled(
     java = Servers("v5", tmp_path)
     broker = java.broker if side == "java" else java.our_broker
     with our_name_server() as namesrv, broker(namesrv, "broker-a", settings=CONF):
+        await registered(namesrv)
         due_ms, found = await delivered(namesrv)
         assert [message.body for message in found] == [b"past", b"later"]
         assert found[1].record.store_time >= due_ms

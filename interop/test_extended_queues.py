@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from interop import commands
 from interop.servers import Servers, our_name_server
+from interop.stock import registered
 from interop.test_takeovers import NAME, serving
 
 from firetrail.broker.state.config_file import CONSUMER_FILTERS, ConfigFile
@@ -119,9 +120,8 @@ async def test_bitmaps_are_handed_over_in_both_directions(tmp_path: Path) -> Non
     settings = SETTINGS + paths
     with our_name_server() as namesrv:
         with java.broker(namesrv, NAME, settings=settings):
+            await registered(namesrv)
             async with Admin(namesrv) as admin:
-                while NAME not in await admin.masters():
-                    await asyncio.sleep(0.1)
                 await admin.create_topic(TOPIC, 1)
             await heard(namesrv, GROUP, EXPRESSION, matching(EACH), 0)
             async with Producer(namesrv) as producer:

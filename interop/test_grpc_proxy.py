@@ -24,6 +24,7 @@ from interop.stock import (
     firetrail_up,
     lag,
     of,
+    registered,
     run_client,
 )
 
@@ -67,6 +68,7 @@ def events(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def conversation(namesrv: str, proxy: str, folder: Path) -> list[Event]:
     made = client_environment("grpc")
+    asyncio.run(registered(namesrv))
     asyncio.run(prepared(namesrv))
     said = run_client([made / "venv" / "bin" / "python", CLIENT, proxy], folder)
     left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in GROUPS.items()}

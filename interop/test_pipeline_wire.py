@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from interop.servers import Servers
+from interop.stock import registered
 from pyspark.sql import SparkSession
 
 from firetrail import Store
@@ -34,9 +35,8 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 async def prepared(namesrv: str) -> None:
     """Topics on the broker, which registers some seconds after its start; and a few messages."""
-    async with Admin(namesrv) as admin, asyncio.timeout(60):
-        while not await admin.masters():
-            await asyncio.sleep(0.1)
+    await registered(namesrv)
+    async with Admin(namesrv) as admin:
         for topic in ("rows", "copies", "again"):
             await admin.create_topic(topic, 4)
     async with Producer(namesrv) as producer:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from interop.servers import Servers, jars, our_name_server
+from interop.stock import registered
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.client import Admin, Message, Popped, Producer, SimpleConsumer
+from firetrail.client import Message, Popped, Producer, SimpleConsumer
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.store.config import StoreConfig
 
@@ -74,9 +75,7 @@ async def popped_by_firetrail(folder: Path) -> None:
 async def popped_from_java(namesrv: str) -> None:
     """Messages that Firetrail did not acknowledge are redelivered; then a message's whole life."""
     async with asyncio.timeout(WAIT_S):
-        async with Admin(namesrv) as admin:
-            while not await admin.masters():  # 5.x registers ten seconds after its start
-                await asyncio.sleep(0.1)
+        await registered(namesrv)
         async with (
             Producer(namesrv) as producer,
             SimpleConsumer(namesrv, "G", {"P": "*"}, start=FIRST) as consumer,
