@@ -127,13 +127,42 @@ async def test_a_default_port_in_use_is_no_error(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert await grpc_service.start(broker, GrpcPort(port, is_required=False)) is None
+        proxy = grpc_service.prepared(broker, GrpcPort(port, is_required=False))
+        assert proxy is not None
+        assert not await grpc_service.start(proxy, broker, GrpcPort(port, is_required=False))
         said = capsys.readouterr().err
         assert f"cannot connect; all others can: 127.0.0.1:{port}: the port is in use" in said
         assert said.endswith("or choose another port, with --grpc-port\n")
         with pytest.raises(AddressInUseError):
-            await grpc_service.start(broker, GrpcPort(port, is_required=True))
+            await grpc_service.start(proxy, broker, GrpcPort(port, is_required=True))
 
 
 async def test_no_port_opens_nothing(broker: Broker) -> None:
-    assert await grpc_service.start(broker, GrpcPort(NO_PORT, is_required=False)) is None
+    assert grpc_service.prepared(broker, GrpcPort(NO_PORT, is_required=False)) is None
+
+
+def test_the_certificate_comes_from_the_arguments_or_the_file() -> None:
+    config = BrokerConfig(tls_certificate="a.pem", tls_key="a.key")
+    args = argparse.Namespace(tls_cert="", tls_key="")
+    assert grpc_service.with_certificate(args, config) == config
+    args = argparse.Namespace(tls_cert="b.pem", tls_key="b.key")
+    found = grpc_service.with_certificate(args, config)
+    assert (found.tls_certificate, found.tls_key) == ("b.pem", "b.key")
+
+
+@pytest.mark.parametrize("command", [("up",), ("broker", "data"), ("proxy",)])
+def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_opened(
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("hpack")
+    monkeypatch.chdir(tmp_path)
+    port = () if command == ("proxy",) else ("--grpc-port", "0")
+    files = "--tls-cert", "none.pem", "--tls-key", "none.key"
+    assert main([*command, "--port", "0", *port, *files]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "firetrail: error: TLS certificate = 'none.pem': the file does not exist; check the path"
+    )
+    assert not list(tmp_path.iterdir())

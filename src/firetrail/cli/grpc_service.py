@@ -44,6 +44,35 @@ def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
         type=serving.port,
         help=f"port for gRPC clients (RocketMQ 5), 0 for a free one (default: {default})",
     )
+    add_certificate(parser, " in FILE")
+
+
+def add_certificate(parser: argparse.ArgumentParser, in_file: str = "") -> None:
+    """Add ``--tls-cert`` and ``--tls-key``.
+
+    Args:
+        parser: The parser of the command.
+        in_file: Where else the paths may be set, for the help. Default: nowhere.
+    """
+    for name, what, key in (
+        ("cert", "certificate for gRPC clients that use TLS", "tlsCertPath"),
+        ("key", "private key of this certificate", "tlsKeyPath"),
+    ):
+        default = f"{key}{in_file}, or a self-signed one" if in_file else "a self-signed one"
+        parser.add_argument(
+            f"--tls-{name}",
+            metavar="PEM",
+            default="",
+            help=f"file with the {what} (default: {default})",
+        )
+
+
+def with_certificate(args: argparse.Namespace, config: BrokerConfig) -> BrokerConfig:
+    """Return the settings with the certificate in the arguments, if they have one."""
+    return config.replace(
+        tls_certificate=args.tls_cert or config.tls_certificate,
+        tls_key=args.tls_key or config.tls_key,
+    )
 
 
 def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> GrpcPort:
@@ -55,13 +84,11 @@ def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> Grp
     return GrpcPort(default, is_required=False)
 
 
-async def start(broker: Broker, port: GrpcPort) -> Proxy | None:
-    """Start the service for a running broker; return None if it cannot be served.
+def prepared(broker: Broker, port: GrpcPort) -> Proxy | None:
+    """Return the service of a broker, before the broker starts; None if there is none.
 
     Raises:
-        AddressInUseError: The port that the user has asked for is in use.
         ConfigError: The certificate in the settings cannot be used.
-        OSError: The address cannot be bound.
     """
     if port.number == NO_PORT:
         return None
@@ -72,7 +99,16 @@ async def start(broker: Broker, port: GrpcPort) -> Proxy | None:
             raise
         say(f"{NOT_SERVED}: run {INSTALL}")
         return None
-    proxy = Proxy.of_broker(broker)
+    return Proxy.of_broker(broker)
+
+
+async def start(proxy: Proxy, broker: Broker, port: GrpcPort) -> bool:
+    """Start the service of a running broker; return whether clients can connect.
+
+    Raises:
+        AddressInUseError: The port that the user has asked for is in use.
+        OSError: The address cannot be bound.
+    """
     try:
         await proxy.start(
             broker.config.bind, port.number, advertised=split_address(broker.address)[0]
@@ -81,5 +117,5 @@ async def start(broker: Broker, port: GrpcPort) -> Proxy | None:
         if port.is_required:
             raise
         say(f"{NOT_SERVED}: {error}, with --grpc-port")
-        return None
-    return proxy
+        return False
+    return True

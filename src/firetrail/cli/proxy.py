@@ -19,7 +19,7 @@ only, unless another address is given. SIGTERM and Ctrl-C stop it; calls in prog
 first."""
 EXAMPLES = """\
   firetrail proxy --namesrv 127.0.0.1:9876
-  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0"""
+  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -41,6 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=grpc_service.DEFAULT_PORT,
         help="port to listen on, 0 for a free one (default: %(default)s)",
     )
+    grpc_service.add_certificate(parser)
     serving.add_json(parser)
     logs.add_arguments(parser)
     return parser
@@ -61,13 +62,15 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _serve(args: argparse.Namespace) -> None:
     from firetrail.proxy.cluster import ClusterBrokers
     from firetrail.proxy.proxy import Proxy
+    from firetrail.proxy.transport.tls import chosen_context
 
+    tls = chosen_context(args.tls_cert, args.tls_key)
     stop = serving.stop_event()
     async with AsyncExitStack() as resources:
         brokers = ClusterBrokers(args.namesrv)
         await brokers.open()
         resources.push_async_callback(brokers.close)
-        proxy = Proxy(brokers)
+        proxy = Proxy(brokers, tls=tls)
         await proxy.start(args.host, args.port)
         resources.push_async_callback(proxy.stop)
         found = {"grpc": proxy.address, "name server": args.namesrv}

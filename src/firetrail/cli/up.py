@@ -92,7 +92,7 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     loaded = load_entries(_for_existing_log(args.store, serving.read_conf(args.conf)))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)
-    broker, store = loaded.broker, loaded.store
+    broker, store = grpc_service.with_certificate(args, loaded.broker), loaded.store
     if args.host is not None:
         broker = broker.replace(bind=args.host)
     if args.port is not None:
@@ -166,14 +166,14 @@ async def serve(
     """Start the broker, print its addresses, and stop it at SIGTERM or Ctrl-C."""
     stop = serving.stop_event()
     async with AsyncExitStack() as resources:
+        proxy = grpc_service.prepared(broker, grpc_port)
         await broker.start()
         resources.push_async_callback(broker.stop)
-        proxy = await grpc_service.start(broker, grpc_port)
-        if proxy is not None:
-            resources.push_async_callback(proxy.stop)
         found = {"name server": broker.namesrv} if broker.namesrv else {}
         found |= {"broker": broker.address, "store": str(folder)}
-        found |= {"grpc": proxy.address} if proxy is not None else {}
+        if proxy is not None and await grpc_service.start(proxy, broker, grpc_port):
+            resources.push_async_callback(proxy.stop)
+            found["grpc"] = proxy.address
         hints = {
             "name server": f"clients connect here; it listens on {_listed(broker.namesrv_listens)}",
             "broker": f"advertised to clients; it listens on {_listed(broker.listens)}",

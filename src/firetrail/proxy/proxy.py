@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from pathlib import Path
 from typing import Self
 
 from firetrail.broker.broker import Broker
@@ -14,7 +13,7 @@ from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
-from firetrail.proxy.transport.tls import context_of_files, self_signed_context
+from firetrail.proxy.transport.tls import chosen_context, self_signed_context
 from firetrail.remoting.connection import address_text
 from firetrail.system import SYSTEM, System
 
@@ -62,9 +61,7 @@ class Proxy:
             ConfigError: The certificate or its key cannot be used.
         """
         config = broker.config
-        tls = None
-        if config.tls_certificate or config.tls_key:
-            tls = context_of_files(Path(config.tls_certificate), Path(config.tls_key))
+        tls = chosen_context(config.tls_certificate, config.tls_key)
         return cls(EmbeddedBroker(broker), tls=tls, delay_max_ms=config.grpc_delay_max_ms)
 
     async def start(self, host: str, port: int, *, advertised: str = "") -> None:

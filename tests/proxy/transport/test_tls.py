@@ -9,7 +9,12 @@ from cryptography.hazmat.primitives import serialization
 
 from firetrail.errors import ConfigError
 from firetrail.proxy.transport import tls
-from firetrail.proxy.transport.tls import TlsSession, context_of_files, self_signed_context
+from firetrail.proxy.transport.tls import (
+    TlsSession,
+    chosen_context,
+    context_of_files,
+    self_signed_context,
+)
 
 
 class Client:
@@ -90,7 +95,7 @@ def written(folder: Path, password: str | None) -> tuple[Path, Path]:
 
 def test_a_certificate_of_files(tmp_path: Path) -> None:
     certificate, key = written(tmp_path, None)
-    session = TlsSession(context_of_files(certificate, key))
+    session = TlsSession(context_of_files(str(certificate), str(key)))
     client = Client()
     client.greet(session)
     found = client.tls.getpeercert(binary_form=True)
@@ -100,13 +105,46 @@ def test_a_certificate_of_files(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    missing = tmp_path / "missing.pem"
+    certificate, key = (str(path) for path in written(tmp_path, None))
+    other, missing, text = tmp_path / "other", tmp_path / "missing.pem", tmp_path / "text.pem"
+    other.mkdir()
+    text.write_text("no certificate")
+    _, other_key = written(other, None)
+    cases = [
+        ("certificate", missing, key, "the file does not exist; check the path"),
+        ("key", certificate, missing, "the file does not exist; check the path"),
+        (
+            "certificate",
+            tmp_path,
+            key,
+            r"the file cannot be read \(Is a directory\); check its perm",
+        ),
+        ("certificate", text, key, "the file has no certificate in PEM format"),
+        ("key", certificate, text, "the file has no private key in PEM format"),
+        (
+            "key",
+            certificate,
+            other_key,
+            f"this is not the key of the certificate in {certificate};",
+        ),
+        ("key", certificate, "", "give both files: --tls-cert and --tls-key, or tlsCertPath and"),
+        ("certificate", "", key, "give both files"),
+    ]
+    for name, first, second, reason in cases:
+        with pytest.raises(ConfigError, match=f"^TLS {name} = .*: {reason}") as caught:
+            chosen_context(str(first), str(second))
+        assert str(caught.value.value) == str(first if name == "certificate" else second)
+
+
+def test_a_key_with_a_password_and_a_broken_certificate_are_refused(tmp_path: Path) -> None:
     certificate, key = written(tmp_path, "secret")
-    with pytest.raises(ConfigError, match=r"TLS certificate = .*missing.pem.*does not exist"):
-        context_of_files(missing, key)
-    with pytest.raises(ConfigError, match=r"TLS key = .*missing.pem.*does not exist"):
-        context_of_files(certificate, missing)
-    with pytest.raises(ConfigError, match=r"a PEM file whose key is .*key.pem, without a password"):
-        context_of_files(certificate, key)
-    with pytest.raises(ConfigError, match=r"TLS certificate = .*key.pem"):
-        context_of_files(key, key)
+    with pytest.raises(ConfigError, match=r"the key has a password; .*openssl pkey -in .*key\.pem"):
+        context_of_files(str(certificate), str(key))
+    certificate, key = written(tmp_path, None)
+    certificate.write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n")
+    with pytest.raises(ConfigError, match=r"cannot use it with the key in .*; create both again"):
+        context_of_files(str(certificate), str(key))
+
+
+def test_no_files_choose_no_certificate() -> None:
+    assert chosen_context("", "") is None

@@ -20,24 +20,68 @@ HANDSHAKE = 0x16
 _READ_BYTES = 256 << 10
 _VALID_DAYS = 3650
 _HOST = "firetrail"
+_CERTIFICATE = "TLS certificate"
+_KEY = "TLS key"
 
 
-def context_of_files(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return a context with a certificate chain and its private key, in PEM."""
+def chosen_context(certificate: str, key: str) -> ssl.SSLContext | None:
+    """Return a context with the certificate that the user has chosen; None if there is none.
+
+    Args:
+        certificate: The path of the certificate; empty for none.
+        key: The path of its private key; empty for none.
+
+    Raises:
+        ConfigError: Only one of them is given, or a file cannot be used.
+    """
+    return context_of_files(certificate, key) if certificate or key else None
+
+
+def context_of_files(certificate: str, key: str) -> ssl.SSLContext:
+    """Return a context with a certificate chain and its private key.
+
+    Args:
+        certificate: The path of a PEM file with the certificate, followed by those of its issuers.
+        key: The path of a PEM file with the private key, without a password.
+
+    Raises:
+        ConfigError: A file is missing or cannot be used.
+    """
+    for name, given in ((_CERTIFICATE, certificate), (_KEY, key)):
+        if not given:
+            raise ConfigError(
+                name,
+                given,
+                "give both files: --tls-cert and --tls-key, or tlsCertPath and tlsKeyPath",
+            )
+    if b"-----BEGIN CERTIFICATE" not in _content(_CERTIFICATE, certificate):
+        raise ConfigError(_CERTIFICATE, certificate, "the file has no certificate in PEM format")
+    private = _content(_KEY, key)
+    if b"PRIVATE KEY-----" not in private:
+        raise ConfigError(_KEY, key, "the file has no private key in PEM format")
+    if b"ENCRYPTED" in private:
+        remedy = f"remove it with 'openssl pkey -in {key} -out FILE'"
+        raise ConfigError(_KEY, key, f"the key has a password; {remedy}")
     context = _new_context()
-    for name, path in (("certificate", certificate), ("key", key)):
-        if not path.is_file():
-            raise ConfigError(f"TLS {name}", str(path), "the file does not exist")
     try:
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except (ssl.SSLError, OSError, ValueError) as error:
-        allowed = f"a PEM file whose key is {key}, without a password ({error})"
-        raise ConfigError("TLS certificate", str(certificate), allowed) from None
+        context.load_cert_chain(certificate, key)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            reason = f"this is not the key of the certificate in {certificate}"
+            raise ConfigError(_KEY, key, f"{reason}; give the files that belong together") from None
+        reason = f"OpenSSL cannot use it with the key in {key} ({error.reason})"
+        raise ConfigError(_CERTIFICATE, certificate, f"{reason}; create both again") from None
     return context
 
 
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")
+def _content(name: str, path: str) -> bytes:
+    try:
+        return SYSTEM.files.read(Path(path))
+    except FileNotFoundError:
+        raise ConfigError(name, path, "the file does not exist; check the path") from None
+    except OSError as error:
+        reason = f"the file cannot be read ({error.strerror})"
+        raise ConfigError(name, path, f"{reason}; check its permissions") from None
 
 
 def self_signed_context() -> ssl.SSLContext:
