@@ -66,7 +66,7 @@ async def test_a_port_in_use_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         store = SMALL.replace(store_host=SMALL.store_host._replace(port=port))
-        what = f":{port}: the port is in use; stop the broker or name server that runs there, or "
+        what = f":{port}: the port is in use; stop the program that listens there, or "
         with pytest.raises(AddressInUseError, match=what):
             await Broker(tmp_path, BrokerConfig(bind=HOST), store).start()
 

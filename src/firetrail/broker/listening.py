@@ -62,8 +62,8 @@ async def listen_for_vips(server: RemotingServer, config: BrokerConfig, port: in
         await server.start(config.bind, port - VIP_BELOW)
     except OSError as error:
         _log.warning(
-            "clients with vipChannelEnabled cannot connect, all others can: %s; free the port, "
-            "or set vip_channel=false",
+            "clients with vipChannelEnabled cannot connect, all others can: %s. If there are no "
+            "such clients, set vip_channel=false",
             error,
         )
 

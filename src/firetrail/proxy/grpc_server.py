@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from firetrail.errors import AddressInUseError
 from firetrail.proxy.call import Methods
 from firetrail.proxy.transport.grpc_connection import SLICE, GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import SingleCall
+from firetrail.remoting.binding import FREE_IT, binding
 from firetrail.remoting.connection import address_text
 
 _SWEEP_S = 1.0
@@ -50,18 +49,24 @@ class GrpcServer:
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen on an address, and return the port; port 0 picks a free one."""
+    async def start(self, host: str, port: int, remedy: str = FREE_IT) -> int:
+        """Listen on an address, and return the port.
+
+        Args:
+            host: The address.
+            port: The port; 0 picks a free one.
+            remedy: What the user can do if the port is in use. Default: stop the other program, or
+                choose another port.
+
+        Raises:
+            AddressInUseError: The port is in use.
+            OSError: The address cannot be bound.
+        """
         loop = asyncio.get_running_loop()
-        try:
+        with binding(host, port, remedy):
             self._listener = await loop.create_server(
                 lambda: GrpcConnection(self), host, port, backlog=1024
             )
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            remedy = "stop the program that listens there, or choose another port"
-            raise AddressInUseError(f"{host}:{port}: the port is in use; {remedy}") from None
         self._sweeper = loop.create_task(self._sweep())
         return self.port
 

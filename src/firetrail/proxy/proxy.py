@@ -14,6 +14,7 @@ from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
 from firetrail.proxy.transport.tls import chosen_context, self_signed_context
+from firetrail.remoting.binding import FREE_IT
 from firetrail.remoting.connection import address_text
 from firetrail.system import SYSTEM, System
 
@@ -64,7 +65,9 @@ class Proxy:
         tls = chosen_context(config.tls_certificate, config.tls_key)
         return cls(EmbeddedBroker(broker), tls=tls, delay_max_ms=config.grpc_delay_max_ms)
 
-    async def start(self, host: str, port: int, *, advertised: str = "") -> None:
+    async def start(
+        self, host: str, port: int, *, advertised: str = "", remedy: str = FREE_IT
+    ) -> None:
         """Listen on an address.
 
         Args:
@@ -72,6 +75,8 @@ class Proxy:
             port: The port; 0 picks a free one.
             advertised: The address that clients use if the proxy listens on all addresses.
                 Default: ``host``.
+            remedy: What the user can do if the port is in use. Default: stop the other program, or
+                choose another port.
 
         Raises:
             AddressInUseError: The port is in use.
@@ -80,7 +85,7 @@ class Proxy:
         tls = self._tls or await asyncio.to_thread(self_signed_context)
         service = MessagingService(self._brokers, self._system.clock.now_ms, self._delay_max_ms)
         server = GrpcServer(service.methods, self._limits, tls)
-        bound = await server.start(host, port)
+        bound = await server.start(host, port, remedy)
         self.address = reachable(server.listens, address_text((advertised or host, bound)))
         service.start()
         self._server, self._service = server, service

@@ -9,14 +9,13 @@ drain.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from firetrail.errors import AddressInUseError
+from firetrail.remoting.binding import binding
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
@@ -103,17 +102,17 @@ class RemotingServer:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
-        """Listen on an address, and return the port; port 0 picks a free one. May be repeated."""
+        """Listen on an address, and return the port; port 0 picks a free one. May be repeated.
+
+        Raises:
+            AddressInUseError: The port is in use.
+            OSError: The address cannot be bound.
+        """
         loop = asyncio.get_running_loop()
-        try:
+        with binding(host, port):
             listener = await loop.create_server(
                 lambda: Connection(self, self._limits.frames), host, port, backlog=1024
             )
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            remedy = "stop the broker or name server that runs there, or choose another port"
-            raise AddressInUseError(f"{host}:{port}: the port is in use; {remedy}") from None
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())

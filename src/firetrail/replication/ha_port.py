@@ -7,7 +7,6 @@ know stays valid. Connections are passed to the service of a master; a slave clo
 
 from __future__ import annotations
 
-import errno
 import logging
 import selectors
 import socket
@@ -15,13 +14,15 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from firetrail.errors import AddressInUseError
+from firetrail.remoting.binding import binding
 from firetrail.remoting.connection import address_text
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
 ERROR_PAUSE_S = 1.0
 """Pause after a failed accept: the process may have no descriptor left."""
+
+REMEDY = "stop the broker that runs there, or set haListenPort to another port"
 
 OnConnected = Callable[[socket.socket, str], None]
 """Takes over a connection and the address of its peer."""
@@ -58,16 +59,13 @@ class HAPort:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, _, _, _, address in dict.fromkeys(found):
-                self._listeners.append(_listener(family, (str(address[0]), self.port or port)))
+                wanted = self.port or port
+                with binding(host, wanted, REMEDY, what="HA port for replicas"):
+                    self._listeners.append(_listener(family, (str(address[0]), wanted)))
                 self.port = self._listeners[0].getsockname()[1]
-        except OSError as error:
+        except OSError:
             self.close()
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise AddressInUseError(
-                f"{host}:{self.port or port}: the HA port for replicas is in use; stop the broker "
-                "that runs there, or set haListenPort to another port"
-            ) from None
+            raise
         self._thread.start()
 
     @property
