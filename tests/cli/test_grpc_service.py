@@ -21,7 +21,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import NO_PORT
 from firetrail.cli import grpc_service, serving
 from firetrail.cli.grpc_service import GrpcPort
-from firetrail.cli.main import main
+from firetrail.cli.main import build_parser, main
 from firetrail.errors import AddressInUseError
 
 WITHOUT_EXTRA = "import sys; sys.modules['hpack'] = None\n"
@@ -87,8 +87,28 @@ def test_the_port_comes_from_the_argument_the_file_or_the_default(
     argument: int | None, setting: int, expected: GrpcPort
 ) -> None:
     config = BrokerConfig(grpc_port=setting)
-    args = argparse.Namespace(grpc_port=argument)
+    args = argparse.Namespace(grpc_port=argument, no_grpc=False)
     assert grpc_service.port_of(args, config, 8081) == expected
+
+
+@pytest.mark.parametrize("command", [("up",), ("broker", "data")])
+def test_the_service_can_be_switched_off(command: tuple[str, ...]) -> None:
+    args = build_parser().parse_args([*command, "--no-grpc"])
+    found = grpc_service.port_of(args, BrokerConfig(grpc_port=9000), 8081)
+    assert found == GrpcPort(NO_PORT, is_required=False)
+    with pytest.raises(SystemExit):
+        build_parser().parse_args([*command, "--no-grpc", "--grpc-port", "8081"])
+
+
+def test_a_proxy_names_the_port_that_is_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("hpack")
+    with BackgroundBroker(store=SMALL) as broker, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["proxy", "--namesrv", broker.namesrv, "--port", str(port)]) == 2
+    assert capsys.readouterr().err == (
+        f"firetrail: error: 127.0.0.1:{port}: the port is in use; stop the program that listens "
+        "there, or choose another port with --port\n"
+    )
 
 
 def test_a_proxy_serves_the_brokers_of_a_cluster() -> None:
@@ -132,8 +152,9 @@ async def test_a_default_port_in_use_is_no_error(
         assert not await grpc_service.start(proxy, broker, GrpcPort(port, is_required=False))
         said = capsys.readouterr().err
         assert f"cannot connect; all others can: 127.0.0.1:{port}: the port is in use" in said
-        assert said.endswith("or choose another port, with --grpc-port\n")
-        with pytest.raises(AddressInUseError):
+        remedy = "choose another port with --grpc-port, or open none with --no-grpc"
+        assert said.endswith(f"stop the program that listens there, {remedy}\n")
+        with pytest.raises(AddressInUseError, match=f":{port}: the port is in use; .*{remedy}$"):
             await grpc_service.start(proxy, broker, GrpcPort(port, is_required=True))
 
 

@@ -390,8 +390,8 @@ class BrokerConfig:
         NO_PORT,
         "grpcServerPort",
         Whole(NO_PORT, PORT_MAX),
-        "Port of the gRPC service; 0 picks a free one, -1 opens none. Without this setting,"
-        " `firetrail up` opens port 8081, and `firetrail broker` opens none.",
+        "Port of the gRPC service; 0 picks a free one. With -1, `firetrail up` opens port 8081, or"
+        " none with `--no-grpc`, and `firetrail broker` opens none.",
     )
     tls_certificate: str = GRPC(
         "",

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8081
 """The port of RocketMQ's proxy, which clients of RocketMQ 5 are pointed at."""
 NOT_SERVED = "clients of RocketMQ 5, which use gRPC, cannot connect; all others can"
+REMEDY = (
+    "stop the program that listens there, choose another port with --grpc-port, or open none with "
+    "--no-grpc"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +41,16 @@ class GrpcPort:
 
 
 def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add ``--grpc-port``; the text says what the default is."""
-    parser.add_argument(
+    """Add the options of the service; the text says what the default port is."""
+    ports = parser.add_mutually_exclusive_group()
+    ports.add_argument(
         "--grpc-port",
         metavar="N",
         type=serving.port,
         help=f"port for gRPC clients (RocketMQ 5), 0 for a free one (default: {default})",
+    )
+    ports.add_argument(
+        "--no-grpc", action="store_true", help="open no port for gRPC clients, whatever FILE says"
     )
     add_certificate(parser, " in FILE")
 
@@ -77,6 +85,8 @@ def with_certificate(args: argparse.Namespace, config: BrokerConfig) -> BrokerCo
 
 def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> GrpcPort:
     """Return the port in the arguments, in the file, or the default of the command."""
+    if args.no_grpc:
+        return GrpcPort(NO_PORT, is_required=False)
     if args.grpc_port is not None:
         return GrpcPort(args.grpc_port, is_required=True)
     if config.grpc_port != NO_PORT:
@@ -111,11 +121,14 @@ async def start(proxy: Proxy, broker: Broker, port: GrpcPort) -> bool:
     """
     try:
         await proxy.start(
-            broker.config.bind, port.number, advertised=split_address(broker.address)[0]
+            broker.config.bind,
+            port.number,
+            advertised=split_address(broker.address)[0],
+            remedy=REMEDY,
         )
     except AddressInUseError as error:
         if port.is_required:
             raise
-        say(f"{NOT_SERVED}: {error}, with --grpc-port")
+        say(f"{NOT_SERVED}: {error}")
         return False
     return True

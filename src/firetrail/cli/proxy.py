@@ -21,6 +21,8 @@ EXAMPLES = """\
   firetrail proxy --namesrv 127.0.0.1:9876
   firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"""
 
+REMEDY = "stop the program that listens there, or choose another port with --port"
+
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
@@ -71,7 +73,7 @@ async def _serve(args: argparse.Namespace) -> None:
         await brokers.open()
         resources.push_async_callback(brokers.close)
         proxy = Proxy(brokers, tls=tls)
-        await proxy.start(args.host, args.port)
+        await proxy.start(args.host, args.port, remedy=REMEDY)
         resources.push_async_callback(proxy.stop)
         found = {"grpc": proxy.address, "name server": args.namesrv}
         hints = {
