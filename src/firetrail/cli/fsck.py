@@ -22,9 +22,10 @@ from firetrail.store.lifecycle.folder import check_not_in_use
 from firetrail.store.log.loss import Loss
 from firetrail.store.problems import Problem
 from firetrail.store.queues.lives import LeftOut
+from firetrail.store.repair.damage_cut import check_log, damage_to_cut
 from firetrail.store.repair.losses import loss_behind
 from firetrail.store.repair.rebuild import find_left_out
-from firetrail.store.repair.repair import Repair, check_log, damage_to_cut, repair_store
+from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\

@@ -21,11 +21,10 @@ from contextlib import closing, contextmanager
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from firetrail.errors import FormatError, StoreDamagedError, StoreError
+from firetrail.errors import FormatError
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from firetrail.format.columns import Check
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import (
     ABORT,
@@ -42,7 +41,6 @@ from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.store.config import StoreConfig
-from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.lifecycle.folder import (
     FolderLock,
@@ -60,12 +58,11 @@ from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile, shorte
 from firetrail.store.log.loss import Loss
 from firetrail.store.log.paths import shown_path
 from firetrail.store.log.records import store_time_at
-from firetrail.store.log.walk import Damage
-from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.lives import LeftOut, Reason
 from firetrail.store.queues.table import Extent, QueueKey, QueueTable
-from firetrail.store.repair.losses import LogFaults, find_faults, known_end, loss_behind
+from firetrail.store.repair.damage_cut import DamageCut, check_log, find_cut
+from firetrail.store.repair.losses import loss_behind
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 from firetrail.system import System
 from firetrail.text import counted
@@ -86,14 +83,6 @@ class Rebuild(Protocol):
     ) -> Rebuilt: ...
 
 
-class Cut(NamedTuple):
-    """Where a damaged log is cut."""
-
-    damage: Damage
-    queues_after: frozenset[QueueKey]
-    """Queues that begin after the damage."""
-
-
 class Repair(Enum):
     """The repairs that can be requested."""
 
@@ -110,7 +99,7 @@ def repair_store(
     on_progress: Callable[[int], None] = lambda done: None,
     finish: Callable[[StoreView], list[str]] = lambda view: [],
     on_loss: Callable[[Loss], None] = lambda loss: None,
-    cut: Cut | None = None,
+    cut: DamageCut | None = None,
 ) -> list[str]:
     """Repair a store that is not in use; return one sentence for each thing that was done.
 
@@ -151,7 +140,9 @@ class _Work:
         is_java = last_held_by_java(system, root)
         self._removed = {} if is_java else known.removed
 
-    def run(self, choice: Repair, on_loss: Callable[[Loss], None], cut: Cut | None) -> list[str]:
+    def run(
+        self, choice: Repair, on_loss: Callable[[Loss], None], cut: DamageCut | None
+    ) -> list[str]:
         self._clear_leftovers()
         with self._view() as view:
             self._config = view.config
@@ -207,7 +198,7 @@ class _Work:
 
     # -- the log ------------------------------------------------------------------------------
 
-    def _truncate_log(self, view: StoreView, cut: Cut) -> None:
+    def _truncate_log(self, view: StoreView, cut: DamageCut) -> None:
         """Move the files after the damage away; copy the damaged one, and zero its rest."""
         log, damage = view.log, cut.damage
         end = damage.physical_offset
@@ -402,55 +393,6 @@ def _with_former(left_out: Iterable[LeftOut], more: Counter[str]) -> list[LeftOu
         count += (known and known.messages) or 0
         found[topic, Reason.FORMER] = LeftOut(topic, Reason.FORMER, count)
     return list(found.values())
-
-
-def check_log(view: StoreView) -> None:
-    """Raise StoreDamagedError unless queues and index can be created from the log.
-
-    Bodies do not matter, because nothing is derived from them.
-    """
-    check_end(view)
-    faults = find_faults(view, Check.NONE)
-    damage = faults.first(view)
-    if damage is None or damage.physical_offset >= view.end:
-        return
-    detail = damage.detail
-    if damage.physical_offset not in faults.misplaced:
-        detail = f"no good record here, so the log cannot be read further: {detail}"
-    raise StoreDamagedError(
-        str(damage.path),
-        damage.position,
-        damage.physical_offset,
-        detail,
-        f"nothing was changed; {LOG_REMEDY}",
-    )
-
-
-def damage_to_cut(view: StoreView, faults: LogFaults | None = None) -> Damage:
-    """Return the first damage of a log; raise StoreError if there is none, or no log file."""
-    if not view.log.segments:
-        check_end(view)
-    damage = (faults or find_faults(view)).first(view)
-    if damage is None:
-        what = "the log is good to its end, so there is nothing to cut or salvage"
-        raise StoreError(f"{view.root}: {what}")
-    return damage
-
-
-def find_cut(view: StoreView, faults: LogFaults | None = None) -> Cut:
-    """Return where to cut a log; raise StoreError if it is not damaged."""
-    damage = damage_to_cut(view, faults)
-    begin = damage.physical_offset
-    return Cut(damage, frozenset(key for key in view.tails if _begins_after(view, key, begin)))
-
-
-def _begins_after(view: StoreView, pair: QueueKey, place: int) -> bool:
-    """Return whether all messages of a queue, with message 0, are at or after a position."""
-    with closing(view.open_queue(*pair)) as queue:
-        unit = queue.unit(0)
-        if unit is None or not place <= unit.physical_offset < known_end(view):
-            return False
-        return queue.first_where(0, queue.max_offset, lambda u: u.physical_offset >= place) == 0
 
 
 def _append_all(queue: ConsumeQueue, old: ConsumeQueue, end: int) -> None:

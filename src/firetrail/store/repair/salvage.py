@@ -24,10 +24,11 @@ from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.queues.table import QueueKey
 from firetrail.store.repair.backup import copy_files
+from firetrail.store.repair.damage_cut import find_cut
 from firetrail.store.repair.losses import find_deleted, find_faults, known_end
 from firetrail.store.repair.misplaced import Misplaced
 from firetrail.store.repair.rebuild import check_outside
-from firetrail.store.repair.repair import Repair, find_cut, repair_store
+from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.system import Files, System
 
 
