@@ -100,13 +100,13 @@ class Bench:
         return list(self.store.read(TIMER_TOPIC, 0))
 
     async def save(self) -> TimerCheck:
-        await self.timer._save()
+        await self.timer._saver.save()
         return self.timer._files.check
 
     async def close(self) -> None:
         """Stop cleanly."""
         if self.timer._files.is_open:
-            await self.timer._save()
+            await self.timer._saver.save()
         self.timer._files.close()
         self.store.close()
 

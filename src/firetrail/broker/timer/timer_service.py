@@ -2,7 +2,7 @@
 
 A slot is delivered when the clock has passed its end, so a message is never early and at most one
 slot late. A slot is emptied when all of its messages are in the log. Work is done in small steps in
-the event loop; saving is done in a thread, once a second.
+the event loop; the progress is saved in a thread (:mod:`firetrail.broker.timer.timer_saver`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from firetrail.broker.timer.delivery import NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.placement import SlotPlacement
 from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape, topic_hash
+from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
 from firetrail.errors import StoreDamagedError
 from firetrail.format.properties import (
     REAL_TOPIC,
@@ -41,14 +42,10 @@ from firetrail.system import System
 
 POLL_S = 0.1
 """Longest pause between two steps."""
-SAVE_S = 1.0
-"""Pause between two saves."""
 BATCH_SIZE = 256
 """Messages that are added or delivered before the event loop runs other tasks."""
 GATHER_SIZE = 4096
 """Units of a slot that are read before the event loop runs other tasks."""
-IDLE_SAVE_MS = 10_000
-"""How far the saved progress may lag while messages wait and nothing happens."""
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +85,7 @@ class TimerService:
         self._revive = revive
         shape = TimerShape(config.timer_precision_ms, config.timer_log_file_size, WHEEL_SLOTS)
         self._files = TimerFiles(system, root, store, shape)
+        self._saver = TimerSaver(self._files, self._progress)
         self._delivery = TimerDelivery(store, system.clock.now_ms)
         self.read_ms = 0
         self.enqueued = 0
@@ -98,12 +96,9 @@ class TimerService:
         self._done_to = 0  # records before this offset are delivered …
         self._done_before_ms = 0  # … if they were due before this time
         self._damage = ""  # why the files have to be rebuilt
-        self._saving: asyncio.Future[None] | None = None  # a save that may outlive its task
         self._follow_to: int | None = None  # on a slave, the master's queue offset
         self._ahead: list[TimerCheck] = []  # on a slave, progress of which the log lacks something
         self._put = False
-        self._saved_counts = (0, 0)
-        self._on_saved: Callable[[int], None] = lambda offset: None
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- start and stop -----------------------------------------------------------------------
@@ -114,7 +109,7 @@ class TimerService:
         Args:
             on_saved: Called with the queue offset up to which records were added, after each save.
         """
-        self._on_saved = on_saved
+        self._saver.on_saved = on_saved
         if self.is_enabled and self._exists:
             self._recover()
 
@@ -168,7 +163,7 @@ class TimerService:
         trouble = "timer messages cannot be delivered now; will retry"
         self._tasks = [
             loop.create_task(repeat(self.step, trouble, _log)),
-            loop.create_task(self._save_regularly()),
+            loop.create_task(self._saver.run()),
         ]
 
     async def stop(self) -> None:
@@ -178,7 +173,7 @@ class TimerService:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             if self._tasks:
-                await self._save()
+                await self._saver.save()
         finally:
             self._files.close()
 
@@ -213,6 +208,14 @@ class TimerService:
         check = self._files.check
         return check._replace(master_queue_offset=check.queue_offset)
 
+    def _progress(self) -> TimerProgress:
+        return TimerProgress(
+            self.read_ms,
+            self._delivered_ms,
+            self.enqueued + self.delivered,
+            is_rebuilding=self._files.queue_offset < self._rebuilding_to,
+        )
+
     @property
     def _delivered_ms(self) -> int:
         """The time before which all slots are delivered."""
@@ -233,7 +236,7 @@ class TimerService:
         """Add and deliver some messages; return the seconds until the next call."""
         now = self._now_ms()
         current = self._floor(now)
-        if self._damage and self._saving is None:
+        if self._damage and not self._saver.is_saving:
             self.read_ms = self._delivered_ms
             self._rebuild(self._damage, self._files.queue_offset)
             self._damage = ""
@@ -408,44 +411,3 @@ class TimerService:
             time = self._files.wheel.next_used(time, read_ms)
             self._files.wheel.clear(time)
         self.read_ms = read_ms
-
-    # -- saving -------------------------------------------------------------------------------
-
-    async def _save_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(SAVE_S)
-            try:
-                if self._is_changed:
-                    await self._save()
-            except Exception:
-                _log.exception("the progress of the timer cannot be saved; will retry")
-
-    @property
-    def _is_changed(self) -> bool:
-        lag_ms = abs(self.read_ms - self._files.check.read_ms)
-        waits = self._files.wheel.waiting > 0
-        return self._counts != self._saved_counts or (waits and lag_ms >= IDLE_SAVE_MS)
-
-    @property
-    def _counts(self) -> tuple[int, int]:
-        return self.enqueued, self.delivered
-
-    async def _save(self) -> None:
-        """Save the progress, except during a rebuild: an interrupted one begins again."""
-        if self._saving is not None:  # its task was cancelled
-            await asyncio.wait([self._saving])
-        if not self._files.is_open or self._files.queue_offset < self._rebuilding_to:
-            return
-        counts, offset = self._counts, self._files.queue_offset
-        save = self._files.begin_save(self._delivered_ms)
-        self._saving = saving = asyncio.ensure_future(asyncio.to_thread(save))
-        saving.add_done_callback(self._saved)
-        await asyncio.shield(saving)
-        self._files.end_save()
-        self._saved_counts = counts
-        self._on_saved(offset)
-
-    def _saved(self, saving: asyncio.Future[None]) -> None:
-        self._saving = None
-        if not saving.cancelled():
-            saving.exception()  # it was raised in the task, unless that was cancelled
