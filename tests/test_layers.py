@@ -27,20 +27,24 @@ LAYERS: dict[str, set[str]] = {
     "settings": {"format", "system", "text"},
     "storage": {"format", "system"},
     "store": {"format", "text", "system", "settings", "storage"},
-    "remoting": {"format", "text", "system"},
-    "client": {"format", "text", "system", "remoting"},
-    "namesrv": {"format", "text", "system", "settings", "remoting"},
-    "replication": {"format", "text", "system", "settings", "storage", "store", "remoting"},
+    "auth": {"format", "text", "system", "settings"},
+    "remoting": {"format", "text", "system", "auth"},
+    "client": {"format", "text", "system", "auth", "remoting"},
+    "namesrv": {"format", "text", "system", "settings", "auth", "remoting"},
+    "replication": {"format", "text", "system", "settings", "storage", "store", "auth", "remoting"},
     "broker": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("remoting", "client", "namesrv", "replication"),
+        *("auth", "remoting", "client", "namesrv", "replication"),
     },
     "proxy": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("remoting", "client", "namesrv", "broker"),
+        *("auth", "remoting", "client", "namesrv", "broker"),
     },
-    "testing": {"broker", "client", "proxy"},
-    "pipeline": {"format", "text", "system", "settings", "storage", "store", "remoting", "client"},
+    "testing": {"auth", "broker", "client", "proxy"},
+    "pipeline": {
+        *("format", "text", "system", "settings", "storage", "store"),
+        *("auth", "remoting", "client"),
+    },
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}
 LAYERS["__main__"] = {"cli"}
@@ -104,6 +108,7 @@ CORE = {
     "settings",
     "storage",
     "store",
+    "auth",
     "cli",
 }
 STANDARD = sys.stdlib_module_names | {"firetrail", "cython", "_typeshed", "uvloop"}

@@ -1,0 +1,1 @@
+"""Authentication and authorization: credentials, signatures, users, policies and decisions."""

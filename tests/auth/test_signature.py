@@ -1,0 +1,169 @@
+"""Signatures of requests: the published vector, and the variants of stock clients."""
+
+import hmac
+from base64 import b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from firetrail.auth.credentials import Credentials
+from firetrail.auth.signature import (
+    GrpcAuthorization,
+    KeyedHash,
+    Signer,
+    Verifier,
+    parse_grpc_authorization,
+)
+
+KEY = "secret-of-alice"
+ALICE = Signer(Credentials("alice", KEY))
+VERIFIER = Verifier(KEY)
+
+
+def sign(content: str, body: bytes = b"") -> str:
+    """Sign by the plain definition of HMAC-SHA1."""
+    return b64encode(hmac.digest(KEY.encode(), content.encode() + body, "sha1")).decode()
+
+
+def test_the_published_vector() -> None:
+    """The vector of the test of the Go client."""
+    keyed = KeyedHash("adiaushdiaushd")
+    assert keyed.signature(b"Hello RocketMQ Client ACL Feature") == "tAb/54Rwwcq+pbH8Loi7FWX4QSQ="
+
+
+@given(key=st.text(min_size=1, max_size=200), pieces=st.lists(st.binary(max_size=100), max_size=4))
+def test_the_keyed_hash_is_hmac(key: str, pieces: list[bytes]) -> None:
+    expected = hmac.digest(key.encode("utf-8", "replace"), b"".join(pieces), "sha1")
+    assert KeyedHash(key).digest(*pieces) == expected
+
+
+def test_values_are_signed_in_the_order_of_their_keys_and_before_the_body() -> None:
+    fields = ALICE.fields({"topic": "T", "a": "1", "Z": "ü", "queueId": "0"}, b"body")
+    assert fields["AccessKey"] == "alice"
+    # AccessKey, Z, a, queueId, topic: upper case comes before lower case
+    assert fields["Signature"] == sign("aliceü10T", b"body")
+    assert VERIFIER.accepts(fields, b"body")
+
+
+def test_the_body_may_have_several_pieces() -> None:
+    fields = ALICE.fields({"topic": "T"}, [b"bo", memoryview(b"dy")])
+    assert fields == ALICE.fields({"topic": "T"}, b"body")
+    assert VERIFIER.accepts(fields, memoryview(b"body"))
+
+
+def test_signing_again_replaces_the_signature() -> None:
+    once = ALICE.fields({"topic": "T"}, b"body")
+    assert ALICE.fields(once, b"body") == once
+
+
+def test_a_security_token_is_sent_and_signed() -> None:
+    fields = Signer(Credentials("alice", KEY, "tok")).fields({"topic": "T"})
+    assert fields["SecurityToken"] == "tok"
+    assert fields["Signature"] == sign("alicetokT")
+    assert VERIFIER.accepts(fields)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"topic": "T"},
+        {"AccessKey": "alice", "Signature": ""},
+        {"AccessKey": "alice", "Signature": "not base64 \ud800"},
+        {"AccessKey": "alice", "topic": "T", "Signature": sign("aliceT") + "="},
+    ],
+)
+def test_a_missing_or_invalid_signature_is_refused(fields: dict[str, str]) -> None:
+    assert not VERIFIER.accepts(fields)
+
+
+def test_a_signature_of_other_fields_another_body_or_another_key_is_refused() -> None:
+    fields = ALICE.fields({"topic": "T"}, b"body")
+    assert not VERIFIER.accepts({**fields, "topic": "U"}, b"body")
+    assert not VERIFIER.accepts(fields, b"bodY")
+    assert not VERIFIER.accepts({**fields, "more": "x"}, b"body")
+    assert not Verifier("another key").accepts(fields, b"body")
+
+
+def test_old_clients_do_not_sign_the_mark_of_unique_keys() -> None:
+    fields = {"AccessKey": "alice", "key": "k", "_UNIQUE_KEY_QUERY": "true"}
+    assert VERIFIER.accepts({**fields, "Signature": sign("alicek")})  # up to 4.9.3
+    assert VERIFIER.accepts({**fields, "Signature": sign("alicetruek")})  # `_` is before letters
+
+
+def test_the_go_client_does_not_sign_the_security_token() -> None:
+    fields = {"AccessKey": "alice", "SecurityToken": "tok", "topic": "T"}
+    assert VERIFIER.accepts({**fields, "Signature": sign("aliceT")})
+
+
+def test_the_go_client_signs_the_fields_of_the_previous_attempt_in_a_retry() -> None:
+    # A retried command already has AccessKey and Signature; the client adds AccessKey once more.
+    first = sign("aliceT", b"body")
+    second = sign(f"alicealice{first}T", b"body")
+    third = sign(f"alicealice{second}T", b"body")
+    for signature in (first, second, third):
+        fields = {"AccessKey": "alice", "topic": "T", "Signature": signature}
+        assert VERIFIER.accepts(fields, b"body")
+    with_token = sign(f"alicealicetok{sign('aliceT')}T")  # SecurityToken is before Signature
+    fields = {"AccessKey": "alice", "SecurityToken": "tok", "topic": "T", "Signature": with_token}
+    assert VERIFIER.accepts(fields)
+
+
+def test_java_clients_add_their_zone_after_signing() -> None:
+    fields = {"AccessKey": "alice", "topic": "T", "__ZONE_NAME": "z", "__ZONE_MODE": "true"}
+    assert VERIFIER.accepts({**fields, "Signature": sign("aliceT")})
+
+
+def test_the_channel_of_cpp_clients_is_signed() -> None:
+    fields = {"AccessKey": "alice", "OnsChannel": "ALIYUN", "topic": "T"}
+    assert VERIFIER.accepts({**fields, "Signature": sign("aliceALIYUNT")})
+    assert not VERIFIER.accepts({**fields, "Signature": sign("aliceT")})
+
+
+def test_numbers_and_booleans_are_signed_as_their_text() -> None:
+    """Headers keep the text of JSON values that are not text (``remoting.json_header``)."""
+    fields = {"AccessKey": "alice", "flag": "true", "queueId": "5"}
+    assert VERIFIER.accepts({**fields, "Signature": sign("alicetrue5")})
+
+
+def test_a_large_body_is_signed() -> None:
+    body = bytes(4 << 20)
+    assert VERIFIER.accepts(ALICE.fields({"topic": "T"}, body), body)
+
+
+class TestGrpc:
+    DATE = "20261116T231828Z"
+
+    def test_a_call_is_signed_over_its_date(self) -> None:
+        header = ALICE.grpc_authorization(self.DATE)
+        digest = hmac.digest(KEY.encode(), self.DATE.encode(), "sha1")
+        assert header == (
+            "MQv2-HMAC-SHA1 Credential=alice, SignedHeaders=x-mq-date-time, "
+            f"Signature={digest.hex().upper()}"
+        )
+        parsed = parse_grpc_authorization(header)
+        assert parsed == GrpcAuthorization("alice", digest)
+        assert VERIFIER.accepts_grpc(self.DATE, parsed.signature)
+        assert not VERIFIER.accepts_grpc("20261116T231829Z", parsed.signature)
+
+    def test_region_and_service_are_not_part_of_the_access_key(self) -> None:
+        parsed = parse_grpc_authorization(
+            "MQv2-HMAC-SHA1 Credential=alice/cn-hangzhou/RocketMQ,SignedHeaders=x,Signature=0aFF"
+        )
+        assert parsed == GrpcAuthorization("alice", b"\x0a\xff")
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "Basic abc",
+            "MQv2-HMAC-SHA1",
+            "MQv2-HMAC-SHA1 Credential=alice, Signature=",
+            "MQv2-HMAC-SHA1 Credential=, Signature=00",
+            "MQv2-HMAC-SHA1 Credential=alice, Signature=xyz",
+            "MQv2-HMAC-SHA1 Signature=00",
+        ],
+    )
+    def test_an_invalid_header_is_refused(self, text: str) -> None:
+        assert parse_grpc_authorization(text) is None
