@@ -40,7 +40,7 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.body import Body
+from firetrail.remoting.body import DIALECT_MAX, Body, ServerBody
 
 QUEUE = MessageQueue("T1", "broker-a", 0)
 BROKER = BrokerData("broker-a", "DefaultCluster", {0: "127.0.0.1:10911"})
@@ -113,7 +113,11 @@ def test_standard_json_has_quoted_keys() -> None:
     assert TopicRouteData.decode(plain) == route
 
 
-JSON_BODIES = [kind for kind in Body.__subclasses__() if "decode" not in vars(kind)]
+JSON_BODIES = [
+    kind
+    for kind in (*Body.__subclasses__(), *ServerBody.__subclasses__())
+    if "decode" not in vars(kind) and kind is not ServerBody
+]
 """All bodies but those that decode another format."""
 
 
@@ -237,3 +241,25 @@ class TestInvalidBodies:
     ) -> None:
         with pytest.raises(ProtocolError, match=message):
             kind.decode(raw)
+
+
+class TestDialect:
+    """A parser in Python reads fastjson's dialect, some twenty times slower than JSON."""
+
+    def test_a_large_request_has_to_be_standard_json(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        parsed: list[bytes] = []
+        monkeypatch.setattr(config_json, "loads", parsed.append)
+        large = b"[" + b"[]," * DIALECT_MAX
+        with pytest.raises(ProtocolError, match="at most 65536 may be in fastjson's dialect"):
+            HeartbeatData.decode(large)
+        with pytest.raises(ProtocolError, match="nested deeper"):
+            HeartbeatData.decode(b"[" * (DIALECT_MAX + 1))
+        assert parsed == []
+
+    def test_a_small_request_may_be_in_the_dialect(self) -> None:
+        assert HeartbeatData.decode(b"{clientID:'c1',}").client_id == "c1"
+
+    def test_a_large_table_of_a_server_may_be_in_the_dialect(self) -> None:
+        offsets = ConsumerOffsets({f"T{n}@G": {0: n} for n in range(5000)})
+        assert len(raw := offsets.encode()) > DIALECT_MAX
+        assert ConsumerOffsets.decode(raw) == offsets

@@ -19,7 +19,8 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import BUSY, RemotingServer, ServerLimits
+from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.server import BUSY, RemotingServer
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
 
@@ -347,6 +348,17 @@ class TestLimits:
                 *(loopback.ask(SLOW, body=b"x" * 1000) for _ in range(20))
             )
             assert {a.remark for a in answers} == {"at last"}
+
+    async def test_a_body_above_the_limit_of_its_request_is_refused(self) -> None:
+        async with serving(ServerLimits(body=1000, bodies={SLOW: 2000})) as loopback:
+            answer = await loopback.ask(ECHO, body=b"x" * 1001)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert answer.remark == (
+                "the body of request 1 has 1001 bytes; at most 1000 are allowed. "
+                "Send less in one request"
+            )
+            assert (await loopback.ask(ECHO, body=b"x" * 1000)).code == 0
+            assert (await loopback.ask(SLOW, body=b"x" * 2000)).code == 0
 
     async def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
         async with serving(ServerLimits(frames=Limits(frame=1000))) as loopback:

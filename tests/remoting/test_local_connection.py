@@ -13,8 +13,9 @@ from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
+from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.local_connection import LocalConnection
-from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.remoting.server import RemotingServer
 
 NOW, SOON, LATER, REFUSED, SOON_THEN_LATER = range(1, 6)
 

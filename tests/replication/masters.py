@@ -16,7 +16,8 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.ha_connection import HALimits, HASource

@@ -38,7 +38,8 @@ from firetrail.namesrv.server import NameServer
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.server import RemotingServer, ServerLimits
+from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import MasterAddress

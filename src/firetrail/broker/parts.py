@@ -60,7 +60,7 @@ from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import ServerLimits
+from firetrail.remoting.limits import ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.lease_keeper import LeaseKeeper

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
@@ -13,7 +13,7 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from firetrail.remoting.body import Body, named
+from firetrail.remoting.body import Body, ServerBody, named
 
 # -- topics and groups ------------------------------------------------------------------------
 
@@ -28,7 +28,7 @@ class TopicOffset(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicStats(Body):
+class TopicStats(ServerBody):
     """The answer to GET_TOPIC_STATS_INFO."""
 
     offset_table: dict[MessageQueue, TopicOffset] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class OffsetWrapper(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumeStats(Body):
+class ConsumeStats(ServerBody):
     """The answer to GET_CONSUME_STATS."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = field(default_factory=dict)
@@ -143,7 +143,7 @@ class ProducerTable(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ResetOffsets(Body):
+class ResetOffsets(ServerBody):
     """RESET_CONSUMER_CLIENT_OFFSET to Java clients; the answer to INVOKE_BROKER_TO_RESET_OFFSET."""
 
     offset_table: dict[MessageQueue, int] = field(default_factory=dict)
@@ -170,13 +170,16 @@ class ResetOffsetList(Body):
 class ConsumerStatus(Body):
     """The answer to GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
 
+    dialect_max: ClassVar[int] = 256 << 10
+    """Clients send it to the broker; a queue has a hundred bytes."""
+
     message_queue_table: dict[MessageQueue, int] | None = None
     consumer_table: dict[str, dict[MessageQueue, int]] | None = None
     """The offsets by client id."""
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectionOffsets(Body):
+class CorrectionOffsets(ServerBody):
     """The answer to QUERY_CORRECTION_OFFSET."""
 
     correction_offsets: dict[int, int] = field(default_factory=dict)
@@ -221,7 +224,7 @@ class DirectlyConsumed(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerRunningInfo(Body):
+class ConsumerRunningInfo(ServerBody):
     """The answer to GET_CONSUMER_RUNNING_INFO."""
 
     properties: dict[str, str] = field(default_factory=dict)

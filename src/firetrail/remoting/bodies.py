@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from firetrail.remoting.body import Body, named
+from firetrail.remoting.body import Body, ServerBody, named
 from firetrail.remoting.retry_policies import GroupRetryPolicy
 
 MASTER_ID = 0
@@ -238,7 +238,7 @@ class BrokerData(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicRouteData(Body):
+class TopicRouteData(ServerBody):
     """The answer to GET_ROUTEINFO_BY_TOPIC."""
 
     queue_datas: list[QueueData] = field(default_factory=list)
@@ -248,7 +248,7 @@ class TopicRouteData(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterInfo(Body):
+class ClusterInfo(ServerBody):
     """The answer to GET_BROKER_CLUSTER_INFO: brokers by name, and names by cluster."""
 
     broker_addr_table: dict[str, BrokerData] = field(default_factory=dict)
@@ -256,7 +256,7 @@ class ClusterInfo(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerMemberGroup(Body):
+class BrokerMemberGroup(ServerBody):
     """A master and its slaves."""
 
     cluster: str
@@ -400,7 +400,7 @@ class SubscriptionGroupList(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerOffsets(Body):
+class ConsumerOffsets(ServerBody):
     """``consumerOffset.json``, and the answer to GET_ALL_CONSUMER_OFFSET.
 
     ``offset_table`` is by ``topic@group`` and queue id.
@@ -411,7 +411,7 @@ class ConsumerOffsets(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class LmqConsumerOffsets(Body):
+class LmqConsumerOffsets(ServerBody):
     """``lmqConsumerOffset.json``: groups whose names start with ``%LMQ%`` have one offset each."""
 
     offset_table: dict[str, dict[int, int]] = field(default_factory=dict)
@@ -420,7 +420,7 @@ class LmqConsumerOffsets(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class DelayOffsets(Body):
+class DelayOffsets(ServerBody):
     """``delayOffset.json``, and the answer to GET_ALL_DELAY_OFFSET: by delay level."""
 
     offset_table: dict[int, int] = field(default_factory=dict)

@@ -17,7 +17,17 @@ import types
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, Field, dataclass, field, fields
 from enum import StrEnum
-from typing import Any, NamedTuple, NoReturn, Self, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    Self,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from firetrail.errors import FormatError, ProtocolError
 from firetrail.format import config_json
@@ -27,6 +37,10 @@ from firetrail.remoting.header import camel
 
 Read = Callable[[Any, str], Any]
 """Converts a parsed JSON value; the text is its place, for error messages."""
+
+DIALECT_MAX = 64 << 10
+"""Bytes of a body in fastjson's dialect. Only a parser in Python reads it, at up to 1.6 s per MiB,
+so a larger body in a request would stop the event loop."""
 
 _PLANS: dict[type[Body], tuple[_Member, ...]] = {}
 
@@ -47,10 +61,14 @@ def named(wire: str) -> Any:
 class Body:
     """The base class of all bodies, and of the objects in them."""
 
+    dialect_max: ClassVar[int] = DIALECT_MAX
+    """Bytes that are parsed if the body is not standard JSON. Tables with numbers or objects as
+    keys, which servers send to clients, allow more."""
+
     @classmethod
     def decode(cls, raw: bytes) -> Self:
         """Decode the body of a command; raise ProtocolError if it is invalid."""
-        return cls.from_json(loads(raw, cls.__name__))
+        return cls.from_json(loads(raw, cls.__name__, cls.dialect_max))
 
     @classmethod
     def from_json(cls, value: Any, where: str = "") -> Self:
@@ -84,14 +102,34 @@ class Body:
         return {wire: _plain(value) for wire, value in sorted(found) if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class ServerBody(Body):
+    """A body that a client or a slave reads from the server that it has connected to.
+
+    It may be in fastjson's dialect, however large it is: with numbers or objects as keys.
+    """
+
+    dialect_max: ClassVar[int] = 1 << 30
+
+
 _STANDARD = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def loads(raw: bytes, what: str) -> Any:
-    """Parse JSON of either dialect; raise ProtocolError, which names ``what`` was expected."""
+def loads(raw: bytes, what: str, dialect_max: int = DIALECT_MAX) -> Any:
+    """Parse JSON of either dialect; raise ProtocolError, which names ``what`` was expected.
+
+    More than ``dialect_max`` bytes have to be standard JSON.
+    """
     try:
         return json.loads(raw)
-    except (ValueError, RecursionError):  # the slower parser knows fastjson and limits the depth
+    except (ValueError, RecursionError) as invalid:  # the slower parser knows fastjson
+        if len(raw) > dialect_max:
+            is_deep = isinstance(invalid, RecursionError)
+            reason = "nested deeper than the parser can follow" if is_deep else str(invalid)
+            raise ProtocolError(
+                f"{what}: {len(raw)} bytes that are not standard JSON; at most {dialect_max} may "
+                f"be in fastjson's dialect. {reason}"
+            ) from None
         try:
             return config_json.loads(raw.rstrip(b"\0"))
         except FormatError as error:

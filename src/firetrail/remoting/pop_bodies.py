@@ -14,7 +14,7 @@ from typing import Any
 
 from firetrail.errors import ProtocolError
 from firetrail.remoting.bodies import RequestMode
-from firetrail.remoting.body import Body, named
+from firetrail.remoting.body import Body, ServerBody, named
 
 CHECKPOINT, ACK, ACKS = "ck", "ack", "bAck"
 """The tags of the messages that store a checkpoint, an acknowledgement, and several of them."""
@@ -85,7 +85,7 @@ class OrderInfo(Body):
 
 
 @dataclass(frozen=True, slots=True)
-class OrderInfos(Body):
+class OrderInfos(ServerBody):
     """``consumerOrderInfo.json``: by ``topic@group`` and queue id."""
 
     table: dict[str, dict[int, OrderInfo]] = field(default_factory=dict)

@@ -12,15 +12,14 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from firetrail.remoting.binding import binding
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
-from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
+from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.refusals import Refusals
 from firetrail.system import SYSTEM
 
@@ -56,26 +55,6 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Limits for each client and for all clients together."""
-
-    connections: int = 10_000
-    """Open connections; more are refused."""
-    waiting_bytes: int = 256 << 20
-    """Bytes of the bodies of requests that are queued or being handled."""
-    idle_s: float = 120.0
-    """A connection that sends nothing for this long is closed."""
-    frame_s: float = 30.0
-    """A frame has to arrive completely within this time."""
-    waiting_requests: int = 10_000
-    """Asynchronous requests of one code in progress; more are answered with SYSTEM_BUSY."""
-    running: Mapping[int, int] = field(default_factory=dict)
-    """The same limit for individual codes."""
-    frames: Limits = field(default_factory=Limits)
-    """Limits for the size of a frame."""
-
-
 class RemotingServer:
     """Accepts connections, and answers their requests with handlers."""
 
@@ -89,6 +68,7 @@ class RemotingServer:
         self._limits = limits or ServerLimits()
         self._running_max = self._limits.running
         self._waiting_max = self._limits.waiting_requests
+        self._body_max, self._bodies_max = self._limits.body, self._limits.bodies
         self._on_closed = on_closed
         self._listeners: list[asyncio.Server] = []
         self.connections: set[Connection] = set()
@@ -265,6 +245,13 @@ class RemotingServer:
         code = request.code
         if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
+        size, most = len(request.body), self._bodies_max.get(code, self._body_max)
+        if size > most:
+            return request.answer(
+                ResponseCode.INVALID_PARAMETER,
+                f"the body of {request_name(code)} has {size} bytes; at most {most} are allowed. "
+                "Send less in one request",
+            )
         return answer_to(self._handlers, connection, request)
 
     def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -18,7 +18,7 @@ from firetrail.remoting.codes import RequestCode, Version
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import ServerLimits
+from firetrail.remoting.limits import ServerLimits
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.stats import Snapshot
 from firetrail.text import human_size
