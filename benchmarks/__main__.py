@@ -18,6 +18,7 @@ from interop.peer import missing_tool
 from benchmarks.bench import FULL, GIB, MIB, QUICK, Bench
 from benchmarks.contestants import JAVAS, ROOT, RunError
 from benchmarks.figures import Line
+from benchmarks.grpc_serving import GRPC_SERVING
 from benchmarks.measurements import MEASUREMENTS
 from benchmarks.pipelines import PIPELINES
 from benchmarks.replicating import REPLICATING
@@ -27,10 +28,11 @@ from benchmarks.serving import SERVING
 PARTS: dict[str, Mapping[str, object]] = {
     "store": MEASUREMENTS | PIPELINES,
     "brokers": SERVING,
+    "grpc": GRPC_SERVING,
     "replication": REPLICATING,
 }
 """The parts of the page, and the measurements of each."""
-ALL = MEASUREMENTS | PIPELINES | SERVING | REPLICATING
+ALL = MEASUREMENTS | PIPELINES | SERVING | GRPC_SERVING | REPLICATING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """The disk space that the largest step needs at a time, and some to spare."""
 

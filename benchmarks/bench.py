@@ -47,6 +47,12 @@ class Scale:
     crowd_s: int = 10
     readable: int = 5000
     """Messages that are read as soon as they are acknowledged."""
+    grpc: int = 100_000
+    """Messages sent by gRPC, received and acknowledged."""
+    grpc_warm: int = 60_000
+    """Messages sent by gRPC before them, while the client's code and Java's are compiled."""
+    relayed: int = 20_000
+    """Messages sent by gRPC at a fixed rate while they are received."""
     replicated: int = 900 * MIB
     """Of the log that an empty replica copies: one file, as a Java replica gets only the last."""
     log_size: int = 1 * GIB
@@ -61,6 +67,8 @@ class Scale:
             "replication": f"a log of {self.replicated // MIB} MiB, {self.served:,} messages sent "
             f"one by one, {4 * self.served:,} in batches",
             "brokers": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
+            "grpc": f"{self.grpc:,} messages of 1 KiB sent, received and acknowledged, after "
+            f"{self.grpc_warm:,} others; {self.relayed:,} at a fixed rate",
         }
 
     @property
@@ -84,6 +92,9 @@ QUICK = Scale(
     served=60_000,
     crowd_s=4,
     readable=1000,
+    grpc=20_000,
+    grpc_warm=20_000,
+    relayed=4000,
     replicated=64 * MIB,
     spark_sizes=(64 * MIB,),
     topics=100,

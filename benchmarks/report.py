@@ -123,7 +123,7 @@ def generated_part(part: str, lines: Sequence[Line], scale: Scale, repeat: int) 
             BEGIN.format(part=part),
             textwrap.fill(f"Measured on {machine()}.", COLUMNS, break_on_hyphens=False),
             "",
-            f"{scale.amounts[part]}; {repetitions}.",
+            textwrap.fill(f"{scale.amounts[part]}; {repetitions}.", COLUMNS),
             "",
             page_table(lines),
             END,

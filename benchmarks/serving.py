@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -38,6 +38,7 @@ class Served:
 
     namesrv: str
     address: str
+    """Of its port for remoting or, of a gRPC service, for gRPC."""
     pid: int
     start_s: float
     """From the start of its process until it says that it serves."""
@@ -74,6 +75,7 @@ def java_broker(folder: Path) -> Iterator[Served]:
             yield Served(namesrv, address, servers.pids[BROKER], took_s)
 
 
+STARTS: dict[str, Start] = {OURS: firetrail_broker, JAVA: java_broker}
 Figure = tuple[str, Unit, str, float | None]
 """Title, unit, name in the answers, wanted ratio."""
 
@@ -92,7 +94,7 @@ def serving(bench: Bench) -> Iterator[Line]:
         ("broker, anonymous memory after the load", Unit.MEMORY, "private_after", 5.0),
         ("broker, CPU per send", Unit.SECONDS, "send_cpu_s", None),
     )
-    yield from _beside_java(bench, _run, figures)
+    yield from beside_java(bench, _run, figures, STARTS)
 
 
 def readable(bench: Bench) -> Iterator[Line]:
@@ -103,21 +105,30 @@ def readable(bench: Bench) -> Iterator[Line]:
         ("broker, from the response of a send to its message, p99", Unit.SECONDS, "p99_s", 1.0),
         ("broker, from the response of a send to its message, max", Unit.SECONDS, "max_s", None),
     )
-    yield from _beside_java(bench, _read_at_once, figures)
+    yield from beside_java(bench, _read_at_once, figures, STARTS)
 
 
-def _beside_java(
-    bench: Bench, run: Callable[[Bench, Start], Json], figures: Sequence[Figure]
+def beside_java(
+    bench: Bench,
+    run: Callable[[Bench, Start], Json],
+    figures: Sequence[Figure],
+    starts: Mapping[str, Start],
 ) -> Iterator[Line]:
-    """Yield the figures of runs with Firetrail's broker and, if installed, with Java's."""
-    runs: dict[str, Callable[[], Json]] = {OURS: partial(run, bench, firetrail_broker)}
-    if bench.javas:
-        runs[JAVA] = partial(run, bench, java_broker)
+    """Yield the figures of runs with Firetrail's server and, if installed, with Java's.
+
+    ``starts`` has both by their names, Firetrail's first.
+    """
+    runs = {name: partial(run, bench, start) for name, start in starts.items()}
+    theirs = list(runs)[1]
+    if not bench.javas:
+        del runs[theirs]
     answers = bench.take_turns(runs)
     for title, unit, name, wanted in figures:
         ours = samples(unit, answers[OURS], name)
-        theirs = samples(unit, answers[JAVA], name) if JAVA in answers else None
-        yield Line(title, ours, JAVA if theirs else "", theirs, wanted)
+        if theirs in answers:
+            yield Line(title, ours, theirs, samples(unit, answers[theirs], name), wanted)
+        else:
+            yield Line(title, ours)
 
 
 def crowd(bench: Bench) -> Iterator[Line]:
@@ -134,7 +145,7 @@ def _run(bench: Bench, start: Start) -> Json:
     with bench.folder("served") as folder:
         folder.mkdir()
         with start(folder) as served:
-            figures = {"start_s": served.start_s, "resident": _memory(served.pid, "VmRSS")}
+            figures = {"start_s": served.start_s, "resident": memory(served.pid, "VmRSS")}
             before = cpu_s(served.pid)
             figures["send"] = load(served.namesrv, "send", "Single", THREADS, SIZE, sent, 1)[
                 "per_s"
@@ -146,8 +157,8 @@ def _run(bench: Bench, start: Start) -> Json:
             ]
             figures["consume"] = load(served.namesrv, "consume", "Batch", many)["per_s"]
             relayed = load(served.namesrv, "relay", "Relay", RELAYED_PER_S, sent // 20)
-            figures["resident_after"] = _memory(served.pid, "VmRSS")
-            figures["private_after"] = _memory(served.pid, "RssAnon")
+            figures["resident_after"] = memory(served.pid, "VmRSS")
+            figures["private_after"] = memory(served.pid, "RssAnon")
     return figures | {"p50_s": relayed["p50_s"], "p99_s": relayed["p99_s"]}
 
 
@@ -156,13 +167,13 @@ def _read_at_once(bench: Bench, start: Start) -> Json:
         folder.mkdir()
         with start(folder) as served:
             command = [sys.executable, "-m", "benchmarks.readable", served.address]
-            return _last_line([*command, str(bench.scale.readable)])
+            return last_line([*command, str(bench.scale.readable)])
 
 
 def load(namesrv: str, kind: str, topic: str, *numbers: int) -> Json:
     """Return the figures of a load by RocketMQ's Java client."""
     command = ["java", "-Xmx1g", "-Drocketmq.client.logUseSlf4j=true", "-cp", jars(LINE), str(LOAD)]
-    return _last_line([*command, kind, namesrv, topic, *map(str, numbers)])
+    return last_line([*command, kind, namesrv, topic, *map(str, numbers)])
 
 
 def _crowd(bench: Bench) -> Json:
@@ -173,15 +184,16 @@ def _crowd(bench: Bench) -> Json:
         beating = {"producers": 0, "consumers": 0, "connections": connections, "seconds": seconds}
         flood = subprocess.Popen([*command, flooding], cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
-            figures = _last_line([*command, json.dumps(beating)])
-            figures["private"] = _memory(served.pid, "RssAnon")
+            figures = last_line([*command, json.dumps(beating)])
+            figures["private"] = memory(served.pid, "RssAnon")
         finally:
             flood.terminate()
             flood.wait()
     return figures
 
 
-def _last_line(command: list[str]) -> Json:
+def last_line(command: list[str]) -> Json:
+    """Run a program whose last line of JSON is the result."""
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
@@ -190,7 +202,7 @@ def _last_line(command: list[str]) -> Json:
     return figures
 
 
-def _memory(pid: int, name: str) -> int:
+def memory(pid: int, name: str) -> int:
     """Bytes, by the name of a line in ``/proc/PID/status``."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{name}:"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import replicating, report
+from benchmarks import grpc_serving, replicating, report
 from benchmarks.bench import Bench, Scale, Snapshot
 from benchmarks.contestants import JAVAS, ROOT, RunError, firetrail
 from benchmarks.figures import Line, Samples, Unit, samples
@@ -34,6 +34,9 @@ TINY = Scale(
     crowd=20,
     crowd_s=2,
     readable=20,
+    grpc_warm=5,
+    grpc=6,
+    relayed=7,
     replicated=200_000,
     log_size=1 << 20,
 )
@@ -240,6 +243,44 @@ async def test_a_replica_catches_up_and_stays_close(tmp_path: Path) -> None:
         assert await ends.of_replica() == await ends.of_master() > 200_000
         times = await replicating.lag(ends, 3)
         assert 0 < times["p50"] <= times["p99"]
+
+
+class TestGrpcServing:
+    NAMES = ("send", "receive", "relay")
+
+    def figures(self) -> dict[str, float]:
+        """What the load prints."""
+        times = {f"{name}_{of}_s": 0.001 for name in self.NAMES for of in ("cpu", "client")}
+        return {"send": 10.0, "receive": 10.0, "p50_s": 0.1, "p99_s": 0.2} | times
+
+    def test_the_load_gets_a_service_with_its_topics(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        loads: list[tuple[str, ...]] = []
+
+        def last_line(words: list[str]) -> dict[str, float]:
+            loads.append(tuple(words[-6:]))
+            return self.figures()
+
+        monkeypatch.setattr(grpc_serving, "last_line", last_line)
+        monkeypatch.setattr(grpc_serving, "jars", str)
+        bench = Bench(tmp_path, TINY, (), 1, lambda text: None)
+        lines = command.measure(bench, ["grpc"])["grpc"]
+        assert len(loads) == 1
+        address, pid, *numbers = loads[0]
+        assert address.startswith("127.0.0.1:")
+        assert int(pid) > 0
+        assert numbers == ["5", "6", "1000", "7"]
+        assert all(value > 0 for line in lines for value in line.ours.values)
+        assert not list(tmp_path.iterdir()), "the store is removed"
+
+    def test_the_load_prints_every_figure(self) -> None:
+        text = grpc_serving.LOAD.read_text(encoding="utf-8")
+        assert all(f'"{name}"' in text for name in self.NAMES)
+        assert all(
+            f'\\"{name}\\"' in text for name in ("p50_s", "p99_s", "%s_cpu_s", "%s_client_s")
+        )
+        assert all(f'"{topic}"' in text for topic in grpc_serving.TOPICS)
 
 
 class TestCommand:
