@@ -56,4 +56,4 @@ def test_a_port_in_use(firetrail: Firetrail) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = firetrail("namesrv", "--port", taken.getsockname()[1])
     assert result.code == 2
-    assert "the port is in use; stop the broker or name server that" in result.err
+    assert "the port is in use; stop the program that listens there" in result.err
