@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -11,6 +12,7 @@ NAMED_MAX = 5
 """Names that a line lists at most; the others are counted."""
 SIMILAR_MIN = 0.75
 """Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
+_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -56,3 +58,14 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     known = {other.lower(): other for other in names}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR_MIN)
     return f"; did you mean {known[near[0]]}?" if near else ""
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """Return text of a peer for a log line: control characters escaped, at most ``most`` long."""
+    if most is not None and len(text) > most:
+        text = f"{text[:most]}…"
+    return _CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode()

@@ -5,12 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
+from tests.remoting.loopbacks import (
+    BROKEN,
+    ECHO,
+    FAIL,
+    HANDLERS,
+    NOTE,
+    SLOW,
+    UNWRITABLE,
+    Loopback,
+    echo,
+    serving,
+)
 
 from firetrail.errors import RequestError
 from firetrail.remoting.client import RemotingClient
@@ -21,75 +32,6 @@ from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import BUSY, RemotingServer
-
-ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
-
-
-def echo(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.answer(fields=request.fields, body=request.body)
-
-
-async def slow(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    await asyncio.sleep(0.05)
-    return request.answer(remark="at last")
-
-
-def fail(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    raise RequestError(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
-
-
-def broken(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    raise ZeroDivisionError("a bug")
-
-
-def unwritable(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.answer(0x8000)
-
-
-HANDLERS: dict[int, Handler] = {
-    ECHO: echo,
-    SLOW: slow,
-    FAIL: fail,
-    BROKEN: broken,
-    UNWRITABLE: unwritable,
-}
-
-
-class Loopback:
-    """A server with its address, and a client."""
-
-    def __init__(self, server: RemotingServer, port: int, client: RemotingClient) -> None:
-        self.server = server
-        self.port = port
-        self.address = f"127.0.0.1:{port}"
-        self.client = client
-
-    async def ask(self, code: int, **fields: Any) -> RemotingCommand:
-        return await self.client.request(self.address, RemotingCommand(code, **fields))
-
-    @asynccontextmanager
-    async def raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-
-
-@asynccontextmanager
-async def serving(
-    limits: ServerLimits | None = None,
-    on_closed: Callable[[Connection], None] | None = None,
-    client_handlers: Mapping[int, Handler] | None = None,
-) -> AsyncIterator[Loopback]:
-    server = RemotingServer(HANDLERS, limits, on_closed)
-    client = RemotingClient(client_handlers)
-    port = await server.start("127.0.0.1", 0)
-    try:
-        yield Loopback(server, port, client)
-    finally:
-        await client.close()
-        await server.stop()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 
 import pytest
 from tests.broker.brokers import talking
+from tests.remoting.clocks import Clock
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -15,13 +16,6 @@ from firetrail.remoting.refusals import KINDS_MAX, LOG_INTERVAL_S, Refusals
 @pytest.fixture(autouse=True)
 def everything(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "firetrail")
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def refuse(refusals: Refusals, request: int, code: int, times: int = 1) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from firetrail.replication.flow_control import BURST_MIN, BURST_S, RateMeter, TokenBucket
+from firetrail.replication.flow_control import BURST_MIN, BURST_S, RateMeter, TransferRate
 
 RATE = 1_000_000
 
 
 def test_a_bucket_keeps_to_its_rate() -> None:
-    bucket = TokenBucket(lambda: RATE, 0.0)
+    bucket = TransferRate(lambda: RATE, 0.0)
     now, sent, steps = 0.0, 0, 5000
     for step in range(steps):
         now = step / 1000
@@ -21,24 +21,24 @@ def test_a_bucket_keeps_to_its_rate() -> None:
 
 
 def test_a_pause_allows_one_burst() -> None:
-    bucket = TokenBucket(lambda: RATE, 0.0)
+    bucket = TransferRate(lambda: RATE, 0.0)
     assert bucket.allowance(100.0) == RATE * BURST_S
 
 
 def test_small_amounts_are_collected() -> None:
-    bucket = TokenBucket(lambda: RATE, 0.0)
+    bucket = TransferRate(lambda: RATE, 0.0)
     bucket.take(bucket.allowance(10.0) or 0)
     assert bucket.allowance(10.01) == 0
     assert bucket.allowance(10.06) == int(RATE * 0.06)
 
 
 def test_a_low_rate_still_allows_transfers() -> None:
-    bucket = TokenBucket(lambda: 1024, 0.0)
+    bucket = TransferRate(lambda: 1024, 0.0)
     assert bucket.allowance(0.0) == BURST_MIN
 
 
 def test_heartbeats_count_although_they_are_always_allowed() -> None:
-    bucket = TokenBucket(lambda: RATE, 0.0)
+    bucket = TransferRate(lambda: RATE, 0.0)
     bucket.take(RATE)
     assert bucket.allowance(0.9) == 0
     assert bucket.allowance(1.1) != 0
@@ -46,7 +46,7 @@ def test_heartbeats_count_although_they_are_always_allowed() -> None:
 
 def test_the_rate_can_be_changed_and_removed() -> None:
     rates: list[int | None] = [RATE]
-    bucket = TokenBucket(lambda: rates[-1], 0.0)
+    bucket = TransferRate(lambda: rates[-1], 0.0)
     assert bucket.allowance(1.0) == RATE * BURST_S
     rates.append(None)
     assert bucket.allowance(1.0) is None

@@ -31,6 +31,8 @@ class RemotingCommand:
     language: int = Language.JAVA
     version: int = Version.V4_9_8
     serialize: Serialize = Serialize.JSON
+    size: int = field(default=0, compare=False, repr=False)
+    """Bytes of the frame that it arrived in."""
 
     @property
     def is_response(self) -> bool:

@@ -8,17 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, cast
 
 from firetrail.errors import ProtocolError
+from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import CommandFlag, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
+from firetrail.remoting.limited_log import LimitedLog
 
 WRITE_HIGH = 4 << 20
-"""When this many bytes wait to be written, the peer is not read from."""
+"""When this many bytes wait to be written, the peer is not read from, and none of its requests is
+begun."""
+COUNTED_MIN = 16 << 10
+"""From this many unwritten bytes on, a connection counts as one whose peer does not read."""
+UNREAD_MAX = 64 << 20
+"""When this many bytes wait to be written, the next command closes the connection."""
+_NOT_READ = "the peer does not read"
 
 _log = logging.getLogger(__name__)
 
@@ -39,8 +47,26 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """Sends commands to a peer and receives commands from it."""
 
-    def __init__(self, owner: Owner, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        limits: Limits | None = None,
+        budget: BufferBudget | None = None,
+        log: LimitedLog | None = None,
+        unread_max: int = UNREAD_MAX,
+    ) -> None:
+        """Create a connection for a transport.
+
+        Args:
+            owner: Receives the requests of the peer.
+            limits: Limits for the frames of the peer. Default: ``Limits()``.
+            budget: Counts the bytes that are kept for the peer. Default: nobody counts them.
+            log: Where bad frames are logged. Default: a log of this connection.
+            unread_max: Limit for the bytes that wait to be written. Default: ``UNREAD_MAX``.
+        """
         self._owner = owner
+        self._budget = budget
+        self._unread_max = unread_max
         self._reader = FrameReader(limits)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -50,6 +76,8 @@ class Connection(asyncio.Protocol):
         self._holds: set[str] = set()  # the reasons why reading is paused
         self.peer = ""
         """Address of the other side, ``ip:port``."""
+        self.host = ""
+        """IP address of the other side."""
         self.local = ""
         """Address of this side."""
         self.last_heard = self._loop.time()
@@ -60,7 +88,17 @@ class Connection(asyncio.Protocol):
         """Requests of the peer that are not handled yet; the owner counts them."""
         self.unhandled_bytes = 0
         """Bytes that arrived since the owner set this to 0."""
+        self.unwritten = 0
+        """Bytes that wait to be written; an upper bound, as the peer may have read meanwhile."""
+        self.deferred_bytes = 0
+        """Bytes of requests that wait until the peer reads; the owner counts them."""
+        self.is_proven = False
+        """Whether a request of the peer has succeeded."""
+        self.on_drained: Callable[[Connection], None] | None = None
+        """Called when the peer has read what was written, after reading was paused."""
         self.is_closed = False
+        self._is_counted = False  # whether the budget has noted bytes
+        self._log = log or LimitedLog(_log, self._loop.time)
         self._violation: ProtocolError | None = None  # the bytes because of which it was closed
 
     # -- called by the event loop -------------------------------------------------------------
@@ -68,8 +106,10 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # The transports of uvloop are not subclasses of asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_HIGH)
-        self.peer = address_text(transport.get_extra_info("peername"))
+        transport.set_write_buffer_limits(high=COUNTED_MIN)
+        name = transport.get_extra_info("peername")
+        self.peer = address_text(name)
+        self.host = str(name[0]) if isinstance(name, tuple) and name else ""
         self.local = address_text(transport.get_extra_info("sockname"))
         self._owner.opened(self)
 
@@ -92,22 +132,27 @@ class Connection(asyncio.Protocol):
             self.unfinished_since = None
         elif finished or self.unfinished_since is None:
             self.unfinished_since = now
+        if self._is_counted or self._reader.waiting:
+            self.account(progress=finished)
         if requests:
             self._owner.received(self, requests)
         if error is not None:
-            _log.warning("the connection to %s is closed: %s", self.peer, error)
             self._violation = error
-            self.abort()
+            self.drop(str(error))
 
     def pause_writing(self) -> None:
-        self.hold("the peer does not read")
+        """Do nothing: ``_write`` has counted the bytes."""
 
     def resume_writing(self) -> None:
-        self.release("the peer does not read")
+        self._written()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.is_closed = True
         self._out.clear()
+        self.unwritten = self.deferred_bytes = 0
+        self._reader.discard()
+        if self._is_counted:
+            self.account(progress=True)
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
@@ -122,9 +167,16 @@ class Connection(asyncio.Protocol):
         """Send a command; raise ProtocolError if it cannot be encoded."""
         if self.is_closed:
             return
+        frame = encode_frame(command)
+        if self.unwritten > self._unread_max:
+            self.drop(f"the peer does not read, and {self.unwritten} bytes wait for it")
+            return
         if not self._out:
             self._loop.call_soon(self._write)
-        self._out += encode_frame(command)
+        self._out += frame
+        self.unwritten += sum(map(len, frame))
+        if self.unwritten > WRITE_HIGH:
+            self.hold(_NOT_READ)
 
     def reply(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Send the response, unless the request is one-way."""
@@ -188,6 +240,31 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def drop(self, reason: str) -> None:
+        """Close the connection at once because of what the peer did, and say so in the log."""
+        text = f"the connection to {self.peer} is closed: {reason}"
+        self._log.log(logging.WARNING, "closed connection", text)
+        self._reader.discard()
+        self.abort()
+        self.unwritten = self.deferred_bytes = 0
+        self._out.clear()
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of an unfinished frame, of commands that the peer does not read, and of
+        requests that wait until it does."""
+        if self.unwritten > COUNTED_MIN and not self._out and self._transport is not None:
+            self.unwritten = self._transport.get_write_buffer_size()
+        unread = self.unwritten if self.unwritten > COUNTED_MIN else 0
+        return self._reader.waiting + unread + self.deferred_bytes
+
+    def account(self, *, progress: bool) -> None:
+        """Tell the budget how many bytes are kept, and whether the peer has made progress."""
+        size = self.kept_bytes
+        self._is_counted = size > 0
+        if self._budget is not None:
+            self._budget.note(self, size, progress=progress)
+
     def _write(self) -> None:
         if self._out and self._transport is not None and not self.is_closed:
             out, self._out = self._out, []
@@ -196,6 +273,19 @@ class Connection(asyncio.Protocol):
             # (https://github.com/python/cpython/issues/136234).
             if not self._transport.is_closing():
                 self._transport.writelines(out)
+                self._written()
+
+    def _written(self) -> None:
+        """Count the bytes that the peer has not read yet."""
+        before = self.unwritten
+        assert self._transport is not None
+        self.unwritten = size = self._transport.get_write_buffer_size()
+        if size > COUNTED_MIN or self._is_counted:
+            self.account(progress=size < before)
+        if size <= COUNTED_MIN and self._holds and _NOT_READ in self._holds:
+            self.release(_NOT_READ)
+            if self.on_drained is not None:
+                self.on_drained(self)
 
     def _settle(self, response: RemotingCommand) -> None:
         future = self._pending.get(response.opaque)

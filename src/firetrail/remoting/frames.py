@@ -59,6 +59,10 @@ class FrameReader:
         """The number of buffered bytes of an incomplete frame."""
         return len(self._rest)
 
+    def discard(self) -> None:
+        """Free the bytes of an incomplete frame. Nothing can be decoded after that."""
+        self._rest = bytearray()
+
     def feed(self, data: bytes) -> Iterator[RemotingCommand]:
         """Yield the commands that ``data`` completes, in order. The caller must exhaust it."""
         if self._rest:
@@ -68,7 +72,9 @@ class FrameReader:
             data, self._rest = bytes(self._rest), bytearray()
         frames, rest_at = cut_frames(data, self._limits.frame, self._limits.header)
         for mark, header, body in frames:
-            yield _decode(mark, header, body)
+            command = _decode(mark, header, body)
+            command.size = _PREFIX.size + len(header) + len(body)
+            yield command
         if rest_at < len(data):
             rest = data[rest_at:]
             self._is_whole(rest)  # raises if the frame is too long

@@ -9,7 +9,9 @@ from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.missing_features import refusal_of
+from firetrail.system import SYSTEM
 
 Answer = RemotingCommand | None | Awaitable[RemotingCommand | None]
 Handler = Callable[[Connection, RemotingCommand], Answer]
@@ -18,6 +20,7 @@ An awaitable runs concurrently with other requests. A RequestError becomes a res
 code."""
 
 _log = logging.getLogger(__name__)
+_UNEXPECTED = LimitedLog(_log, SYSTEM.clock.monotonic)
 
 
 def answer_to(
@@ -48,5 +51,7 @@ def failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
     if isinstance(error, RequestError):
         return request.answer(error.code, error.remark)
     if not isinstance(error, FiretrailError):
-        _log.error("%s failed with an unexpected error", request_name(request.code), exc_info=error)
+        name = request_name(request.code)
+        text = f"{name} failed with an unexpected error"
+        _UNEXPECTED.log(logging.ERROR, f"{name} {type(error).__name__}", text, error)
     return request.answer(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")

@@ -37,8 +37,28 @@ class ServerLimits:
 
     connections: int = 10_000
     """Open connections; more are refused."""
+    connections_per_address: int = 2_000
+    """Open connections from one address; more are refused. 0 means no limit. A network of clients
+    behind one gateway has one address."""
+    connection_rate: int = 500
+    """New connections per second from one address; more are refused. 0 means no limit."""
+    request_rate: int = 0
+    """Requests per second from one address. Above it, nothing is read from the address for a while.
+    0 means no limit."""
+    byte_rate: int = 0
+    """The same limit for the bytes of requests."""
+    limit_loopback: bool = False
+    """Whether the limits for connections from one address apply to clients of this machine."""
+    buffered_bytes: int = 512 << 20
+    """Bytes of unfinished frames and of answers that peers have not read, of all connections. Above
+    it, the slowest connections are dropped."""
+    stranger_bytes: int = 64 << 20
+    """The part of it for connections on which no request has succeeded yet."""
+    unread_bytes: int = 64 << 20
+    """Bytes that wait for one peer. A connection with more is dropped when yet another answer or
+    request for the peer comes."""
     waiting_bytes: int = 256 << 20
-    """Bytes of the bodies of requests that are queued or being handled."""
+    """Bytes of requests that are queued or being handled. Above it, no connection is read from."""
     idle_s: float = 120.0
     """A connection that sends nothing for this long is closed."""
     frame_s: float = 30.0

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.limited_log import LENGTH_MAX
+from firetrail.text import printable
 
 LOG_INTERVAL_S = 60.0
 """Interval between two lines about the same kind."""
@@ -73,7 +75,7 @@ class Refusals:
             _name(request.code),
             peer,
             response.code,
-            response.remark or "no reason given",
+            printable(response.remark or "no reason given", LENGTH_MAX),
         )
 
     def flush(self) -> None:

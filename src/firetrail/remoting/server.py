@@ -14,11 +14,14 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import binding
+from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection, address_text
+from firetrail.remoting.connection import WRITE_HIGH, Connection, address_text
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
+from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.refusals import Refusals
 from firetrail.system import SYSTEM
@@ -40,6 +43,7 @@ BUSY = "[OVERLOAD]system busy, start flow control for a while"
 _SLICE = 128
 """Requests that are handled before the event loop runs other tasks."""
 _SERVER_FULL = "the server has too many bytes of requests waiting"
+_TOO_FAST = "its address sends more than is allowed per second"
 _QUEUE_FULL = "the connection has too many requests waiting"
 QUEUED_MAX = 1000
 """Requests of a connection that may be queued. Above it, the connection is not read from until half
@@ -47,6 +51,7 @@ of them are done. Requests that were read together with the last one are queued 
 UNHANDLED_MAX = 32 << 20
 """The limit for the bytes of a connection's queued requests, headers included. Above it, the
 connection is not read from until all of them are done."""
+_SUCCESS = int(ResponseCode.SUCCESS)
 _SWEEP_S = 1.0
 """Interval at which idle connections and unfinished frames are looked for."""
 
@@ -79,6 +84,13 @@ class RemotingServer:
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refusals = Refusals(SYSTEM.clock.monotonic)
+        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
+        self._addresses = ClientAddresses(self._limits, SYSTEM.clock.monotonic)
+        self._shares: dict[Connection, Share] = {}
+        self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
+        # Requests of connections whose peers do not read.
+        self._deferred: dict[Connection, deque[RemotingCommand]] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -90,9 +102,7 @@ class RemotingServer:
         """
         loop = asyncio.get_running_loop()
         with binding(host, port):
-            listener = await loop.create_server(
-                lambda: Connection(self, self._limits.frames), host, port, backlog=1024
-            )
+            listener = await loop.create_server(self._new_connection, host, port, backlog=1024)
         self._listeners.append(listener)
         if self._sweeper is None:
             self._sweeper = loop.create_task(self._sweep())
@@ -143,22 +153,33 @@ class RemotingServer:
 
     # -- connections --------------------------------------------------------------------------
 
+    def _new_connection(self) -> Connection:
+        limits = self._limits
+        connection = Connection(
+            self, limits.frames, self._budget, self._limited_log, limits.unread_bytes
+        )
+        connection.on_drained = self._resume
+        return connection
+
     def opened(self, connection: Connection) -> None:
         """Accept the connection, or refuse it if there are too many."""
-        if len(self.connections) >= self._limits.connections:
-            _log.warning(
-                "refused a connection from %s: the limit of %d connections is reached",
-                connection.peer,
-                self._limits.connections,
-            )
+        share: Share | str = f"the limit of {self._limits.connections} connections is reached"
+        if len(self.connections) < self._limits.connections:
+            share = self._addresses.open(connection.host)
+        if isinstance(share, str):
+            text = f"refused a connection from {connection.peer}: {share}"
+            self._limited_log.log(logging.WARNING, "refused connection", text)
             connection.abort()
             return
+        self._shares[connection] = share
         self.connections.add(connection)
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
         """Forget the connection."""
         if connection in self.connections:
             self.connections.discard(connection)
+            self._addresses.close(self._shares.pop(connection))
+            self._deferred.pop(connection, None)
             if self._on_closed is not None:
                 self._on_closed(connection)
 
@@ -167,15 +188,27 @@ class RemotingServer:
         for request in requests:
             queue = self._urgent if request.code in URGENT else self._ordinary
             queue.append((connection, request))
-            self._waiting_bytes += len(request.body)
+            self._waiting_bytes += request.size
         connection.queued += len(requests)
+        if self._has_rates:
+            self._charge(connection, requests)
         if _is_full(connection, QUEUED_MAX):
             connection.hold(_QUEUE_FULL)
         if self._waiting_bytes > self._limits.waiting_bytes:
             self._hold(self.connections)
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._work)
+        self._schedule()
+
+    def _charge(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
+        """Count the requests, and pause the connection if its address sends too fast."""
+        share = self._shares.get(connection)
+        if share is None:
+            return
+        size = sum(request.size for request in requests)
+        pause = share.charge(len(requests), size, SYSTEM.clock.monotonic())
+        if pause:
+            connection.hold(_TOO_FAST)
+            loop = asyncio.get_running_loop()
+            loop.call_later(pause, connection.release, _TOO_FAST)
 
     def _hold(self, connections: Iterable[Connection]) -> None:
         for connection in connections:
@@ -188,15 +221,11 @@ class RemotingServer:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
             self._refusals.flush()
+            self._addresses.sweep()
             for connection in list(self.connections):
                 began = None if connection.is_held else connection.unfinished_since
                 if began is not None and now - began > self._limits.frame_s:
-                    _log.warning(
-                        "%s: a frame did not arrive within %g s; the connection is closed",
-                        connection.peer,
-                        self._limits.frame_s,
-                    )
-                    connection.abort()
+                    connection.drop(f"a frame did not arrive within {self._limits.frame_s:g} s")
                 elif now - connection.last_heard > 2 * self._limits.idle_s:
                     connection.abort()  # the close below waits for data that the peer never reads
                 elif now - connection.last_heard > self._limits.idle_s:
@@ -213,9 +242,33 @@ class RemotingServer:
             else:
                 self._is_scheduled = False
                 return
+            if connection.unwritten > WRITE_HIGH and not connection.is_closed:
+                self._defer(connection, request)
+                continue
             self._dequeued(connection)
             self._handle(connection, request)
         asyncio.get_running_loop().call_soon(self._work)
+
+    def _defer(self, connection: Connection, request: RemotingCommand) -> None:
+        """Keep a request until the peer reads its answers; its bytes count as those of answers."""
+        self._deferred.setdefault(connection, deque()).append(request)
+        self._forget_bytes(request)
+        connection.deferred_bytes += request.size
+        connection.account(progress=False)
+
+    def _resume(self, connection: Connection) -> None:
+        """Continue with the requests of a connection whose peer has read its answers."""
+        connection.deferred_bytes = 0
+        connection.account(progress=True)
+        for request in reversed(self._deferred.pop(connection, ())):
+            self._waiting_bytes += request.size
+            self._ordinary.appendleft((connection, request))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._work)
 
     def _dequeued(self, connection: Connection) -> None:
         connection.queued -= 1
@@ -299,8 +352,13 @@ class RemotingServer:
                 connection.send(response)
             except Exception as error:  # the response cannot be encoded
                 connection.send(failure(request, error))
+            if response.code == _SUCCESS and not connection.is_proven:
+                self._budget.prove(connection)
+        self._forget_bytes(request)
+
+    def _forget_bytes(self, request: RemotingCommand) -> None:
         full = self._waiting_bytes > self._limits.waiting_bytes
-        self._waiting_bytes -= len(request.body)
+        self._waiting_bytes -= request.size
         if full and self._waiting_bytes <= self._limits.waiting_bytes:
             for held in self.connections:
                 held.release(_SERVER_FULL)

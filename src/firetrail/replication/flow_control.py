@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from firetrail.remoting.token_bucket import TokenBucket
+
 BURST_S = 0.1
 """A connection may catch up on this many seconds of its rate at once."""
 BURST_MIN = 1 << 10
 """The smallest burst in bytes, so that a low rate does not lead to tiny transfers."""
 
 
-class TokenBucket:
+class TransferRate:
     """Limits the bytes of a connection to a rate. Headers and heartbeats count as well."""
 
     def __init__(self, rate: Callable[[], int | None], now: float) -> None:
-        """Start with a full bucket.
+        """Start with the smallest burst.
 
         Args:
             rate: Returns the bytes per second that are allowed now, None for any number.
             now: The current monotonic time.
         """
         self._rate = rate
-        self._filled_at = now
-        self._tokens = float(BURST_MIN)
+        self._bucket = TokenBucket(BURST_MIN, 0, now)
 
     def allowance(self, now: float) -> int | None:
         """Return how many bytes may be sent now; None if there is no limit.
@@ -33,13 +34,13 @@ class TokenBucket:
         if rate is None:
             return None
         burst = max(rate * BURST_S, BURST_MIN)
-        self._tokens = min(self._tokens + (now - self._filled_at) * rate, burst)
-        self._filled_at = now
-        return int(self._tokens) if self._tokens >= burst / 2 else 0
+        self._bucket.resize(burst, rate)
+        tokens = self._bucket.level(now)
+        return int(tokens) if tokens >= burst / 2 else 0
 
     def take(self, size: int) -> None:
         """Count bytes that are sent. A heartbeat may take more than there is."""
-        self._tokens -= size
+        self._bucket.charge(size)
 
 
 class RateMeter:

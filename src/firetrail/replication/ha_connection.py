@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from firetrail.errors import FiretrailError, NotReachedError
-from firetrail.replication.flow_control import RateMeter, TokenBucket
+from firetrail.replication.flow_control import RateMeter, TransferRate
 from firetrail.replication.frames import BODY_MAX, encode_confirmation, encode_header
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.store.log.commit_log import CommitLog
@@ -95,7 +95,7 @@ class HAConnection:
         self._closing = threading.Lock()  # taken once, by the thread that closes the connection
         now = clock.monotonic()
         self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
-        self._bucket = TokenBucket(limits.rate, now)
+        self._bucket = TransferRate(limits.rate, now)
         self._meter = RateMeter(now)
         self._noted = -1  # the last acknowledged offset that counts for waiting producers
         connection.settimeout(limits.silence_s)

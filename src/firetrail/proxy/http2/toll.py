@@ -5,6 +5,7 @@ from __future__ import annotations
 from firetrail.proxy.http2.codes import Http2Error
 from firetrail.proxy.http2.faults import ConnectionFault
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.remoting.token_bucket import TokenBucket
 
 REQUEST_CREDIT = 8
 """Idle frames that each request justifies: pings that measure the line, updates of windows."""
@@ -14,41 +15,15 @@ SENT_CREDIT = 1 / 512
 """The same for each byte that was sent."""
 
 
-class Bucket:
-    """A token bucket: full at first, refilled by time and by work."""
-
-    __slots__ = ("_at", "_per_s", "_size", "_tokens")
-
-    def __init__(self, size: float, per_s: float, now: float) -> None:
-        self._size = size
-        self._per_s = per_s
-        self._tokens = size
-        self._at = now
-
-    def take(self, tokens: float, now: float) -> bool:
-        """Take tokens; return False if there are too few."""
-        if self._tokens < tokens:
-            self.add((now - self._at) * self._per_s)
-            self._at = now
-        if self._tokens < tokens:
-            return False
-        self._tokens -= tokens
-        return True
-
-    def add(self, tokens: float) -> None:
-        """Put tokens into the bucket as far as they fit."""
-        self._tokens = min(self._size, self._tokens + tokens)
-
-
 class Toll:
     """The buckets of one connection."""
 
     __slots__ = ("_credited_bytes", "_idle_frames", "_resets", "_young_s", "credit")
 
     def __init__(self, limits: Http2Limits, now: float) -> None:
-        self._resets = Bucket(limits.resets, limits.resets_per_s, now)
+        self._resets = TokenBucket(limits.resets, limits.resets_per_s, now)
         self._young_s = limits.reset_young_s
-        self._idle_frames = Bucket(limits.idle_frames, limits.idle_frames_per_s, now)
+        self._idle_frames = TokenBucket(limits.idle_frames, limits.idle_frames_per_s, now)
         self._credited_bytes = 0
         self.credit: float = 0
         """Idle frames that the requests justify."""

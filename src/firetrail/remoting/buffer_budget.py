@@ -1,0 +1,112 @@
+"""The bytes that a server keeps for its connections: unfinished frames and unread answers.
+
+Each connection reports how many bytes it keeps. If all together keep more than the limit, the
+slowest connections are dropped: those that have made no progress for the longest time. Connections
+on which no request has succeeded yet have a smaller limit of their own, so that strangers cannot
+use up the memory, nor make the server drop clients that it knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import Protocol
+
+SMALL = 4 << 10
+"""A connection that keeps less is not dropped: it would free nothing."""
+RELIEF = 7 / 8
+"""The share of the limit that is left after connections were dropped, so that not every further
+byte leads to another search."""
+
+
+class Keeper(Protocol):
+    """A connection, as the budget sees it."""
+
+    is_proven: bool
+    """Whether a request of the peer has succeeded."""
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that are kept for it now."""
+
+    def drop(self, reason: str) -> None:
+        """Close the connection at once, and free its bytes."""
+
+
+class BufferBudget:
+    """Counts kept bytes, and drops the slowest connections if there are too many.
+
+    Args:
+        most: Limit for the bytes of all connections.
+        strangers_most: Limit for those of connections on which no request has succeeded.
+        remedy: What to say to the operator when a connection is dropped.
+    """
+
+    def __init__(
+        self, most: int, strangers_most: int, remedy: str = "raise the limit if this is normal"
+    ) -> None:
+        self._most = most
+        self._strangers_most = strangers_most
+        self._remedy = remedy
+        self._known: dict[Keeper, int] = {}  # in the order of their last progress
+        self._strangers: dict[Keeper, int] = {}
+        self.total = 0
+        """Bytes of all connections."""
+        self.strangers = 0
+        """Bytes of connections on which no request has succeeded."""
+
+    def note(self, keeper: Keeper, size: int, *, progress: bool) -> None:
+        """Note how many bytes a connection keeps.
+
+        Args:
+            keeper: The connection.
+            size: The bytes.
+            progress: Whether a frame was completed, or bytes were read by the peer.
+        """
+        table = self._known if keeper.is_proven else self._strangers
+        before = table.pop(keeper, 0) if progress or not size else table.get(keeper, 0)
+        if size:
+            table[keeper] = size
+        self.total += size - before
+        if not keeper.is_proven:
+            self.strangers += size - before
+        if self.total > self._most or self.strangers > self._strangers_most:
+            self._relieve()
+
+    def prove(self, keeper: Keeper) -> None:
+        """Count the connection among the known ones from now on: a request has succeeded."""
+        size = self._strangers.pop(keeper, 0)
+        keeper.is_proven = True
+        self.strangers -= size
+        if size:
+            self._known[keeper] = size
+
+    def _relieve(self) -> None:
+        """Count again, as peers may have read meanwhile, and drop the slowest if necessary."""
+        for table in (self._strangers, self._known):
+            for keeper in table:
+                table[keeper] = keeper.kept_bytes
+        self.strangers = sum(self._strangers.values())
+        self.total = self.strangers + sum(self._known.values())
+        if self.strangers > self._strangers_most:
+            self._drop(self._strangers, self.strangers - int(self._strangers_most * RELIEF))
+        if self.total > self._most:
+            self._drop(chain(self._strangers, self._known), self.total - int(self._most * RELIEF))
+
+    def _drop(self, keepers: Iterable[Keeper], excess: int) -> None:
+        victims = []
+        for keeper in keepers:
+            if excess <= 0:
+                break
+            if (size := keeper.kept_bytes) >= SMALL:
+                victims.append((keeper, size))
+                excess -= size
+        for keeper, size in victims:
+            del (self._known if keeper.is_proven else self._strangers)[keeper]
+            self.total -= size
+            if not keeper.is_proven:
+                self.strangers -= size
+            keeper.drop(
+                f"it keeps {size} bytes of unfinished frames and unread answers and has made no "
+                f"progress for longest, while connections keep too many bytes ({self._remedy})"
+            )

@@ -1,0 +1,57 @@
+"""Log lines that peers can cause: a few of each kind, then a count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from firetrail.remoting.token_bucket import TokenBucket
+from firetrail.text import printable
+
+BURST = 10
+"""Lines of one kind that are logged at once."""
+PER_S = 0.1
+"""Lines of one kind that are logged per second after that."""
+KINDS_MAX = 1_000
+"""Kinds that are counted separately. Lines of further kinds share one count."""
+LENGTH_MAX = 1_000
+"""Characters of a line; the rest of a longer one is left out."""
+_OTHER = "other"
+
+
+class LimitedLog:
+    """Logs at most some lines of each kind, and escapes control characters in them.
+
+    Args:
+        logger: Where the lines go.
+        now: A monotonic clock in seconds.
+    """
+
+    def __init__(self, logger: logging.Logger, now: Callable[[], float]) -> None:
+        self._logger = logger
+        self._now = now
+        self._kinds: dict[str, TokenBucket] = {}
+        self._left_out: dict[str, int] = {}
+
+    def log(self, level: int, kind: str, text: str, error: BaseException | None = None) -> None:
+        """Log a line, or count it.
+
+        Args:
+            level: The level, such as ``logging.WARNING``.
+            kind: Lines of one kind share a limit.
+            text: The line. Control characters are escaped.
+            error: The error to log with its traceback. Default: none.
+        """
+        now = self._now()
+        bucket = self._kinds.get(kind)
+        if bucket is None:
+            if len(self._kinds) >= KINDS_MAX and kind != _OTHER:
+                self.log(level, _OTHER, text, error)
+                return
+            bucket = self._kinds[kind] = TokenBucket(BURST, PER_S, now)
+        if not bucket.take(1, now):
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return
+        more = self._left_out.pop(kind, 0)
+        before = f" ({more} more lines like this one were not logged)" if more else ""
+        self._logger.log(level, "%s%s", printable(text, LENGTH_MAX), before, exc_info=error)

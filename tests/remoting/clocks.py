@@ -1,0 +1,12 @@
+"""A clock that the test sets."""
+
+from __future__ import annotations
+
+
+class Clock:
+    """Returns ``now``, in seconds."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
