@@ -238,3 +238,22 @@ async def test_all_clients_work_through_a_promotion(
         await until(lambda: sent <= {message.body for message in heard.messages})
         assert not working[1].done()
         working[1].cancel()
+
+
+async def test_the_newest_route_tells_the_addresses_of_a_broker(cluster: Cluster) -> None:
+    """The first topic is never used again, so its route is not requested again either."""
+    old, new = "127.0.0.1:1", cluster.address
+    names = cluster.names
+    names.unregister_local(name="b", address=new, broker_id=1)
+    both = TopicConfigTable({"Once": TopicConfig("Once", 1, 1), **TOPICS.topic_config_table})
+    names.register_local(cluster="C", name="b", address=old, topics=both, broker_id=MASTER_ID)
+    session = await Session(cluster.namesrv).open()
+    await session.route("Once")
+    await session.route("T")
+    assert session.master_of("b") == old
+    names.unregister_local(name="b", address=old, broker_id=MASTER_ID)
+    names.register_local(cluster="C", name="b", address=new, topics=both, broker_id=MASTER_ID)
+    await session.route("T", fresh=True)
+    assert session.master_of("b") == session.address_of("b") == new
+    assert session._routes.coordinators() == {new}
+    await session.close()

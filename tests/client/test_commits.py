@@ -13,6 +13,8 @@ from firetrail.client.offsets import Offsets
 from firetrail.client.process_queue import ProcessQueue
 from firetrail.client.queue_locks import QueueLocks
 from firetrail.client.subscription import by_tags
+from firetrail.errors import NoRouteYetError
+from firetrail.remoting.codes import ResponseCode
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 
@@ -57,6 +59,56 @@ async def test_a_commit_that_may_be_outdated_only_raises_the_offset(
         await commits.force(QUEUE, taken, 1)  # an administrator has reset it
         assert await offsets.committed("G", QUEUE) == 1
     assert ("went to another member" in caplog.text) is (committed == 20)
+
+
+class TwoBrokers(Offsets):
+    """The offsets of a master and its replica, of which one is asked."""
+
+    def __init__(self) -> None:
+        self.asked: str | None = "replica"
+        self.saved = dict[str, int]()
+
+    def address(self, queue: MessageQueue) -> str:
+        if self.asked is None:
+            raise NoRouteYetError(ResponseCode.TOPIC_NOT_EXIST, "not registered at the moment")
+        return self.asked
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        return self.saved.get(self.address(queue))
+
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> str:
+        self.saved[self.address(queue)] = offset
+        return self.address(queue)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+async def test_an_offset_that_a_replica_has_is_committed_again_when_the_master_is_back(
+    holds: bool,
+) -> None:
+    offsets = TwoBrokers()
+    commits = Commits("G", offsets, Owner(holds))
+    taken = ProcessQueue(QUEUE, by_tags("T", "*"), 0, 1)
+    assert commits.is_due(QUEUE, taken, 40)
+    await commits.commit(QUEUE, taken, 40)
+    assert not commits.is_due(QUEUE, taken, 40)
+    offsets.asked = None
+    assert not commits.is_due(QUEUE, taken, 40)  # there is no broker to commit to
+    offsets.asked = "master"
+    assert commits.is_due(QUEUE, taken, 40)
+    await commits.commit(QUEUE, taken, 40)
+    assert offsets.saved == {"replica": 40, "master": 40}
+    assert not commits.is_due(QUEUE, taken, 40)
+
+
+async def test_a_master_that_is_back_keeps_a_higher_offset() -> None:
+    offsets = TwoBrokers()
+    commits = Commits("G", offsets, Owner(True))
+    taken = ProcessQueue(QUEUE, by_tags("T", "*"), 0, 1)
+    await commits.commit(QUEUE, taken, 40)
+    offsets.asked, offsets.saved["master"] = "master", 60
+    await commits.commit(QUEUE, taken, 40)
+    assert offsets.saved["master"] == 60
+    assert not commits.is_due(QUEUE, taken, 40)
 
 
 @pytest.mark.parametrize("in_order", [True, False])

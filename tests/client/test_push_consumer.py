@@ -195,9 +195,10 @@ async def test_messages_consumed_during_a_commit_are_in_the_next_commit() -> Non
     taken = consumer.assigned[queue] = ProcessQueue(queue, by_tags("T"), 5, 1)
     committed: list[int] = []
 
-    async def commit(group: str, queue: MessageQueue, offset: int) -> None:
+    async def commit(group: str, queue: MessageQueue, offset: int) -> str:
         committed.append(offset)
         taken._next = 6
+        return "127.0.0.1:2"
 
     async def last_committed(group: str, queue: MessageQueue) -> int | None:
         return committed[-1] if committed else None
@@ -205,6 +206,7 @@ async def test_messages_consumed_during_a_commit_are_in_the_next_commit() -> Non
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(consumer._offsets, "commit", commit)
         patched.setattr(consumer._offsets, "committed", last_committed)
+        patched.setattr(consumer._offsets, "address", lambda queue: "127.0.0.1:2")
         await consumer._commit()
         await consumer._commit()
         await consumer._commit()

@@ -178,6 +178,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "PullConsumer.committed": {"queue": (None, *QUEUES)},
     "PullConsumer.commit": {"queue": (None, *QUEUES), "offset": NUMBER},
+    "Offsets.address": {"queue": (None, *QUEUES)},
     "Offsets.lowest": {"queue": (None, *QUEUES)},
     "Offsets.end": {"queue": (None, *QUEUES)},
     "Offsets.at_time": {"queue": (None, *QUEUES), "timestamp_ms": NUMBER},

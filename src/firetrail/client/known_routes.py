@@ -17,9 +17,15 @@ ROUTE_RETRY_S = 1.0
 
 
 class KnownRoutes:
-    """Routes by topic, each with the time at which it was requested."""
+    """Routes by topic, each with the time at which it was requested.
+
+    The routes of two topics can contradict each other: one was requested before a replica became
+    the master, the other afterwards. The route that was added last is right about the addresses
+    of a broker, because the other topic may never be used again.
+    """
 
     def __init__(self) -> None:
+        # In the order in which they were added; the newest is the last.
         self._routes: dict[str, tuple[float, TopicRouteData]] = {}
         self._brokers: set[str] = set()  # all names that were in routes; no more than a cluster has
 
@@ -35,6 +41,7 @@ class KnownRoutes:
 
     def add(self, topic: str, route: TopicRouteData, now: float) -> None:
         """Add a route that was requested now."""
+        self._routes.pop(topic, None)
         self._routes[topic] = (now, route)
         self._brokers.update(data.broker_name for data in route.broker_datas)
 
@@ -86,15 +93,15 @@ class KnownRoutes:
         The members of a group register there, so that the queues can be distributed over them. It
         is the master, or a replica while the master is down.
         """
-        return {
-            data.first
+        newest = {
+            data.broker_name: data.first
             for _, route in self._routes.values()
             for data in _found(route)
-            if data.first is not None
         }
+        return {address for address in newest.values() if address is not None}
 
     def _data_of(self, broker_name: str) -> BrokerData:
-        for _, route in self._routes.values():
+        for _, route in reversed(self._routes.values()):
             for data in _found(route):
                 if data.broker_name == broker_name:
                     return data

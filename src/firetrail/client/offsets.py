@@ -44,7 +44,7 @@ class Offsets:
         return await self._offset(queue, RequestCode.GET_MAX_OFFSET)
 
     async def _offset(self, queue: MessageQueue, code: RequestCode) -> int:
-        address = self._address(queue)
+        address = self.address(queue)
         header = QueueHeader(queue.topic, queue.queue_id)
         answer = await self._session.ask(address, code, header)
         return OffsetResponse.decode(answer.fields).offset
@@ -59,7 +59,7 @@ class Offsets:
             queue: the queue.
             timestamp_ms: the store time, in ms since 1970.
         """
-        address = self._address(queue)
+        address = self.address(queue)
         at_ms = number("timestamp_ms", timestamp_ms)
         header = SearchOffsetHeader(queue.topic, queue.queue_id, at_ms, "LOWER")
         code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
@@ -73,7 +73,7 @@ class Offsets:
             group: the name of the consumer group.
             queue: the queue.
         """
-        address = self._address(queue)
+        address = self.address(queue)
         header = ConsumerOffsetHeader(
             text("group", group), queue.topic, queue.queue_id, set_zero_if_not_found=False
         )
@@ -85,19 +85,29 @@ class Offsets:
             raise RequestError(answer.code, answer.remark or "no reason given")
         return OffsetResponse.decode(answer.fields).offset
 
-    async def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+    async def commit(self, group: str, queue: MessageQueue, offset: int) -> str:
         """Commit an offset: the group has consumed all messages of the queue before it.
+
+        Returns the address of the broker that has it.
 
         Args:
             group: the name of the consumer group.
             queue: the queue.
             offset: the queue offset at which the group continues.
         """
-        address = self._address(queue)
+        address = self.address(queue)
         consumed = number("offset", offset)
         header = ConsumerOffsetHeader(text("group", group), queue.topic, queue.queue_id, consumed)
         code = RequestCode.UPDATE_CONSUMER_OFFSET
         await self._session.ask(address, code, header)
+        return address
 
-    def _address(self, queue: MessageQueue) -> str:
+    def address(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that is asked about a queue.
+
+        It is the master, or a replica while the master is down.
+
+        Args:
+            queue: the queue.
+        """
         return self._session.address_of(checked_queue(queue).broker_name)

@@ -57,6 +57,8 @@ class ProcessQueue:
         self.dropped = False
         self.committed = -1
         """The offset committed last; -1 if none was."""
+        self.committed_at: str | None = None
+        """The address of the broker that has the committed offset; None if none was committed."""
 
     @property
     def offset(self) -> int:

@@ -443,6 +443,6 @@ class PushConsumer(ClusterClient):
             if taken is None:  # it was given up during an earlier commit
                 continue
             offset = self._reached(queue, taken)
-            if offset != taken.committed:
+            if self._commits.is_due(queue, taken, offset):
                 save = self._commits.force if queue in self._resets else self._commits.commit
                 await save(queue, taken, offset)
