@@ -16,7 +16,6 @@ from interop.servers import Servers, our_name_server
 from interop.stock import registered
 from interop.test_takeovers import NAME, serving
 
-from firetrail.broker.state.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.client import Admin, Message, MessageQueue, Producer, PushConsumer, Received, by_sql
 from firetrail.format.bloom import BloomFilter, has_bits
 from firetrail.format.extended_unit import ExtendedUnit
@@ -29,6 +28,7 @@ from firetrail.format.names import (
 )
 from firetrail.remoting.bodies import ConsumeFromWhere
 from firetrail.remoting.filter_bodies import BloomFilterData, ConsumerFilterTable
+from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import SYSTEM
 

@@ -29,16 +29,17 @@ LAYERS: dict[str, set[str]] = {
     "store": {"format", "text", "system", "settings", "storage"},
     "auth": {"format", "text", "system", "settings"},
     "remoting": {"format", "text", "system", "auth"},
+    "access": {"format", "text", "system", "settings", "auth", "remoting"},
     "client": {"format", "text", "system", "auth", "remoting"},
-    "namesrv": {"format", "text", "system", "settings", "auth", "remoting"},
+    "namesrv": {"format", "text", "system", "settings", "auth", "remoting", "access"},
     "replication": {"format", "text", "system", "settings", "storage", "store", "auth", "remoting"},
     "broker": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("auth", "remoting", "client", "namesrv", "replication"),
+        *("auth", "remoting", "access", "client", "namesrv", "replication"),
     },
     "proxy": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("auth", "remoting", "client", "namesrv", "broker"),
+        *("auth", "remoting", "access", "client", "namesrv", "broker"),
     },
     "testing": {"auth", "broker", "client", "proxy"},
     "pipeline": {
@@ -66,6 +67,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         *(
             "background",
             "broker",
+            "broker_access",
             "promotion",
             "terms",
             "failover",

@@ -96,6 +96,10 @@ class Files:
         """Return when the file was last changed, in ms since 1970."""
         return path.stat().st_mtime_ns // 1_000_000
 
+    def is_private(self, path: Path) -> bool:
+        """Return whether only the owner of the file may read or write it."""
+        return not path.stat().st_mode & 0o077
+
     def set_size(self, descriptor: int, size: int) -> None:
         """Make the file ``size`` bytes long; new bytes read as zeros and take no space yet."""
         os.ftruncate(descriptor, size)

@@ -69,3 +69,9 @@ def printable(text: str, most: int | None = None) -> str:
 
 def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape", "surrogatepass").decode()
+
+
+def camel(name: str) -> str:
+    """Return the name of a field in RocketMQ's JSON: ``queue_id`` becomes ``queueId``."""
+    first, *rest = name.split("_")
+    return first + "".join(word.capitalize() for word in rest)

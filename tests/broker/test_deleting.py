@@ -11,10 +11,10 @@ from tests.helpers import crash_image
 
 from firetrail import Message, Store
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.topics import TopicTable
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.table import Live
 from firetrail.system import System
 

@@ -14,7 +14,6 @@ from tests.crash.seeded_bugs import expect_violation
 from tests.crash.timer_users import TimerUsers
 
 from firetrail.broker.pop.checkpoints import PopCheckpoints
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import TopicTable
@@ -24,6 +23,7 @@ from firetrail.broker.timer.timer_files import TimerFiles
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format import config_json
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.broker_store import BrokerStore
 
 ATTEMPTS = 12

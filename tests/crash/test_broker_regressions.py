@@ -25,9 +25,9 @@ from tests.crash.oracle import PREPARED, History
 from tests.crash.simulation import scratch
 from tests.crash.threads import World
 
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.codes import RequestCode
+from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 
 NEVER_MS = 3_600_000

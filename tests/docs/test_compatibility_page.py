@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.codes import RequestCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
@@ -19,7 +21,8 @@ TO_CLIENTS = {
 
 
 async def test_the_page_lists_every_code_and_who_answers_it() -> None:
-    async with Broker.running() as broker:
+    config = BrokerConfig(authentication=True, init_user=Credentials("admin", "not-easy-to-guess"))
+    async with Broker.running(config=config) as broker:
         of_broker, of_name_server = broker.answered_codes
     expected = []
     for code in RequestCode:

@@ -16,11 +16,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.listening import listen_for_vips, open_ha_port, reachable
-from firetrail.broker.parts import Environment, Parts
+from firetrail.broker.parts import Environment, Parts, combined
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.member_identity import member_identity
@@ -63,6 +64,7 @@ class Broker:
         namesrv_listens: Addresses that the name server listens on.
         epochs: Which master wrote which part of the log, after the start.
         roles: The file that keeps a changed role over a restart.
+        access: Who may do what; the gRPC service asks it, too.
         slave_mark: Tells whether the store was last a slave's, after the start.
     """
 
@@ -109,9 +111,13 @@ class Broker:
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or ServerLimits()
-        self._server = RemotingServer(self._handlers, self._limits, on_closed=self.closed)
+        self.access = BrokerAccess(self.config, self._folder, self._system)
+        guard = self.access.guard
+        self._server = RemotingServer(
+            self._handlers, self._limits, on_closed=self.closed, guard=guard
+        )
         self._name_server = (
-            NameServer(name_server, self._system) if name_server is not None else None
+            NameServer(name_server, self._system, guard) if name_server is not None else None
         )
         self._promotion = Promotion(self)
         self.roles = RoleFile(
@@ -120,7 +126,8 @@ class Broker:
         self._keeper: LeaseKeeper | None = None
         self._failover: Failover | None = None
         self._resources = AsyncExitStack()
-        self._terms = Terms(self._handlers, self._promotion.handlers, self._drain)
+        own_handlers = combined([self._promotion.handlers, self.access.handlers])
+        self._terms = Terms(self._handlers, own_handlers, self._drain)
         self.address = ""
         self.namesrv = ""
         self.listens: Sequence[str] = ()
@@ -213,6 +220,8 @@ class Broker:
                 self.roles.discard_outdated()  # only now: another process may have the store open
             self._handlers.update(self._term.handlers)
             self._handlers.update(self._promotion.handlers)
+            self._handlers.update(self.access.handlers)
+            self.access.open(self._handlers)
             resources.push_async_callback(self._promotion.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()

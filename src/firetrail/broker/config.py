@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from firetrail.access.settings import AccessSettings
 from firetrail.broker.config_groups import (
     ADDRESS,
     ADDRESSES,
@@ -40,7 +41,7 @@ from firetrail.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class BrokerConfig(AccessSettings):
     """Every setting of a broker that is not a setting of its store.
 
     ``docs/configuration.md`` lists the settings with their keys, defaults and meanings. All are
@@ -412,6 +413,7 @@ class BrokerConfig:
     def __post_init__(self) -> None:
         for setting in SETTINGS.values():
             object.__setattr__(self, setting.name, setting.checked(getattr(self, setting.name)))
+        self.access_policy(self.cluster)
 
     @property
     def etcd_servers(self) -> list[str]:

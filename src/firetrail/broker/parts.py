@@ -37,12 +37,6 @@ from firetrail.broker.services.queue_locks import RebalanceLockManager
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.config_file import (
-    CONSUMER_FILTERS,
-    ORDERS,
-    REQUEST_MODES,
-    ConfigFile,
-)
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
@@ -64,6 +58,12 @@ from firetrail.remoting.limits import ServerLimits
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.settings.config_file import (
+    CONSUMER_FILTERS,
+    ORDERS,
+    REQUEST_MODES,
+    ConfigFile,
+)
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole

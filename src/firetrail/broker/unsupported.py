@@ -30,8 +30,6 @@ _ROCKSDB = "queues, topics and offsets in RocksDB are not read: the broker would
 REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "duplicationEnable": (_ON, _REPLICATES),
     "aclEnable": (_ON, _LETS_IN),
-    "authenticationEnabled": (_ON, _LETS_IN),
-    "authorizationEnabled": (_ON, _LETS_IN),
     "enableControllerMode": (_ON, _CONTROLLER),
     "enableDLegerCommitLog": (_ON, _CONTROLLER),
     "enableSlaveActingMaster": (_ON, _CONTROLLER),

@@ -165,4 +165,6 @@ class AdminAnswers:
 
 
 def _topics(request: RemotingCommand, names: list[str]) -> RemotingCommand:
-    return request.answer(body=TopicList(names).encode())
+    """Return the topics that the sender may see."""
+    seen = names if request.caller is None else request.caller.may_list(names)
+    return request.answer(body=TopicList(seen).encode())

@@ -1,11 +1,16 @@
 """The settings of a name server, by their keys in RocketMQ's ``namesrv.conf``."""
 
+# ruff: noqa: RUF009  (the calls in the class body create fields, one value for each instance)
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
+from firetrail.access.guard import AccessPolicy
+from firetrail.access.settings import INIT_USER, checked_policy
+from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.settings.conf_file import read_settings
@@ -51,6 +56,10 @@ class NameServerConfig:
             Default: False.
         return_order_topics: Whether brokers get that order when they register. Default: True.
         all_topic_list: Whether clients may list the names of all topics. Default: True.
+        authentication: Whether every request has to be signed. Default: False.
+        authorization: Whether every request needs a permission. Default: False.
+        users_folder: Folder with the file of users. Default: none.
+        init_user: A super user to create. Default: none.
 
     Raises:
         ConfigError: A value is invalid.
@@ -93,9 +102,44 @@ class NameServerConfig:
         True, "enableAllTopicList", FLAG, "Let clients list the names of all topics."
     )
 
+    authentication: bool = NAME_SERVER(
+        False,
+        "authenticationEnabled",
+        FLAG,
+        "Require every request to be signed by a known user. RocketMQ's name server cannot.",
+    )
+    authorization: bool = NAME_SERVER(
+        False,
+        "authorizationEnabled",
+        FLAG,
+        "Require a permission for every request. It needs `authenticationEnabled`.",
+    )
+    users_folder: str = NAME_SERVER(
+        "",
+        "",
+        Text(".*", "a path, or nothing"),
+        "Folder that contains `config/firetrailUsers.json`, the file with the users and their"
+        " policies. It has the form of a broker's file.",
+    )
+    init_user: Credentials | None = NAME_SERVER(
+        None,
+        "initAuthenticationUser",
+        INIT_USER,
+        "A super user that is created at the start if there is none with this name.",
+    )
+
     def __post_init__(self) -> None:
         for declared in fields(self):
             SETTINGS[declared.name].checked(getattr(self, declared.name))
+        if self.authentication and not self.users_folder:
+            raise ConfigError(
+                "users_folder", "", "authenticationEnabled needs a folder with the users"
+            )
+        self.access_policy()
+
+    def access_policy(self) -> AccessPolicy:
+        """Return what is checked; raise ConfigError for a wrong combination of settings."""
+        return checked_policy(AccessPolicy(self.authorization), authentication=self.authentication)
 
     @classmethod
     def from_entries(cls, entries: Mapping[str, Entry]) -> tuple[Self, list[str]]:

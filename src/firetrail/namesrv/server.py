@@ -7,6 +7,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from firetrail.access.guard import Guard
+from firetrail.access.user_store import UserStore, open_users
 from firetrail.namesrv.admin import AdminAnswers
 from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import NameServerConfig
@@ -31,16 +33,22 @@ class NameServer:
     """
 
     def __init__(
-        self, config: NameServerConfig | None = None, system: System | None = None
+        self,
+        config: NameServerConfig | None = None,
+        system: System | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """Prepare a name server; :meth:`start` listens.
 
         Args:
             config: The settings. Default: ``NameServerConfig()``.
             system: Files and clock to use; tests replace them. Default: those of the machine.
+            guard: Decides about every request: that of the broker in the same process. Default:
+                one for the users of ``config``, if it requires signatures.
 
         Raises:
-            ConfigError: The file of the key-value store cannot be read.
+            ConfigError: The file of the key-value store cannot be read, or the settings of access
+                control contradict each other.
         """
         config, system = config or NameServerConfig(), system or SYSTEM
         path = config.kv_config_path
@@ -51,7 +59,11 @@ class NameServer:
             **RouteAnswers(self._state).handlers,
             **AdminAnswers(self._state).handlers,
         }
-        self._server = RemotingServer(self.handlers, on_closed=self.disconnected)
+        self._users: UserStore | None = None
+        if guard is None and config.authentication:
+            self._users = UserStore(system, Path(config.users_folder))
+            guard = Guard(self._users, config.access_policy())
+        self._server = RemotingServer(self.handlers, on_closed=self.disconnected, guard=guard)
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
@@ -60,8 +72,11 @@ class NameServer:
         Raises:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
+            StoreError: The file with the users cannot be used.
         """
         config = self._state.config
+        if self._users is not None:
+            open_users(self._users, config.init_user)
         port = await self._server.start(config.bind_address, config.listen_port)
         self._sweeper = asyncio.create_task(self._sweep())
         return port

@@ -8,6 +8,7 @@ from typing import Self
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.listening import reachable
+from firetrail.errors import UnsupportedError
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_server import GrpcServer
@@ -60,7 +61,13 @@ class Proxy:
 
         Raises:
             ConfigError: The certificate or its key cannot be used.
+            UnsupportedError: The broker requires signatures.
         """
+        if broker.access.guard is not None:
+            raise UnsupportedError(
+                "authenticationEnabled=true: gRPC clients cannot be authenticated yet; start the"
+                " broker with --no-grpc"
+            )
         config = broker.config
         tls = chosen_context(config.tls_certificate, config.tls_key)
         return cls(EmbeddedBroker(broker), tls=tls, delay_max_ms=config.grpc_delay_max_ms)

@@ -33,7 +33,7 @@ from firetrail.errors import FormatError, ProtocolError
 from firetrail.format import config_json
 from firetrail.format.config_json import ObjectKey
 from firetrail.format.whole import INT64_MAX, INT64_MIN
-from firetrail.remoting.header import camel
+from firetrail.text import camel
 
 Read = Callable[[Any, str], Any]
 """Converts a parsed JSON value; the text is its place, for error messages."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from firetrail.auth.caller import Caller
+from firetrail.auth.resources import Requirement
 from firetrail.remoting.codes import CommandFlag, Language, ResponseCode, Serialize, Version
 
 # Plain numbers, because the operators of enums are slow.
@@ -33,6 +35,8 @@ class RemotingCommand:
     serialize: Serialize = Serialize.JSON
     size: int = field(default=0, compare=False, repr=False)
     """Bytes of the frame that it arrived in."""
+    caller: Caller | None = field(default=None, compare=False, repr=False)
+    """Who sent a request, if the server checks that; None for requests of this process."""
 
     @property
     def is_response(self) -> bool:
@@ -49,6 +53,11 @@ class RemotingCommand:
         """The body in one piece."""
         body = self.body
         return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)
+
+    def require(self, *needs: Requirement) -> None:
+        """Raise RequestError if the sender lacks a permission that its names do not tell."""
+        if self.caller is not None:
+            self.caller.require(*needs)
 
     def answer(
         self,

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_typ
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
+from firetrail.text import camel
 
 Long = Annotated[int, "64 bits"]
 _PLANS: dict[type[Header], tuple[_Field, ...]] = {}
@@ -79,12 +80,6 @@ def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ..
         for field in _plan(kind)
     )
     return plan
-
-
-def camel(name: str) -> str:
-    """Return the name of a field on the wire: ``queue_id`` becomes ``queueId``."""
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,9 @@ _SWEEP_S = 1.0
 
 _log = logging.getLogger(__name__)
 
+RequestGuard = Callable[[Connection, RemotingCommand], RemotingCommand | None]
+"""Returns the refusal of a request that came over a socket, or None if it may be handled."""
+
 T = TypeVar("T")
 
 
@@ -68,8 +71,10 @@ class RemotingServer:
         handlers: Mapping[int, Handler],
         limits: ServerLimits | None = None,
         on_closed: Callable[[Connection], None] | None = None,
+        guard: RequestGuard | None = None,
     ) -> None:
         self._handlers = handlers
+        self._guard = guard
         self._limits = limits or ServerLimits()
         self._running_max = self._limits.running
         self._waiting_max = self._limits.waiting_requests
@@ -288,7 +293,8 @@ class RemotingServer:
         return self._begin(request, self._outcome(connection, request, answer))
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
-        answer = self._answer(connection, request)
+        refusal = self._guard(connection, request) if self._guard is not None else None
+        answer = self._answer(connection, request) if refusal is None else refusal
         if answer is None or isinstance(answer, RemotingCommand):
             self._finish(connection, request, self._noted(connection, request, answer))
         else:

@@ -57,7 +57,11 @@ UNUSED: Mapping[str, str] = {
         enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1
         """,
     "the settings of the Bloom filter decide": "bitMapLengthConsumeQueueExt",
-    "TLS and access control are not supported": "useTLS acl* auth*",
+    "TLS and ACL 1.0 are not supported": "useTLS acl[A-Z]*",
+    "users and policies are always in memory, and their file is in the store's folder": """
+        userCache* aclCache* stateful* authConfigPath
+        """,
+    "there are no accounts of ACL 1.0 to migrate": "migrateAuthFromV1Enabled",
     BROKERS: """
         haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
         haFlowControlEnable maxHaTransferByteInSecond
@@ -81,6 +85,7 @@ UNUSED: Mapping[str, str] = {
         enableSlaveActingMaster enableRemoteEscape skipPreOnline trace* msgTraceTopicName regionId
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
+        auth[eo]* initAuthenticationUser innerClientAuthenticationCredentials
         configBlackList maxDelayTime enableMixedMessageType
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey *ecallMessageEnable
         allowRecall*
@@ -150,7 +155,7 @@ def _read_value(reading: Reading, setting: Setting, key: str, entry: Entry) -> N
         kept = setting.kind.check(setting.kind.tolerate(value))
     except ValueError as error:
         hint = "; a comment needs a line of its own" if "#" in text else ""
-        raise ConfigError(key, text, f"{error}{hint}", entry.place) from None
+        raise ConfigError(key, setting.shown(text), f"{error}{hint}", entry.place) from None
     if kept != value:
         reading.adjusted.append(
             Remark(key, f"= {text} is taken as {setting.kind.show(kept)}", entry.place)

@@ -18,7 +18,7 @@ import enum
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.delay import DelayLevels
@@ -42,6 +42,9 @@ _STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {
 
 class Kind(Generic[T]):
     """A kind of value. ``parse`` and ``check`` raise ValueError with the reason as its text."""
+
+    is_secret: ClassVar[bool] = False
+    """Whether error messages must not show a value."""
 
     @property
     def allowed(self) -> str:
@@ -382,7 +385,11 @@ class Setting:
             return self.kind.check(value)
         except ValueError as error:
             kind = ConfigError if self._has_type_of(value) else WrongTypeError
-            raise kind(self.name, value, str(error)) from None
+            raise kind(self.name, self.shown(value), str(error)) from None
+
+    def shown(self, value: Any) -> Any:
+        """Return a value for an error message, which must not show a secret."""
+        return "(hidden)" if self.kind.is_secret else value
 
     def _has_type_of(self, value: object) -> bool:
         """Return whether a value has the type of the default; a whole number is a fraction too."""

@@ -14,11 +14,11 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter import consumer_filters
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
-from firetrail.broker.state.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.format import config_json
 from firetrail.format.bloom import BloomFilter
 from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.system import SYSTEM
 
 STORE = SMALL.replace(extended_queues=True, extension_file_size=1 << 20)

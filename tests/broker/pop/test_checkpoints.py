@@ -16,7 +16,6 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.pop import checkpoints
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoint, PopCheckpoints
 from firetrail.broker.pop.revive import ReviveService
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
@@ -25,6 +24,7 @@ from firetrail.format import config_json
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.bodies import TopicConfig
+from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System

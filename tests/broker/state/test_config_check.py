@@ -10,9 +10,9 @@ from tests.helpers import small_config
 
 from firetrail import Store
 from firetrail.broker.state.config_check import TABLES, unreadable_files
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.cli.main import main
 from firetrail.errors import StoreError
+from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 
 OFFSETS = "consumerOffset.json"

@@ -14,13 +14,13 @@ from tests.broker.brokers import SMALL, Talk, records, talking
 from firetrail.broker.broker import Broker
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP
 from firetrail.broker.state import overruns
-from firetrail.broker.state.config_file import ORDERS, ConfigFile
 from firetrail.broker.state.overruns import Overrun
 from firetrail.cli.main import main
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.config_file import ORDERS, ConfigFile
 from firetrail.store.queues.table import QueueTable
 from firetrail.system import System
 

@@ -10,13 +10,13 @@ from tests.broker.brokers import records, talking
 
 from firetrail import Message, Store
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP
-from firetrail.broker.state.config_file import ORDERS, ConfigFile
 from firetrail.broker.state.renumbering import Renumbering
 from firetrail.cli.main import main
 from firetrail.format import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.format.record import decode_message
 from firetrail.remoting.pop_bodies import CheckpointBody
+from firetrail.settings.config_file import ORDERS, ConfigFile
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord
 from firetrail.store.repair.salvage import Numbering, Salvaged

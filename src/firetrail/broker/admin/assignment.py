@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from firetrail.broker.services.clients import Clients
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.groups import check_group
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import check_topic_name
@@ -32,6 +31,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
 from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.settings.config_file import ConfigFile
 
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 """The allocation strategies by the names that clients use."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from firetrail.access.needs import SUB, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client, ConsumerGroup
 from firetrail.errors import RequestError
@@ -176,11 +177,14 @@ class ConsumerProcessor:
     ) -> RemotingCommand:
         header = ConsumeDirectlyHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id or "")
-        record = self._store.buffer_at(decode_message_id(header.msg_id or "").physical_offset)
+        offset = decode_message_id(header.msg_id or "").physical_offset
+        record = self._store.buffer_at(offset)
         if record is None:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"this broker has no message {header.msg_id}"
             )
+        if request.caller is not None:
+            require_record(request, self._store.at(offset), SUB)
         forwarded = RemotingCommand(request.code, header.encode(), bytes(record))
         return _passed_back(request, await _answer_of(client, forwarded))
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from firetrail.broker.filter.sql92 import SqlFilter, parse
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import FormatError
 from firetrail.format.bloom import BloomFilter
@@ -29,6 +28,7 @@ from firetrail.remoting.filter_bodies import (
     ConsumerFilterTable,
     TopicFilters,
 )
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.filter_bits import FilterBits
 
 DEAD_FOR_MS = 24 * 3_600_000

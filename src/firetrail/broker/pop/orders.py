@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.overruns import Overrun, Overshoot, drop_orders
@@ -19,6 +18,7 @@ from firetrail.broker.state.topics import TopicTable
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.table import QueueKey
 
 IDLE_MAX_MS = 24 * 3600 * 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from firetrail.access.needs import GET, SUB, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -62,6 +63,8 @@ class QueryProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
             )
+        if request.caller is not None:
+            require_record(request, self._store.at(offset), SUB, GET)
         return request.answer(body=record)
 
     def _by_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from random import randrange
 
+from firetrail.access.needs import consumed, real_topic_of
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.stored import CODES, copy_record
 from firetrail.errors import RequestError
@@ -64,6 +65,8 @@ class SendBackProcessor:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
             )
+        if request.caller is not None:
+            request.require(*consumed(real_topic_of(record), header.group))
         if record.reconsume_times >= most or header.delay_level < 0:
             message = self._dead_letter(record, header.group)
         else:

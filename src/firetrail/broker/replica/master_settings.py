@@ -10,7 +10,6 @@ from typing import NamedTuple, Self
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import ADDRESSES
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.errors import (
     NoSuchError,
     NotReachedError,
@@ -24,6 +23,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import System
 from firetrail.text import did_you_mean

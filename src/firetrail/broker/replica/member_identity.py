@@ -10,8 +10,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.remoting.body import Body
+from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 
 MEMBER_JSON = "firetrailMember.json"

@@ -14,8 +14,8 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.remoting.body import Body
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.config import BrokerRole
 from firetrail.system import System
 

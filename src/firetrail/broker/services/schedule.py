@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable
 
 from firetrail.broker.services.repeat import repeat
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import HALF_TOPIC
@@ -22,6 +21,7 @@ from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.remoting.bodies import DelayOffsets
+from firetrail.settings.config_file import ConfigFile
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.draft import DELAY_ELAPSED
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrail.broker.state.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.format.names import (
     CONFIG,
     CONSUMER_OFFSETS,
@@ -22,6 +21,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.body import Body
 from firetrail.remoting.pop_bodies import OrderInfos, RequestModes
+from firetrail.settings.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.system import System
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import altered_of_group
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import QUEUES_MAX
 from firetrail.errors import RequestError
@@ -19,6 +18,7 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupTable,
 )
 from firetrail.remoting.codes import ResponseCode
+from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.table import Live
 
 SYSTEM_PREFIX = "CID_RMQ_SYS_"

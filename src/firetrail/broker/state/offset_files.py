@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from firetrail.broker.state.config_file import ConfigFile, unchanged
 from firetrail.errors import StoreError
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.bodies import ConsumerOffsets, LmqConsumerOffsets
+from firetrail.settings.config_file import ConfigFile, unchanged
 from firetrail.system import System
 from firetrail.text import human_time
 

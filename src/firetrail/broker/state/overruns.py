@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from firetrail.broker.state.config_file import ORDERS, change_file
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.state.topics import REVIVE_PREFIX
 from firetrail.broker.unsupported import unread_topics
@@ -22,6 +21,7 @@ from firetrail.errors import StoreError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+from firetrail.settings.config_file import ORDERS, change_file
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 

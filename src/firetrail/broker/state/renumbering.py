@@ -8,7 +8,6 @@ messages were lost, the end marks after the damage are skipped, and producers ar
 
 from __future__ import annotations
 
-from firetrail.broker.state.config_file import ORDERS, change_file
 from firetrail.broker.state.offset_files import GroupOffsets, change_offsets
 from firetrail.broker.state.overruns import set_back_files
 from firetrail.broker.state.topics import HALF_TOPIC, OP_TOPIC, REVIVE_PREFIX
@@ -17,6 +16,7 @@ from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.format.record import decode_message
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.remoting.pop_bodies import CHECKPOINT, CheckpointBody, OrderInfos
+from firetrail.settings.config_file import ORDERS, change_file
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord
 from firetrail.store.repair.salvage import Numbering, Salvaged

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.remoting.body import Body
+from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 
 SLAVE_JSON = "firetrailSlave.json"

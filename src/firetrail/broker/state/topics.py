@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import ADD, altered
-from firetrail.broker.state.config_file import ConfigFile
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.light import is_light
@@ -23,6 +22,7 @@ from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import Permission, ResponseCode
 from firetrail.remoting.headers import SendHeader
+from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.table import Live
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"

@@ -16,6 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 
+from firetrail.access.needs import PUB, UPDATE, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -122,6 +123,7 @@ class Transactions:
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
             return request.answer()  # the producer does not know yet, and will be asked again
         record = self._half_record(header)
+        require_record(request, record, PUB)
         half = self._open.get(header.tran_state_table_offset) or self._later_copy(record)
         if half is None:
             return request.answer()  # the transaction has ended already
@@ -182,6 +184,7 @@ class Transactions:
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no message {message_id:.64} in {CHECKED_OFTEN_TOPIC}",
             )
+        require_record(request, record, UPDATE)
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
         self.begun(await self._put(copy_of(record, HALF_TOPIC, properties)), properties)
         return request.answer()

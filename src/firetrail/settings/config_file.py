@@ -15,14 +15,13 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from firetrail.errors import FormatError, ProtocolError, StoreError
 from firetrail.format import config_json
 from firetrail.format.names import CONFIG
-from firetrail.remoting.body import Body
-from firetrail.remoting.header import camel
 from firetrail.system import System
+from firetrail.text import camel
 
 CHECKSUM = "firetrailCrc"
 """The member with the CRC-32 of the file without it, in the form that Firetrail writes."""
@@ -38,9 +37,23 @@ REQUEST_MODES = "messageRequestMode.json"
 
 _START_EMPTY = "restore a good copy, or remove both to start empty"
 
-Table = TypeVar("Table", bound=Body)
-
 _log = logging.getLogger(__name__)
+
+
+class JsonTable(Protocol):
+    """A table in a file: a dataclass whose fields all have defaults."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "") -> Self:
+        """Convert parsed JSON; raise ProtocolError if it is not such a table."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to dicts, lists and plain values."""
+
+
+Table = TypeVar("Table", bound=JsonTable)
 
 
 @dataclass(frozen=True, slots=True)

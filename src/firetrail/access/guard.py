@@ -1,0 +1,150 @@
+"""The guard of a server: every request passes it before its handler.
+
+It verifies the signature before anything decodes the body, and then looks up what the request
+requires in the one table of rules. Everything that is not allowed is refused with code 16.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from firetrail.access.rules import RULES, Asked
+from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
+from firetrail.auth.policies import User, UserStatus
+from firetrail.auth.resources import Requirement
+from firetrail.auth.signature import ACCESS_KEY, SignedBody
+from firetrail.errors import ConfigError, RequestError
+from firetrail.remoting.codes import request_name
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import failure
+
+_log = logging.getLogger(__name__)
+
+
+class Directory(Protocol):
+    """The users that a guard knows."""
+
+    def find(self, name: str) -> User | None:
+        """Return the user with a name; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessPolicy:
+    """What a guard checks.
+
+    Attributes:
+        authorization: Whether permissions are checked, besides signatures.
+        unauthenticated: Request codes and names of gRPC messages whose signature is not checked.
+        unauthorized: Request codes and names of gRPC messages whose permissions are not checked.
+        cluster: The cluster of the server; empty for a name server of its own, whose administrators
+            need a permission for ``Cluster:*``.
+    """
+
+    authorization: bool = True
+    unauthenticated: frozenset[str] = field(default_factory=frozenset)
+    unauthorized: frozenset[str] = field(default_factory=frozenset)
+    cluster: str = ""
+
+
+class Guard:
+    """Decides about every request of a server.
+
+    Args:
+        users: The users.
+        policy: What to check.
+
+    Raises:
+        ConfigError: A white list contains a request of administrators.
+    """
+
+    def __init__(self, users: Directory, policy: AccessPolicy) -> None:
+        self.users = users
+        self.policy = policy
+        self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
+        self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
+
+    def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """Return the refusal of a request; None if it may be handled.
+
+        The request then knows its caller, whom handlers ask about what they find.
+        """
+        try:
+            self._check(source_of(connection.peer), request)
+        except Exception as error:  # also an unforeseen one: it must not let the request through
+            return failure(request, error)
+        return None
+
+    def _check(self, source: str, request: RemotingCommand) -> None:
+        code = request.code
+        user = (
+            None
+            if code in self._unauthenticated
+            else self.authenticated(request.fields, request.body)
+        )
+        is_checked = self.policy.authorization and code not in self._unauthorized
+        caller = Caller(user, source, is_checked=is_checked)
+        rule = RULES.get(code)
+        if rule is None:
+            caller.require_super(f"request code {code}")
+        else:
+            if rule.is_super:
+                caller.require_super(request_name(code))
+            if is_checked and not caller.is_super:
+                self._authorize(caller, rule.needs(Asked(request, self.policy.cluster)))
+        request.caller = caller
+
+    def _authorize(self, caller: Caller, needs: Iterable[Requirement]) -> None:
+        if caller.user is None:
+            raise RequestError(NO_PERMISSION, NO_USER)
+        caller.require(*needs)
+
+    def authenticated(self, fields: Mapping[str, str], body: SignedBody) -> User:
+        """Return the user who signed a request; raise RequestError if nobody did."""
+        user = self.known(fields.get(ACCESS_KEY, ""))
+        if not user.verifier.accepts(fields, body):
+            raise RequestError(NO_PERMISSION, "check signature failed.")
+        return user
+
+    def known(self, name: str) -> User:
+        """Return an enabled user; raise RequestError if there is none with this name."""
+        if not name:
+            raise RequestError(NO_PERMISSION, NO_USER)
+        user = self.users.find(name)
+        if user is None:
+            raise RequestError(NO_PERMISSION, f"User:{printable(name)} is not found.")
+        if user.status is not UserStatus.ENABLED:
+            raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
+        return user
+
+
+def source_of(peer: str) -> str:
+    """Return the IP address of a peer, which is written as ``ip:port`` or ``[ip]:port``."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
+def printable(text: str) -> str:
+    """Return text of a stranger for messages: short, and without control characters."""
+    return text[:64].encode("ascii", "replace").decode() if text.isprintable() else repr(text[:64])
+
+
+def unruled(codes: Collection[int]) -> list[int]:
+    """Return the codes that have no rule, which every server that answers them must not have."""
+    return sorted(code for code in codes if code not in RULES)
+
+
+def _codes(key: str, words: Iterable[str]) -> frozenset[int]:
+    """Return the request codes in a white list."""
+    codes = frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+    for code in sorted(codes):
+        rule = RULES.get(code)
+        if rule is None or rule.is_admin:
+            raise ConfigError(
+                key,
+                code,
+                "a request of administrators cannot be on a white list, nor an unknown one",
+            )
+    return codes

@@ -1,0 +1,89 @@
+"""The permissions that the names of topics and groups stand for.
+
+``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read by
+the consumers of g and written by no client. Internal topics, such as those of half messages, are
+not part of ``Topic:*``: they need an entry with their very name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from firetrail.auth.caller import NO_PERMISSION
+from firetrail.auth.resources import Action, Requirement, ResourceType, need
+from firetrail.errors import RequestError
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
+from firetrail.format.properties import REAL_TOPIC
+from firetrail.format.record import Record
+from firetrail.remoting.command import RemotingCommand
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""The topic that clients send message traces to; it is treated like any other topic."""
+_SYSTEM_PREFIX = "rmq_sys_"
+_INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
+DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic holds the broker's own records."""
+    if topic in _INTERNAL:
+        return True
+    return topic[: len(_SYSTEM_PREFIX)].lower() == _SYSTEM_PREFIX and topic != TRACE_TOPIC
+
+
+def topic_need(topic: str, *actions: Action) -> Requirement:
+    """Return the need for one of the actions on a topic, whatever kind of topic it is."""
+    if topic.startswith(RETRY_PREFIX):
+        of_group = [SUB if action is PUB else action for action in actions]
+        return need(GROUP, topic.removeprefix(RETRY_PREFIX), *of_group)
+    if topic.startswith(DLQ_PREFIX) and PUB not in actions:
+        return need(GROUP, topic.removeprefix(DLQ_PREFIX), *actions)
+    if topic.startswith(DLQ_PREFIX) or is_internal(topic):
+        return Requirement(TOPIC, topic, frozenset(actions), literal=True)
+    return need(TOPIC, topic, *actions)
+
+
+def group_need(group: str, *actions: Action) -> Requirement:
+    """Return the need for one of the actions on a group."""
+    return need(GROUP, group, *actions)
+
+
+def consumed(topic: str, group: str) -> Iterator[Requirement]:
+    """Yield what a group needs to consume a topic.
+
+    A retry topic may be consumed by its own group only.
+
+    Raises:
+        RequestError: The topic is the retry topic of another group.
+    """
+    yield need(GROUP, group, SUB)
+    if topic == RETRY_PREFIX + group:
+        return
+    original = popped_topic(topic, group)
+    if original.startswith(RETRY_PREFIX):
+        raise RequestError(
+            NO_PERMISSION, f"group {group:.255} may not consume {topic:.255} of another group"
+        )
+    yield topic_need(original, SUB)
+
+
+def require_record(request: RemotingCommand, record: Record | None, *actions: Action) -> None:
+    """Check that the sender of a request may do something with the record that was found.
+
+    Raises:
+        RequestError: It may not, or the topic of the record cannot be told.
+    """
+    if request.caller is None:
+        return
+    if record is None:
+        raise RequestError(NO_PERMISSION, "the topic of the message cannot be checked")
+    request.require(topic_need(real_topic_of(record), *actions))
+
+
+def real_topic_of(record: Record) -> str:
+    """Return the topic that a record belongs to: an internal topic holds it for another."""
+    is_held = is_internal(record.topic)
+    return record.properties.get(REAL_TOPIC, record.topic) if is_held else record.topic

@@ -1,0 +1,208 @@
+"""The users of a server and their policies, in memory and in one file.
+
+The file is ``config/firetrailUsers.json``. It contains passwords in clear, because signatures are
+computed with them, so it is refused if others than its owner may read it. No request shows it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from firetrail.access.bodies import (
+    AclInfo,
+    UserFileBody,
+    UserInfo,
+    check_password,
+    check_user_name,
+    policy_type,
+    user_status,
+    user_type,
+)
+from firetrail.auth.credentials import Credentials
+from firetrail.auth.policies import Policy, PolicyType, User, UserType
+from firetrail.auth.resources import Resource
+from firetrail.errors import ConfigError, StoreError
+from firetrail.settings.config_file import ConfigFile
+from firetrail.system import System
+
+USERS_FILE = "firetrailUsers.json"
+USERS_MAX = 10_000
+"""The most users: the whole file is written with every change."""
+SUBJECT_PREFIX = "User:"
+
+_log = logging.getLogger(__name__)
+
+
+class UserStore:
+    """The users by name. A change is durable before it is visible.
+
+    Args:
+        system: Files to use.
+        root: The folder that contains ``config``.
+    """
+
+    def __init__(self, system: System, root: Path) -> None:
+        self._files = system.files
+        self._file = ConfigFile(system, root, USERS_FILE)
+        self._users: Mapping[str, User] = {}
+        self._changing = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read the file.
+
+        Raises:
+            StoreError: The file is damaged, invalid, or readable by others than its owner.
+        """
+        path = self._file.path
+        for each in (path, path.with_name(f"{USERS_FILE}.bak")):
+            if each.exists() and not self._files.is_private(each):
+                raise StoreError(
+                    f"{each}: other users of this machine may read or write it, and it contains "
+                    f"passwords; run chmod 600 {each}, and change the passwords"
+                )
+        body = self._file.load(UserFileBody)
+        try:
+            users = {info.username: _user(info) for info in body.users}
+            for acl in body.acls:
+                name = acl.subject.removeprefix(SUBJECT_PREFIX)
+                users[name] = replace(users[name], policies=acl.merged(users[name].policies))
+        except (ConfigError, KeyError) as error:
+            raise StoreError(f"{path}: {error}; correct the file") from None
+        self._users = users
+
+    def find(self, name: str) -> User | None:
+        """Return the user with a name; None if there is none."""
+        return self._users.get(name)
+
+    @property
+    def users(self) -> list[User]:
+        """All users, by name."""
+        return sorted(self._users.values(), key=lambda user: user.name)
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def add_super(self, credentials: Credentials) -> bool:
+        """Create a super user at the start, unless the name exists; return whether it was new.
+
+        A password that was changed in the settings changes nothing, as in RocketMQ.
+        """
+        name = check_user_name(credentials.access_key)
+        if name in self._users:
+            return False
+        user = User(name, credentials.secret_key, UserType.SUPER)
+        self._save(users := {**self._users, name: user})
+        self._users = users
+        return True
+
+    async def create(self, info: UserInfo) -> None:
+        """Create a user; raise ConfigError if it exists, or something is invalid."""
+        name = check_user_name(info.username)
+        user = User(
+            name,
+            check_password(info.password),
+            user_type(info.user_type),
+            user_status(info.user_status),
+        )
+        async with self._changing:
+            if name in self._users:
+                raise ConfigError("username", name, "The user is existed")
+            if len(self._users) >= USERS_MAX:
+                raise ConfigError("username", name, f"there are {USERS_MAX} users, the most")
+            await self._put(user)
+
+    async def update(self, info: UserInfo) -> None:
+        """Change what is given of a user; raise ConfigError if it does not exist."""
+        async with self._changing:
+            user = self._existing(info.username)
+            await self._put(
+                replace(
+                    user,
+                    password=check_password(info.password) if info.password else user.password,
+                    type=user_type(info.user_type, user.type),
+                    status=user_status(info.user_status, user.status),
+                )
+            )
+
+    async def delete(self, name: str) -> None:
+        """Delete a user and its policies, if it exists."""
+        async with self._changing:
+            if name in self._users:
+                await self._swap({k: v for k, v in self._users.items() if k != name})
+
+    async def merge_acl(self, acl: AclInfo) -> None:
+        """Add entries to the policies of a user; raise ConfigError if something is invalid."""
+        async with self._changing:
+            user = self._subject(acl.subject)
+            if not any(policy.entries for policy in acl.policies):
+                raise ConfigError("policies", acl.subject, "The policies is empty.")
+            await self._put(replace(user, policies=acl.merged(user.policies)))
+
+    async def delete_acl(self, subject: str, resource: str = "", policy: str = "") -> None:
+        """Delete the policies of a user, one of them, or the entries for a resource."""
+        async with self._changing:
+            user = self._subject(subject)
+            chosen = [policy_type(policy)] if policy else list(PolicyType)
+            custom, default = (
+                _reduced(each, resource) if kind in chosen else each
+                for kind, each in zip(PolicyType, user.policies, strict=True)
+            )
+            await self._put(replace(user, policies=(custom, default)))
+
+    def _existing(self, name: str) -> User:
+        user = self._users.get(name)
+        if user is None:
+            raise ConfigError("username", name, "The user is not exist")
+        return user
+
+    def _subject(self, subject: str) -> User:
+        user = self._users.get(subject.removeprefix(SUBJECT_PREFIX))
+        if user is None:
+            raise ConfigError("subject", subject, f"The subject of {subject:.80} is not exist.")
+        return user
+
+    async def _put(self, user: User) -> None:
+        await self._swap({**self._users, user.name: user})
+
+    async def _swap(self, users: Mapping[str, User]) -> None:
+        await asyncio.to_thread(self._save, users)
+        self._users = users
+
+    def _save(self, users: Mapping[str, User]) -> None:
+        acls = [acl for user in users.values() if (acl := AclInfo.of(user)) is not None]
+        infos = [
+            UserInfo(user.name, user.password, user.type, user.status) for user in users.values()
+        ]
+        self._file.save_both(UserFileBody(infos, acls).to_json())
+
+
+def _reduced(policy: Policy, resource: str) -> Policy:
+    return policy.without(Resource.parse(resource)) if resource else Policy()
+
+
+def _user(info: UserInfo) -> User:
+    if not isinstance(info.password, str) or not info.password:
+        raise ConfigError("password", "", f"is missing (user {info.username})")
+    name = check_user_name(info.username)
+    return User(name, info.password, user_type(info.user_type), user_status(info.user_status))
+
+
+def open_users(store: UserStore, *first: Credentials | None) -> None:
+    """Load the users at the start of a server, and create the super users of its settings.
+
+    Raises:
+        StoreError: The file cannot be used.
+        OSError: It cannot be written.
+    """
+    store.load()
+    for credentials in first:
+        if credentials is not None and store.add_super(credentials):
+            _log.warning("super user %s was created", credentials.access_key)
+    if not store.users:
+        _log.warning(
+            "there are no users, so every request is refused; set initAuthenticationUser to create "
+            "the first one"
+        )

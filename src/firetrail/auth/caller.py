@@ -1,0 +1,75 @@
+"""The sender of a request, after authentication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from firetrail.auth.policies import User, refusal
+from firetrail.auth.resources import Action, Requirement, ResourceType, need
+from firetrail.errors import RequestError
+
+NO_PERMISSION = 16
+"""RocketMQ's response code for everything that is refused."""
+NO_USER = "username cannot be null."
+
+_SEEING = (Action.PUB, Action.SUB, Action.GET)
+
+
+class Caller:
+    """Who sent a request, from where, and whether its permissions are checked.
+
+    Handlers ask it about what they have found: a record whose topic the request did not name.
+
+    Args:
+        user: The user; None for a sender that did not have to authenticate itself.
+        source: The IP address of the client.
+        is_checked: Whether permissions are checked. If not, an authenticated user may do everything
+            except what only super users may do.
+    """
+
+    __slots__ = ("is_checked", "source", "user")
+
+    def __init__(self, user: User | None, source: str, *, is_checked: bool) -> None:
+        self.user = user
+        self.source = source
+        self.is_checked = is_checked
+
+    @property
+    def is_super(self) -> bool:
+        """Whether the sender may do everything."""
+        return self.user is not None and self.user.is_super
+
+    def refusal(self, needs: Iterable[Requirement]) -> str | None:
+        """Return why one of the needs is not met; None if all are."""
+        if not self.is_checked:
+            return None
+        if self.user is None:
+            return NO_USER
+        for each in needs:
+            why = refusal(self.user, each, self.source)
+            if why is not None:
+                return why
+        return None
+
+    def require(self, *needs: Requirement) -> None:
+        """Raise RequestError unless all needs are met."""
+        why = self.refusal(needs)
+        if why is not None:
+            raise RequestError(NO_PERMISSION, why)
+
+    def require_super(self, what: str) -> None:
+        """Raise RequestError unless the sender is a super user."""
+        if not self.is_super:
+            name = NO_USER if self.user is None else f"{self.user.subject} is not a super user"
+            raise RequestError(NO_PERMISSION, f"{what}: {name}")
+
+    def may_list(self, topics: Iterable[str]) -> list[str]:
+        """Return the topics whose names the sender may see: all, or those it may use."""
+        listing = need(ResourceType.TOPIC, "*", Action.LIST)
+        if self.refusal([listing]) is None:
+            return list(topics)
+        return [
+            topic
+            for topic in topics
+            if self.refusal([need(ResourceType.TOPIC, topic, *_SEEING)]) is None
+        ]

@@ -1,0 +1,119 @@
+"""The guard: its texts, white lists, and what it makes of senders."""
+
+from __future__ import annotations
+
+import pytest
+from tests.access.actors import SECRET, credentials, guard_of, signed
+
+from firetrail.access.guard import AccessPolicy, Guard, printable, source_of
+from firetrail.auth.policies import User, UserStatus, UserType
+from firetrail.errors import ConfigError
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+
+ALICE = User("alice", credentials("alice").secret_key)
+ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
+
+
+class Peer:
+    peer = "[::1]:5000"
+
+
+def asked(guard: Guard, request: RemotingCommand) -> str | None:
+    """Return the remark of the refusal."""
+    answer = guard(Peer(), request)  # type: ignore[arg-type]
+    if answer is None:
+        return None
+    assert answer.code == 16
+    return answer.remark
+
+
+def test_refusals_have_rocketmqs_texts() -> None:
+    guard = guard_of(ALICE, User("bob", "bobs password", status=UserStatus.DISABLED))
+    route = {"topic": "T1"}
+    assert asked(guard, RemotingCommand(ROUTE, route)) == "username cannot be null."
+    assert asked(guard, RemotingCommand(ROUTE, {"AccessKey": ""})) == "username cannot be null."
+    assert asked(guard, signed(ROUTE, route, by="eve")) == "User:eve is not found."
+    assert asked(guard, signed(ROUTE, route, by="bob")) == "User:bob is disabled."
+    forged = RemotingCommand(ROUTE, signed(ROUTE, route, by="alice").fields, b"x")
+    assert asked(guard, forged) == "check signature failed."
+    assert asked(guard, signed(ROUTE, route, by="alice")) == (
+        "User:alice has no permission to access Topic:T1 from ::1, no matched policies."
+    )
+
+
+def test_names_of_strangers_cannot_forge_log_lines() -> None:
+    guard = guard_of(ALICE)
+    remark = asked(guard, RemotingCommand(ROUTE, {"AccessKey": "x\nERROR " + "y" * 1000}))
+    assert remark is not None
+    assert "\n" not in remark
+    assert len(remark) < 120
+    assert printable("ä\u202e") == repr("ä\u202e")
+
+
+def test_without_authorization_a_signature_is_enough_except_for_super_users() -> None:
+    guard = guard_of(ALICE, policy=AccessPolicy(authorization=False))
+    assert asked(guard, signed(ROUTE, {"topic": "T1"}, by="alice")) is None
+    assert asked(guard, signed(RequestCode.UPDATE_BROKER_CONFIG, by="alice")) is None
+    assert asked(guard, RemotingCommand(ROUTE, {"topic": "T1"})) == "username cannot be null."
+    assert asked(guard, signed(3001, {"username": "x"}, by="alice")) == (
+        "AUTH_CREATE_USER: User:alice is not a super user"
+    )
+
+
+def test_white_lists_skip_their_check_only() -> None:
+    words = frozenset({str(int(ROUTE)), "apache.rocketmq.v2.QueryRouteRequest"})
+    unsigned = RemotingCommand(ROUTE, {"topic": "T1"})
+    half = guard_of(ALICE, policy=AccessPolicy(unauthenticated=words))
+    assert asked(half, unsigned) == "username cannot be null."  # the permission is still checked
+    other = guard_of(ALICE, policy=AccessPolicy(unauthorized=words))
+    assert asked(other, signed(ROUTE, {"topic": "T1"}, by="alice")) is None
+    assert asked(other, RemotingCommand(ROUTE, {"topic": "T1"})) == "username cannot be null."
+    both = guard_of(ALICE, policy=AccessPolicy(unauthenticated=words, unauthorized=words))
+    assert asked(both, unsigned) is None
+
+
+@pytest.mark.parametrize("code", ["25", "3001", "103", "17", "4711", "26"])
+def test_requests_of_administrators_cannot_be_on_a_white_list(code: str) -> None:
+    for policy in (
+        AccessPolicy(unauthenticated=frozenset({code})),
+        AccessPolicy(unauthorized=frozenset({code})),
+    ):
+        with pytest.raises(ConfigError, match=f"Whitelist = {code}: a request of administrators"):
+            guard_of(policy=policy)
+
+
+def test_an_unforeseen_error_lets_nothing_through(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def find(self, name: str) -> User | None:
+            raise KeyError(name)
+
+    guard = Guard(Broken(), AccessPolicy())
+    request = signed(ROUTE, {"topic": "T1"}, by="alice")
+    answer = guard(Peer(), request)  # type: ignore[arg-type]
+    assert answer is not None
+    assert answer.code == 1
+    assert request.caller is None
+
+
+def test_a_malformed_body_is_refused() -> None:
+    guard = guard_of(ALICE)
+    answer = guard(Peer(), signed(RequestCode.HEART_BEAT, {}, b"{", by="alice"))  # type: ignore[arg-type]
+    assert answer is not None
+    assert answer.code == 1
+
+
+def test_a_super_user_needs_no_policy() -> None:
+    root = User("root", credentials("root").secret_key, UserType.SUPER)
+    request = signed(RequestCode.UPDATE_BROKER_CONFIG)
+    assert asked(guard_of(root), request) is None
+    assert request.caller is not None
+    assert request.caller.user is root
+    assert request.caller.source == "::1"
+    assert SECRET not in repr(request.caller)
+
+
+def test_the_address_of_a_peer() -> None:
+    assert source_of("10.0.0.1:80") == "10.0.0.1"
+    assert source_of("[fe80::1]:80") == "fe80::1"
+    assert source_of("") == ""

@@ -1,0 +1,234 @@
+"""Every request that broker and name server answer, with every role."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.access.actors import SECURE, credentials, guard_of, signed
+from tests.broker.test_every_request import GOOD_BODIES
+
+from firetrail.access.needs import is_internal
+from firetrail.access.rules import RULES, USER_CODES, Asked
+from firetrail.auth.policies import (
+    Decision,
+    Policy,
+    PolicyEntry,
+    User,
+    UserStatus,
+    UserType,
+    parse_source,
+)
+from firetrail.auth.resources import Action, Requirement, Resource
+from firetrail.broker.broker import Broker
+from firetrail.broker.state.topics import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
+from firetrail.remoting.command import RemotingCommand
+
+FIELDS = {
+    "topic": "T1",
+    "b": "T1",
+    "consumerGroup": "CG",
+    "group": "CG",
+    "groupName": "CG",
+    "clusterName": "C1",
+    "srcGroup": "SG",
+    "destGroup": "CG",
+    "filterGroups": "F1,F2",
+    "compareGroup": "CG",
+}
+"""The names in the header of every request."""
+
+SEND, CONSUME, READ = ["Topic:T1 Pub"], ["Group:CG Sub", "Topic:T1 Sub"], ["Topic:T1 Sub/Get"]
+GET_BOTH = ["Topic:T1 Get", "Group:CG Get", "Group:CG Get", "Group:F1 Get", "Group:F2 Get"]
+GET_BOTH += ["Group:CG Get"]
+SIGNED: list[str] = []
+SUPER = ["super"]
+EXPECTED: dict[tuple[int, ...], list[str]] = {
+    (10, 310, 320, 324, 325, 370, 37): SEND,
+    (11, 361, 200050, 200051, 200052, 200053, 200054): CONSUME,
+    (200151, 400, 46): CONSUME,
+    (34,): ["Group:CG Sub", "Group:CG Sub", "Topic:T1 Sub"],
+    (41, 42): ["Group:CG Sub", "Group:CG Sub", "Topic:T1 Sub"],
+    (200055, 14): ["Topic:T1 Sub/Get", "Group:CG Sub/Get"],
+    (15,): ["Topic:T1 Sub/Update", "Group:CG Sub/Update"],
+    (12, 29, 30, 31, 32, 33): READ,
+    (35, 36): ["Group:CG Sub"],
+    (38,): ["Group:CG Sub/Get"],
+    (17,): ["Topic:T1 Create"],
+    (18,): ["Topic:T2 Create"],
+    (215,): ["Topic:T1 Delete"],
+    (202, 300, 351): ["Topic:T1 Get"],
+    (200, 225): ["Group:CG Create"],
+    (207,): ["Group:CG Delete"],
+    (203, 307, 343, 352): ["Group:CG Get"],
+    (309,): ["Group:CG Update"],
+    (208, 223, 303, 308, 321, 345): GET_BOTH,
+    (222, 353, 401): ["Topic:T1 Update", "Group:CG Update"],
+    (314,): ["Group:SG Get", "Group:CG Update", "Topic:T1 Update"],
+    (21,): ["Topic:* List | Cluster:C1 Get"],
+    (201,): ["Group:* List | Cluster:C1 Get"],
+    (25, 306, 316, 329, 906, 31001, 31003, 31004): ["Cluster:C1 Update"],
+    (26, 28, 204, 315, 317, 328, 43, 45, 402): ["Cluster:C1 Get"],
+    (60, 61, 907, 1007, 2003, 31002): ["Cluster:C1 Get"],
+    (305, 323): SIGNED,
+    (105,): ["Topic:T1 Pub/Sub/Get"],
+    (106, 901, 206, 224, 304, 311, 312, 313): SIGNED,
+    (103, 104, 904, 322, 217, 100, 102, 205, 216, 318, 327): ["Cluster:C1 Update"],
+    (101, 219, 319): ["Cluster:C1 Get"],
+    tuple(USER_CODES): SUPER,
+}
+"""What each request requires, by its code."""
+CODES = {code: needs for codes, needs in EXPECTED.items() for code in codes}
+
+
+def request_of(code: int, *, by: str = "alice") -> RemotingCommand:
+    body = GOOD_BODIES[code].encode(standard=True) if code in GOOD_BODIES else b""  # type: ignore[index]
+    return signed(code, FIELDS, body, by=by)
+
+
+def needs_of(code: int) -> list[Requirement]:
+    return list(RULES[code].needs(Asked(request_of(code), "C1")))
+
+
+def text_of(need: Requirement) -> str:
+    actions = "/".join(action for action in Action if action in need.actions)
+    other = f" | {text_of(need.otherwise)}" if need.otherwise is not None else ""
+    return f"{need.resource} {actions}{other}"
+
+
+EVERYTHING = PolicyEntry(Resource.parse("*"), frozenset({Action.ALL}), Decision.ALLOW)
+
+
+def user(*entries: PolicyEntry) -> User:
+    return User("alice", credentials("alice").secret_key, policies=(Policy(entries), Policy()))
+
+
+def entries_for(needs: list[Requirement], decision: Decision = Decision.ALLOW) -> list[PolicyEntry]:
+    """Return entries with exactly one of the actions of each need."""
+    found: dict[str, PolicyEntry] = {}
+    for need in needs:
+        action = next(action for action in Action if action in need.actions)
+        known = found.get(need.resource)
+        actions = frozenset({action}) | (known.actions if known is not None else frozenset())
+        found[need.resource] = PolicyEntry(Resource.parse(need.resource), actions, decision)
+    return list(found.values())
+
+
+def is_refused(code: int, who: User, *, request: RemotingCommand | None = None) -> bool:
+    """Whether a request of ``alice`` from 10.0.0.1 is refused."""
+
+    class Peer:
+        peer = "10.0.0.1:5000"
+
+    asked = request or request_of(code)
+    answer = guard_of(who)(Peer(), asked)  # type: ignore[arg-type]
+    assert (asked.caller is None) == (answer is not None)
+    assert answer is None or answer.code == 16
+    return answer is not None
+
+
+async def test_every_code_has_a_rule_and_an_expectation(tmp_path: Path) -> None:
+    async with Broker.running(tmp_path, SECURE) as broker:
+        of_broker, of_name_server = broker.answered_codes
+        assert of_broker | of_name_server == set(RULES) == set(CODES)
+
+
+@pytest.mark.parametrize("code", sorted(CODES))
+class TestEveryCode:
+    def test_the_rule_is_as_expected(self, code: int) -> None:
+        if CODES[code] == SUPER:
+            assert RULES[code].is_super
+        else:
+            assert [text_of(need) for need in needs_of(code)] == CODES[code]
+
+    def test_unsigned_unknown_and_disabled_senders_are_refused(self, code: int) -> None:
+        root = User("alice", credentials("alice").secret_key, UserType.SUPER)
+        assert not is_refused(code, root)
+        assert is_refused(code, root, request=RemotingCommand(code, FIELDS))
+        assert is_refused(code, root, request=request_of(code, by="mallory"))
+        assert is_refused(code, replace(root, status=UserStatus.DISABLED))
+        assert is_refused(code, replace(root, password="another password"))
+        named = request_of(code)
+        changed = RemotingCommand(code, {**named.fields, "topic": "T9", "b": "T9"}, named.body)
+        assert is_refused(code, root, request=changed)
+        replaced = RemotingCommand(code, named.fields, b"another body")
+        assert is_refused(code, root, request=replaced)
+
+    def test_what_it_needs_is_sufficient_and_all_of_it_is_necessary(self, code: int) -> None:
+        if CODES[code] == SUPER:
+            assert is_refused(code, user(EVERYTHING))
+            return
+        needs = needs_of(code)
+        entries = entries_for(needs)
+        assert not is_refused(code, user(*entries))
+        assert is_refused(code, user()) == bool(needs)
+        for left_out in range(len(entries)):
+            rest = [entry for at, entry in enumerate(entries) if at != left_out]
+            assert is_refused(code, user(*rest))
+
+    def test_deny_wins_over_a_wildcard_and_addresses_count(self, code: int) -> None:
+        if CODES[code] == SUPER or not (needs := needs_of(code)):
+            return
+        assert not is_refused(code, user(EVERYTHING))
+        denied = [
+            replace(entry, actions=frozenset({Action.ALL}))
+            for entry in entries_for(needs, Decision.DENY)
+        ]
+        if all(need.otherwise is None for need in needs):
+            assert is_refused(code, user(EVERYTHING, *denied))
+        elsewhere = replace(EVERYTHING, sources=(parse_source("10.0.0.2"),))
+        assert is_refused(code, user(elsewhere))
+        assert not is_refused(
+            code, user(replace(EVERYTHING, sources=(parse_source("10.0.0.0/8"),)))
+        )
+
+
+def test_a_code_without_a_rule_is_refused_unless_a_super_user_asks() -> None:
+    assert is_refused(
+        4711, user(PolicyEntry(Resource.parse("*"), frozenset({Action.ALL}), Decision.ALLOW))
+    )
+    assert is_refused(4711, user(), request=RemotingCommand(4711))
+    assert not is_refused(4711, User("alice", credentials("alice").secret_key, UserType.SUPER))
+
+
+@pytest.mark.parametrize(
+    ("code", "changes", "needs"),
+    [
+        (310, {"b": "%RETRY%g"}, ["Group:g Sub"]),
+        (310, {"b": "%DLQ%g"}, ["Topic:%DLQ%g Pub"]),
+        (310, {"i": "A\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"},
+         ["Topic:T1 Pub", "Topic:%LMQ%a Pub", "Topic:%LMQ%b Pub"]),
+        (11, {"topic": "%RETRY%CG"}, ["Group:CG Sub"]),
+        (11, {"topic": "%DLQ%g"}, ["Group:CG Sub", "Group:g Sub"]),
+        (200051, {"topic": "%RETRY%CG_T1"}, ["Group:CG Sub", "Topic:T1 Sub"]),
+        (200051, {"topic": "%RETRY%CG+T1"}, ["Group:CG Sub", "Topic:T1 Sub"]),
+        (12, {"topic": "%RETRY%g"}, ["Group:g Sub/Get"]),
+        (105, {"topic": "%RETRY%g"}, ["Group:g Sub/Get"]),
+        (307, {"jstackEnable": "true"}, ["Group:CG Update"]),
+        (25, {"clusterName": "mine"}, ["Cluster:C1 Update"]),
+        (103, {"clusterName": "other"}, ["Cluster:other Update"]),
+    ],
+)  # fmt: skip
+def test_special_names_have_their_own_needs(
+    code: int, changes: dict[str, str], needs: list[str]
+) -> None:
+    request = signed(code, FIELDS | changes, by="alice")
+    found = list(RULES[code].needs(Asked(request, "C1")))
+    assert [text_of(need) for need in found] == needs
+
+
+def test_retry_topics_of_other_groups_and_missing_names_are_refused() -> None:
+    everything = user(EVERYTHING)
+    other = signed(11, FIELDS | {"topic": "%RETRY%other"}, by="alice")
+    assert is_refused(11, everything, request=other)
+    assert is_refused(310, everything, request=signed(310, {}, by="alice"))
+    assert is_refused(208, everything, request=signed(208, {}, by="alice"))
+
+
+def test_internal_topics_are_not_part_of_a_wildcard() -> None:
+    everything = user(EVERYTHING)
+    for topic in NOT_FOR_CLIENTS - {SELF_TEST_TOPIC}:
+        assert is_internal(topic)
+        assert is_refused(11, everything, request=signed(11, FIELDS | {"topic": topic}, by="alice"))
+    assert not is_internal("RMQ_SYS_TRACE_TOPIC")

@@ -1,0 +1,317 @@
+"""A broker with access control, over its ports: what is refused has no effect and shows nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from tests.access.actors import ROOT, SECRET, SECURE, acl, info, signed
+from tests.broker.brokers import Talk, talking
+from tests.helpers import PATIENCE_S
+
+from firetrail.access.bodies import AclInfo
+from firetrail.auth.credentials import Credentials
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import ConfigError, StoreError
+from firetrail.format.names import CONFIG
+from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicList
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import CommandFlag, RequestCode
+from firetrail.remoting.command import RemotingCommand
+
+SEND = {
+    "a": "PG",
+    "b": "T1",
+    "c": "TBW102",
+    "d": "4",
+    "e": "0",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": "UNIQ_KEY\x01U1\x02KEYS\x01k1\x02",
+    "j": "0",
+    "k": "false",
+}
+
+
+class Secured:
+    """A broker with access control, and a client whose requests are signed by users."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.broker = talk.broker
+        self._client = talk.client
+
+    async def ask(
+        self,
+        code: int,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        by: str = "root",
+        address: str = "",
+    ) -> RemotingCommand:
+        return await self.request(signed(code, fields, body, by=by), address)
+
+    async def request(self, command: RemotingCommand, address: str = "") -> RemotingCommand:
+        return await self._client.request(address or self.broker.address, command, PATIENCE_S)
+
+    async def allow(self, name: str, *grants: str) -> None:
+        """Create a user with grants."""
+        body = info(name).encode(standard=True)
+        answer = await self.ask(RequestCode.AUTH_CREATE_USER, {"username": name}, body)
+        assert answer.code == 0, answer.remark
+        if grants:
+            await self.grant(acl(name, *grants))
+
+    async def grant(self, policies: AclInfo) -> None:
+        fields = {"subject": policies.subject}
+        answer = await self.ask(RequestCode.AUTH_CREATE_ACL, fields, policies.encode(standard=True))
+        assert answer.code == 0, answer.remark
+
+    async def send(self, topic: str, *, by: str = "root", **more: str) -> RemotingCommand:
+        fields = SEND | {"b": topic} | more
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, fields, b"hello", by=by)
+
+
+@asynccontextmanager
+async def secured(folder: Path | None = None) -> AsyncIterator[Secured]:
+    async with talking(folder, SECURE) as talk:
+        yield Secured(talk)
+
+
+async def test_a_client_needs_a_signature_and_a_permission() -> None:
+    async with secured() as secure:
+        await secure.allow("alice", "Topic:T1 Pub")
+        assert (await secure.send("T1", by="alice")).code == 0
+        refused = await secure.send("T2", by="alice")
+        assert refused.code == 16
+        assert refused.remark == (
+            "User:alice has no permission to access Topic:T2 from 127.0.0.1, no matched policies."
+        )
+        unsigned = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
+        answer = await secure.request(unsigned)
+        assert (answer.code, answer.remark) == (16, "username cannot be null.")
+        assert set(secure.broker.topics.content().topic_config_table) >= {"T1"}
+        assert "T2" not in secure.broker.topics.content().topic_config_table
+        assert secure.broker.store.max_offset("T1", 0) == 1
+
+
+async def test_a_refused_one_way_request_gets_no_answer_and_has_no_effect() -> None:
+    async with secured() as secure:
+        connection = await secure._client.connect(secure.broker.address)
+        one_way = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
+        one_way.flag = CommandFlag.ONE_WAY
+        connection.tell(one_way)
+        assert (await secure.ask(RequestCode.GET_BROKER_CLUSTER_INFO)).code == 3  # the next answer
+        assert secure.broker.store.max_offset("T1", 0) == 0
+
+
+async def test_unknown_requests_tell_a_stranger_nothing() -> None:
+    async with secured() as secure:
+        await secure.allow("alice", "* All")
+        assert (await secure.request(RemotingCommand(4711))).remark == "username cannot be null."
+        assert (await secure.ask(4711, by="alice")).code == 16
+        assert (await secure.ask(4711)).code == 3
+
+
+async def test_the_name_server_is_guarded() -> None:
+    async with secured() as secure:
+        await secure.allow("alice", "Topic:T1 Pub", "Topic:T2 Get")
+        assert (await secure.send("T1")).code == 0
+        assert (await secure.send("T3")).code == 0
+        names = secure.broker.namesrv
+        route = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        unsigned = RemotingCommand(route, {"topic": "T1"})
+        assert (await secure.request(unsigned, names)).code == 16
+        assert (await secure.ask(route, {"topic": "T3"}, by="alice", address=names)).code == 16
+        assert (await secure.ask(route, {"topic": "T1"}, by="alice", address=names)).code == 0
+        for code in (205, 216, 100, 103, 104, 318):
+            fields = {"clusterName": "DefaultCluster", "topic": "T1", "brokerName": "broker-a"}
+            assert (await secure.request(RemotingCommand(code, fields), names)).code == 16
+            assert (await secure.ask(code, fields, by="alice", address=names)).code == 16
+        listing = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+        seen = await secure.ask(listing, by="alice", address=names)
+        assert TopicList.decode(seen.content).topic_list == ["T1"]
+        everything = await secure.ask(listing, address=names)
+        assert {"T1", "T3"} <= set(TopicList.decode(everything.content).topic_list)
+
+
+async def test_a_disabled_user_is_refused_on_an_open_connection() -> None:
+    async with secured() as secure:
+        await secure.allow("alice", "Topic:T1 Pub")
+        assert (await secure.send("T1", by="alice")).code == 0
+        body = b'{"userStatus":"disable"}'
+        fields = {"username": "alice"}
+        assert (await secure.ask(RequestCode.AUTH_UPDATE_USER, fields, body)).code == 0
+        refused = await secure.send("T1", by="alice")
+        assert (refused.code, refused.remark) == (16, "User:alice is disabled.")
+
+
+class TestWhatWasFound:
+    """Requests that name a record: the topic of the record decides, not the one they claim."""
+
+    async def test_a_record_is_not_read_through_another_topic(self) -> None:
+        async with secured() as secure:
+            await secure.send("T1")
+            await secure.allow("alice", "Topic:T2 All", "Group:CG All")
+            view = RequestCode.VIEW_MESSAGE_BY_ID
+            for claim in ({}, {"topic": "T2"}):
+                answer = await secure.ask(view, {"offset": "0", **claim}, by="alice")
+                assert (answer.code, "Topic:T1" in (answer.remark or "")) == (16, True)
+                assert not answer.content
+            await secure.grant(acl("alice", "Topic:T1 Get"))
+            assert (await secure.ask(view, {"offset": "0"}, by="alice")).code == 0
+
+    async def test_a_record_of_another_topic_is_not_sent_back(self) -> None:
+        async with secured() as secure:
+            await secure.send("T1")
+            await secure.allow("alice", "Topic:T2 All", "Group:CG All")
+            beat = HeartbeatData("c1", [], [ConsumerData("CG")]).encode(standard=True)
+            assert (await secure.ask(RequestCode.HEART_BEAT, {}, beat, by="alice")).code == 0
+            fields = {"offset": "0", "group": "CG", "delayLevel": "1", "originTopic": "T2"}
+            back = RequestCode.CONSUMER_SEND_MSG_BACK
+            end = secure.broker.store.log_range[1]
+            assert (await secure.ask(back, fields, by="alice")).code == 16
+            assert secure.broker.store.log_range[1] == end
+            await secure.grant(acl("alice", "Topic:T1 Sub"))
+            assert (await secure.ask(back, fields, by="alice")).code == 0
+
+    async def test_a_transaction_of_another_topic_is_not_ended(self) -> None:
+        async with secured() as secure:
+            properties = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
+            assert (await secure.send("T1", i=properties, f="4")).code == 0
+            await secure.allow("alice", "Topic:T2 All")
+            fields = {
+                "producerGroup": "PG",
+                "tranStateTableOffset": "0",
+                "commitLogOffset": "0",
+                "commitOrRollback": "8",
+                "topic": "T2",
+            }
+            end = RequestCode.END_TRANSACTION
+            refused = await secure.ask(end, fields, by="alice")
+            assert (refused.code, "Topic:T1" in (refused.remark or "")) == (16, True)
+            assert secure.broker.store.max_offset("T1", 0) == 0
+            await secure.grant(acl("alice", "Topic:T1 Pub"))
+            assert (await secure.ask(end, fields, by="alice")).code == 0
+
+    async def test_messages_are_not_consumed_directly_from_another_topic(self) -> None:
+        async with secured() as secure:
+            sent = await secure.send("T1")
+            await secure.allow("alice", "Group:CG All")
+            beat = HeartbeatData("c1", [], [ConsumerData("CG")]).encode(standard=True)
+            assert (await secure.ask(RequestCode.HEART_BEAT, {}, beat, by="alice")).code == 0
+            fields = {"consumerGroup": "CG", "clientId": "c1", "msgId": sent.fields["msgId"]}
+            answer = await secure.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields, by="alice")
+            assert (answer.code, "Topic:T1" in (answer.remark or "")) == (16, True)
+
+
+async def test_a_heartbeat_needs_group_and_topics() -> None:
+    async with secured() as secure:
+        await secure.allow("alice", "Group:CG Sub", "Topic:T1 Sub")
+        for topic, code in (("T1", 0), ("%RETRY%CG", 0), ("T2", 16), ("%RETRY%other", 16)):
+            consumer = ConsumerData("CG", subscription_data_set=[SubscriptionData(topic)])
+            beat = HeartbeatData("c1", [], [consumer]).encode(standard=True)
+            answer = await secure.ask(RequestCode.HEART_BEAT, {}, beat, by="alice")
+            assert answer.code == code
+        assert secure.broker.groups.get("CG") is not None
+
+
+async def test_no_answer_log_or_file_of_settings_shows_a_secret(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    config = SECURE.replace(inner_credentials=Credentials("inner", f"{SECRET}-inner"))
+    async with talking(tmp_path, config) as talk:
+        secure = Secured(talk)
+        await secure.allow("alice", "* All")
+        answers = []
+        for name in ("alice", "root"):
+            for code in sorted(secure.broker.answered_codes[0]):
+                if code in (200050, 200054, 11, 361):
+                    continue  # they wait for messages
+                fields = {"username": "alice", "subject": "User:alice"}
+                answers.append(await secure.ask(code, fields, b'{"password":"x"}', by=name))
+        assert all(SECRET.encode() not in each.content for each in answers)
+        assert all(SECRET not in f"{each.remark} {each.fields}" for each in answers)
+        settings = (await secure.ask(RequestCode.GET_BROKER_CONFIG)).content.decode()
+        assert "initAuthenticationUser=(hidden)" in settings
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(config)
+    holders = {
+        path.name
+        for path in tmp_path.rglob("*")
+        if path.is_file() and SECRET.encode() in path.read_bytes()
+    }
+    assert holders == {"firetrailUsers.json", "firetrailUsers.json.bak"}
+
+
+async def test_users_survive_a_restart(tmp_path: Path) -> None:
+    async with secured(tmp_path) as secure:
+        await secure.allow("alice", "Topic:T1 Pub")
+    async with secured(tmp_path) as secure:
+        assert (await secure.send("T1", by="alice")).code == 0
+
+
+async def test_a_broker_does_not_start_with_a_readable_file(tmp_path: Path) -> None:
+    async with secured(tmp_path):
+        pass
+    (tmp_path / CONFIG / "firetrailUsers.json").chmod(0o644)
+    with pytest.raises(StoreError, match="chmod 600"):
+        async with secured(tmp_path):
+            pass
+
+
+async def test_without_access_control_its_requests_are_unknown() -> None:
+    async with talking() as talk:
+        answer = await talk.ask(RequestCode.AUTH_CREATE_USER, username="x")
+        assert answer.code == 3
+        assert answer.remark == " request type 3001 not supported: authenticationEnabled is false"
+
+
+def test_permissions_without_signatures_are_refused() -> None:
+    with pytest.raises(ConfigError, match="it needs authenticationEnabled=true"):
+        BrokerConfig(authorization=True)
+    with pytest.raises(ConfigError, match="it needs authenticationEnabled=true"):
+        NameServerConfig(authorization=True)
+    with pytest.raises(ConfigError, match="authenticationEnabled needs a folder"):
+        NameServerConfig(authentication=True)
+
+
+def test_a_broker_whose_handlers_lack_a_rule_does_not_start(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, SECURE)
+    with pytest.raises(ValueError, match=r"add rules for the requests \[4711\]"):
+        broker.access.open([10, 4711])
+
+
+async def test_a_name_server_of_its_own_has_its_own_users(tmp_path: Path) -> None:
+    config = NameServerConfig(
+        listen_port=0,
+        authentication=True,
+        authorization=True,
+        users_folder=str(tmp_path),
+        init_user=ROOT,
+    )
+    server = NameServer(config)
+    address = f"127.0.0.1:{await server.start()}"
+    client = RemotingClient()
+    try:
+        put = RequestCode.PUT_KV_CONFIG
+        fields = {"namespace": "n", "key": "k", "value": "v"}
+        unsigned, by_root = RemotingCommand(put, fields), signed(put, fields)
+        answers = await asyncio.gather(
+            client.request(address, unsigned), client.request(address, by_root)
+        )
+        assert [answer.code for answer in answers] == [16, 0]
+        shown = await client.request(address, signed(RequestCode.GET_NAMESRV_CONFIG))
+        assert b"initAuthenticationUser=(hidden)" in shown.content
+    finally:
+        await client.close()
+        await server.stop()
