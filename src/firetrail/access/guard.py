@@ -21,6 +21,10 @@ from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
+from firetrail.text import printable
+
+NAME_SHOWN = 64
+"""The most characters of an unknown user's name in a message."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +119,7 @@ class Guard:
             raise RequestError(NO_PERMISSION, NO_USER)
         user = self.users.find(name)
         if user is None:
-            raise RequestError(NO_PERMISSION, f"User:{printable(name)} is not found.")
+            raise RequestError(NO_PERMISSION, f"User:{printable(name, NAME_SHOWN)} is not found.")
         if user.status is not UserStatus.ENABLED:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
@@ -124,11 +128,6 @@ class Guard:
 def source_of(peer: str) -> str:
     """Return the IP address of a peer, which is written as ``ip:port`` or ``[ip]:port``."""
     return peer.rpartition(":")[0].strip("[]")
-
-
-def printable(text: str) -> str:
-    """Return text of a stranger for messages: short, and without control characters."""
-    return text[:64].encode("ascii", "replace").decode() if text.isprintable() else repr(text[:64])
 
 
 def unruled(codes: Collection[int]) -> list[int]:

@@ -58,8 +58,7 @@ class UserRequests:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         name = _named(request, "username")
-        caller = request.caller
-        if caller is not None and caller.user is not None and caller.user.name == name:
+        if request.caller is not None and request.caller.user_name == name:
             raise RequestError(NO_PERMISSION, f"User:{name} cannot delete itself")
         return await self._done(request, self._store.delete(name), f"deleted user {name}")
 
@@ -120,7 +119,7 @@ class UserRequests:
             await work
         except ConfigError as error:
             raise RequestError(NO_PERMISSION, error.allowed) from None
-        who = request.caller.user.name if request.caller and request.caller.user else "?"
+        who = request.caller.user_name if request.caller is not None else "?"
         _log.warning("user %s has %s", who, what)
         return request.answer()
 

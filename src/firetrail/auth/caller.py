@@ -35,6 +35,11 @@ class Caller:
         self.is_checked = is_checked
 
     @property
+    def user_name(self) -> str:
+        """The name of the user; empty for a sender without one."""
+        return "" if self.user is None else self.user.name
+
+    @property
     def is_super(self) -> bool:
         """Whether the sender may do everything."""
         return self.user is not None and self.user.is_super

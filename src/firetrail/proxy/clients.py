@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from firetrail.auth.caller import Caller
 from firetrail.errors import ProxyError
 from firetrail.proxy.call import Call, StatusCode, Stream
 from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
@@ -47,6 +48,7 @@ class ProxyClient:
         streams: Its open telemetry streams, the newest last.
         last_seen: When the client called last, by the clock of the registry.
         is_gone: Whether the client has left; a later call makes it a new one.
+        caller: Who made its latest call, if that is checked.
     """
 
     client_id: str
@@ -60,6 +62,7 @@ class ProxyClient:
     streams: list[Stream] = field(default_factory=list)
     last_seen: float = 0.0
     is_gone: bool = False
+    caller: Caller | None = None
 
     def tell(self, command: TelemetryCommand) -> bool:
         """Send a command on the newest stream; return whether there is one that is being read."""
@@ -98,16 +101,27 @@ class ProxyClients:
         """Return the client with an id, None if it is not known."""
         return self._clients.get(client_id)
 
-    def of(self, call: Call) -> ProxyClient:
+    def of(self, call: Call, caller: Caller | None = None) -> ProxyClient:
         """Return the client that makes a call.
 
+        Args:
+            call: The call, which names its client.
+            caller: Who makes it. Default: that is not checked.
+
         Raises:
-            ProxyError: The call does not name its client, or there are too many clients.
+            ProxyError: The call does not name its client, another user has a client of this name,
+                or there are too many clients.
         """
         client_id = call.metadata.get("x-mq-client-id", "")
         client = self._clients.get(client_id)
         if client is None:
             client = self._new(client_id, call)
+        if caller is not None:
+            if client.caller is not None and client.caller.user_name != caller.user_name:
+                raise ProxyError(
+                    Code.UNAUTHORIZED, f"client {client_id:.64} belongs to another user"
+                )
+            client.caller = caller
         client.last_seen = self._now()
         client.peer = call.peer
         return client

@@ -6,11 +6,12 @@ import asyncio
 import ssl
 from typing import Self
 
+from firetrail.access.guard import Guard
 from firetrail.broker.broker import Broker
 from firetrail.broker.listening import reachable
-from firetrail.errors import UnsupportedError
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
@@ -35,6 +36,7 @@ class Proxy:
         limits: GrpcLimits | None = None,
         delay_max_ms: int = DELAY_MAX_MS,
         system: System = SYSTEM,
+        guard: Guard | None = None,
     ) -> None:
         """Prepare a proxy.
 
@@ -45,7 +47,9 @@ class Proxy:
             limits: Limits on connections and calls. Default: ``GrpcLimits()``.
             delay_max_ms: The longest delay of a message. Default: a day.
             system: The clock to use; tests replace it. Default: that of the machine.
+            guard: Knows the users, and what they may do. Default: every call is allowed.
         """
+        self._guard = guard
         self._brokers = brokers
         self._tls = tls
         self._limits = limits
@@ -61,16 +65,15 @@ class Proxy:
 
         Raises:
             ConfigError: The certificate or its key cannot be used.
-            UnsupportedError: The broker requires signatures.
         """
-        if broker.access.guard is not None:
-            raise UnsupportedError(
-                "authenticationEnabled=true: gRPC clients cannot be authenticated yet; start the"
-                " broker with --no-grpc"
-            )
         config = broker.config
         tls = chosen_context(config.tls_certificate, config.tls_key)
-        return cls(EmbeddedBroker(broker), tls=tls, delay_max_ms=config.grpc_delay_max_ms)
+        return cls(
+            EmbeddedBroker(broker),
+            tls=tls,
+            delay_max_ms=config.grpc_delay_max_ms,
+            guard=broker.access.guard,
+        )
 
     async def start(
         self, host: str, port: int, *, advertised: str = "", remedy: str = FREE_IT
@@ -90,7 +93,9 @@ class Proxy:
             OSError: The address cannot be bound.
         """
         tls = self._tls or await asyncio.to_thread(self_signed_context)
-        service = MessagingService(self._brokers, self._system.clock.now_ms, self._delay_max_ms)
+        now_ms = self._system.clock.now_ms
+        guard = GrpcGuard(self._guard, now_ms) if self._guard is not None else None
+        service = MessagingService(self._brokers, now_ms, self._delay_max_ms, guard)
         server = GrpcServer(service.methods, self._limits, tls)
         bound = await server.start(host, port, remedy)
         self.address = reachable(server.listens, address_text((advertised or host, bound)))

@@ -16,6 +16,7 @@ from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.call import Call, Methods, ResponseStreamMethod, StreamMethod, UnaryMethod
 from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import status_of
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.offsets import OffsetCalls
 from firetrail.proxy.pop_requests import PopRequests
 from firetrail.proxy.recall import RecallCalls
@@ -51,6 +52,7 @@ class MessagingService:
         brokers: the brokers behind the service.
         now_ms: the clock.
         delay_max_ms: the longest delay of a message. Default: a day.
+        guard: decides about every call. Default: every call is allowed.
 
     Attributes:
         methods: The calls, for a transport.
@@ -62,7 +64,9 @@ class MessagingService:
         brokers: RegisteringBrokers,
         now_ms: Callable[[], int],
         delay_max_ms: int = DELAY_MAX_MS,
+        guard: GrpcGuard | None = None,
     ) -> None:
+        self._guard = guard
         self.clients = ProxyClients(asyncio.get_running_loop().time)
         known = KnownTransactions()
         requests = PopRequests(brokers)
@@ -75,7 +79,7 @@ class MessagingService:
         self._recalls = RecallCalls(brokers)
         self._routes = RouteCalls(brokers)
         self._sessions = SessionCalls(brokers, self.clients)
-        self._telemetry = Telemetry(brokers, self.clients, self._transactions.orphaned)
+        self._telemetry = Telemetry(brokers, self.clients, self._transactions.orphaned, guard)
         self._brokers = brokers
         self.clients.on_left.append(self._left)
         self.methods: Methods = self._methods()
@@ -131,18 +135,15 @@ class MessagingService:
             SERVICE + name: self._unary(name, handle) for name, handle in unary.items()
         }
         found[f"{SERVICE}ReceiveMessage"] = self._frames(
-            messages.ReceiveMessageRequest, self._receiving.receive, self._receiving.failed
+            "ReceiveMessage", self._receiving.receive, self._receiving.failed
         )
-        found[f"{SERVICE}PullMessage"] = self._frames(
-            messages.PullMessageRequest, offsets.pull, _failed_pull
-        )
+        found[f"{SERVICE}PullMessage"] = self._frames("PullMessage", offsets.pull, _failed_pull)
         found[f"{SERVICE}Telemetry"] = StreamMethod(TelemetryCommand, self._telemetry.open)
         return found
 
     def _unary(self, name: str, handle: Callable[[Call, ProxyClient, Any], Any]) -> UnaryMethod:
         """Return the method of a call with one response."""
         response_type: Any = getattr(messages, f"{name}Response")
-        clients = self.clients
 
         def failed(error: Exception) -> ProtoMessage:
             response: ProtoMessage = response_type(status=status_of(error))
@@ -150,7 +151,7 @@ class MessagingService:
 
         def answer(call: Call, request: Any) -> ProtoMessage | Awaitable[ProtoMessage]:
             try:
-                response = handle(call, clients.of(call), request)
+                response = handle(call, self._client(name, call, request), request)
             except Exception as error:
                 return failed(error)
             return response if isinstance(response, response_type) else later(response)
@@ -165,7 +166,7 @@ class MessagingService:
 
     def _frames(
         self,
-        request_type: type[ProtoMessage],
+        name: str,
         handle: Callable[[Call, ProxyClient, Any], Awaitable[Responses]],
         failed: Callable[[Status], Responses],
     ) -> ResponseStreamMethod:
@@ -173,11 +174,17 @@ class MessagingService:
 
         async def answer(call: Call, request: Any) -> Responses:
             try:
-                return await handle(call, self.clients.of(call), request)
+                return await handle(call, self._client(name, call, request), request)
             except Exception as error:
                 return failed(status_of(error))
 
-        return ResponseStreamMethod(request_type, answer)
+        return ResponseStreamMethod(getattr(messages, f"{name}Request"), answer)
+
+    def _client(self, name: str, call: Call, request: Any) -> ProxyClient:
+        """Return the client that makes a call; raise ProxyError if the call is refused."""
+        if self._guard is None:
+            return self.clients.of(call)
+        return self.clients.of(call, self._guard.caller(name, call, request))
 
 
 def _failed_pull(status: Status) -> Responses:

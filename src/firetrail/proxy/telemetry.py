@@ -13,12 +13,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
+from firetrail.auth.caller import Caller
 from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.brokers import RegisteringBrokers, resolved
 from firetrail.proxy.call import StatusCode, Stream, StreamHandler
 from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import OK, error_of
 from firetrail.proxy.delivered import delivered, records_in
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.schema.messages import (
     Code,
     PrintThreadStackTraceCommand,
@@ -56,11 +58,17 @@ class Telemetry:
         brokers: the brokers, whose requests to clients become commands.
         clients: the table of clients.
         orphaned: turns the question for the outcome of a transaction into a command.
+        guard: decides about every stream and its settings. Default: all are allowed.
     """
 
     def __init__(
-        self, brokers: RegisteringBrokers, clients: ProxyClients, orphaned: Orphaned
+        self,
+        brokers: RegisteringBrokers,
+        clients: ProxyClients,
+        orphaned: Orphaned,
+        guard: GrpcGuard | None = None,
     ) -> None:
+        self._guard = guard
         self._brokers = brokers
         self._clients = clients
         self._orphaned = orphaned
@@ -69,31 +77,35 @@ class Telemetry:
 
     def open(self, stream: Stream) -> StreamHandler:
         """Handle a new stream."""
+        caller = None
         try:
-            self._clients.attach(self._clients.of(stream), stream)
+            if self._guard is not None:
+                caller = self._guard.authenticated("Telemetry", stream)
+            self._clients.attach(self._clients.of(stream, caller), stream)
         except ProxyError as error:
-            stream.send(TelemetryCommand(status=Status(code=error.code, message=error.text)))
-            stream.finish()
-        return _TelemetryStream(self, stream)
+            refuse(stream, error)
+        return _TelemetryStream(self, stream, caller)
 
     # -- frames of clients --------------------------------------------------------------------
 
-    def client_of(self, stream: Stream) -> ProxyClient:
+    def client_of(self, stream: Stream, caller: Caller | None) -> ProxyClient:
         """Return the client of a stream, which gets commands on it from now on."""
-        client = self._clients.of(stream)
+        client = self._clients.of(stream, caller)
         if stream not in client.streams:  # the client had left, or was forgotten
             self._clients.attach(client, stream)
         return client
 
     def adopt(
-        self, stream: Stream, settings: Settings
+        self, stream: Stream, settings: Settings, caller: Caller | None
     ) -> TelemetryCommand | Awaitable[TelemetryCommand]:
         """Register a client with its settings, and return the answer to them.
 
         Raises:
             ProxyError: The settings are not allowed.
         """
-        client = self.client_of(stream)
+        if self._guard is not None and caller is not None:
+            self._guard.authorize("Telemetry", caller, settings)
+        client = self.client_of(stream, caller)
         group = adopt(client, settings, self._brokers.reserved)
         beat = self._heartbeat(client)
         found = self._brokers.group(group) if group is not None else None
@@ -209,9 +221,10 @@ class Telemetry:
 class _TelemetryStream:
     """The frames of one stream."""
 
-    def __init__(self, telemetry: Telemetry, stream: Stream) -> None:
+    def __init__(self, telemetry: Telemetry, stream: Stream, caller: Caller | None) -> None:
         self._telemetry = telemetry
         self._stream = stream
+        self._caller = caller
         self._waiting: deque[Awaitable[TelemetryCommand]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -227,7 +240,7 @@ class _TelemetryStream:
     def _handle(self, command: TelemetryCommand) -> None:
         kind = command.WhichOneof("command")
         if kind == "settings":
-            self._answer(self._telemetry.adopt(self._stream, command.settings))
+            self._answer(self._telemetry.adopt(self._stream, command.settings, self._caller))
         elif kind == "thread_stack_trace":
             self._telemetry.answered(command.thread_stack_trace.nonce, command)
         elif kind == "verify_message_result":
@@ -255,6 +268,9 @@ class _TelemetryStream:
     def _fail(self, error: Exception) -> None:
         """End the stream: clients open another one, and send their settings again."""
         told = error_of(error)
+        if told.code == Code.UNAUTHORIZED:
+            refuse(self._stream, told)
+            return
         is_refusal = Code.BAD_REQUEST <= told.code < Code.INTERNAL_ERROR
         code = StatusCode.INVALID_ARGUMENT if is_refusal else StatusCode.INTERNAL
         self._stream.finish(code, told.text)
@@ -262,6 +278,12 @@ class _TelemetryStream:
     def closed(self) -> None:
         """End the stream when the client does."""
         self._stream.finish()
+
+
+def refuse(stream: Stream, error: ProxyError) -> None:
+    """End a stream with a code that its client shows."""
+    stream.send(TelemetryCommand(status=Status(code=error.code, message=error.text)))
+    stream.finish()
 
 
 def _not_registered(client: ProxyClient, error: Exception) -> None:

@@ -1,0 +1,158 @@
+"""The guard of the gRPC service: who calls, and whether the caller may.
+
+A call is signed by the header ``authorization``, which covers only the header ``x-mq-date-time``.
+A header that is older than :data:`AGE_MAX` is refused. Nothing else in the metadata counts: the
+user comes from the signature, and the address from the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from firetrail.access.guard import Guard, source_of
+from firetrail.access.needs import GET, PUB, SUB, consumed, group_need, topic_need
+from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
+from firetrail.auth.resources import Requirement
+from firetrail.auth.signature import GRPC_DATE_TIME, parse_grpc_authorization
+from firetrail.errors import ProxyError, RequestError
+from firetrail.proxy.call import Call
+from firetrail.proxy.schema.messages import Code, Settings
+
+AGE_MAX = timedelta(hours=15)
+"""How far the time of a header may be from ours. RocketMQ's Python client sends its local time as
+if it were UTC, so no time zone must make a header invalid."""
+MESSAGES = "apache.rocketmq.v2."
+"""The prefix of the names of messages in white lists."""
+
+CallNeeds = Callable[[Any], Iterable[Requirement]]
+
+
+def _consume(request: Any) -> Iterable[Requirement]:
+    return consumed(request.topic.name, request.group.name)
+
+
+def _consume_queue(request: Any) -> Iterable[Requirement]:
+    return consumed(request.message_queue.topic.name, request.group.name)
+
+
+def _publish(request: Any) -> Iterator[Requirement]:
+    yield topic_need(request.topic.name, PUB)
+
+
+def _send(request: Any) -> Iterator[Requirement]:
+    yield from (topic_need(topic, PUB) for topic in {m.topic.name for m in request.messages})
+
+
+def _route(request: Any) -> Iterator[Requirement]:
+    yield topic_need(request.topic.name, PUB, SUB, GET)
+
+
+def _query_offset(request: Any) -> Iterator[Requirement]:
+    yield topic_need(request.message_queue.topic.name, SUB, GET)
+
+
+def _optional_group(request: Any) -> Iterator[Requirement]:
+    if request.group.name:
+        yield group_need(request.group.name, SUB)
+
+
+def _settings(settings: Settings) -> Iterator[Requirement]:
+    kind = settings.WhichOneof("pub_sub")
+    if kind == "publishing":
+        yield from (topic_need(topic.name, PUB) for topic in settings.publishing.topics)
+    elif kind == "subscription":
+        group = settings.subscription.group.name
+        yield group_need(group, SUB)
+        for entry in settings.subscription.subscriptions:
+            yield from consumed(entry.topic.name, group)
+    else:
+        raise RequestError(NO_PERMISSION, "the settings are neither a producer's nor a consumer's")
+
+
+CALL_NEEDS: dict[str, CallNeeds] = {
+    "QueryRoute": _route,
+    "QueryAssignment": _consume,
+    "SendMessage": _send,
+    "ReceiveMessage": _consume_queue,
+    "AckMessage": _consume,
+    "ChangeInvisibleDuration": _consume,
+    "ForwardMessageToDeadLetterQueue": _consume,
+    "EndTransaction": _publish,
+    "RecallMessage": _publish,
+    "PullMessage": _consume_queue,
+    "UpdateOffset": _consume_queue,
+    "GetOffset": _consume_queue,
+    "QueryOffset": _query_offset,
+    "Heartbeat": _optional_group,
+    "NotifyClientTermination": _optional_group,
+    "SyncLiteSubscription": _consume,
+    "Telemetry": _settings,
+}
+"""What each call requires; a call without an entry is refused."""
+
+
+class GrpcGuard:
+    """Decides about every call.
+
+    Args:
+        guard: The guard of the broker, which knows the users.
+        now_ms: The clock.
+    """
+
+    def __init__(self, guard: Guard, now_ms: Callable[[], int]) -> None:
+        self._guard = guard
+        self._now_ms = now_ms
+
+    def authenticated(self, name: str, call: Call) -> Caller:
+        """Return who makes a call; raise ProxyError if the call is not signed by a known user."""
+        message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
+        policy = self._guard.policy
+        is_checked = policy.authorization and message not in policy.unauthorized
+        source = source_of(call.peer)
+        if message in policy.unauthenticated:
+            return Caller(None, source, is_checked=is_checked)
+        try:
+            given = parse_grpc_authorization(call.metadata.get("authorization", ""))
+            if given is None:
+                raise RequestError(NO_PERMISSION, NO_USER)
+            user = self._guard.known(given.access_key)
+            date_time = call.metadata.get(GRPC_DATE_TIME, "")
+            if not user.verifier.accepts_grpc(date_time, given.signature):
+                raise RequestError(NO_PERMISSION, "check signature failed.")
+            self._check_age(date_time)
+        except RequestError as error:
+            raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+        return Caller(user, source, is_checked=is_checked)
+
+    def authorize(self, name: str, caller: Caller, request: Any) -> None:
+        """Raise ProxyError unless the caller has the permissions that a call requires."""
+        try:
+            if caller.user is not None:
+                self._guard.known(caller.user.name)  # a stream outlives a user that is disabled
+            if not caller.is_checked or caller.is_super:
+                return
+            wanted = CALL_NEEDS.get(name)
+            if wanted is None:
+                raise RequestError(NO_PERMISSION, f"there is no rule for {name}")
+            caller.require(*wanted(request))
+        except RequestError as error:
+            raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+
+    def caller(self, name: str, call: Call, request: Any) -> Caller:
+        """Return who makes a call, after all checks; raise ProxyError if it is refused."""
+        caller = self.authenticated(name, call)
+        self.authorize(name, caller, request)
+        return caller
+
+    def _check_age(self, date_time: str) -> None:
+        try:
+            signed = datetime.strptime(date_time, "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        except ValueError:
+            raise RequestError(NO_PERMISSION, f"{GRPC_DATE_TIME} is not a time") from None
+        now = datetime.fromtimestamp(self._now_ms() / 1000, UTC)
+        if abs(now - signed) > AGE_MAX:
+            raise RequestError(
+                NO_PERMISSION, f"{GRPC_DATE_TIME} is too far from the server's time; set the clock"
+            )

@@ -1,0 +1,226 @@
+"""The guard of the gRPC service: signatures, permissions, and clients of other users."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.access.actors import SECURE, acl, credentials, info, user_store
+from tests.broker.brokers import SMALL
+from tests.proxy.fakes import METADATA, FakeCall, FakeStream
+
+from firetrail.access.bodies import UserInfo
+from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_store import UserStore
+from firetrail.auth.signature import Signer
+from firetrail.broker.broker import Broker
+from firetrail.format.kernels.draft import Message
+from firetrail.proxy.brokers import resolved
+from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.grpc_guard import CALL_NEEDS, GrpcGuard
+from firetrail.proxy.proxy import Proxy
+from firetrail.proxy.schema import messages
+from firetrail.proxy.schema.messages import (
+    ClientType,
+    Code,
+    MessageQueue,
+    Publishing,
+    Resource,
+    Settings,
+    Subscription,
+    SubscriptionEntry,
+    TelemetryCommand,
+)
+from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.system import SYSTEM
+
+NOW = datetime.now(UTC)
+
+
+def signed_by(name: str, *, age: timedelta = timedelta(), client: str = "c1") -> dict[str, str]:
+    """Return the metadata of a call that a user has signed."""
+    date = (NOW - age).strftime("%Y%m%dT%H%M%SZ")
+    return {
+        **METADATA,
+        "x-mq-client-id": client,
+        "x-mq-date-time": date,
+        "authorization": Signer(credentials(name)).grpc_authorization(date),
+    }
+
+
+class Secured:
+    """The service of a broker, with users."""
+
+    def __init__(self, broker: Broker, users: UserStore, policy: AccessPolicy) -> None:
+        guard = GrpcGuard(Guard(users, policy), lambda: int(NOW.timestamp() * 1000))
+        self.broker = broker
+        self.users = users
+        self.service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=guard)
+
+    async def call(self, name: str, metadata: dict[str, str], request: Any = None) -> Any:
+        """Return the status of the last response."""
+        method: Any = self.service.methods[SERVICE + name]
+        asked = request if request is not None else getattr(messages, f"{name}Request")()
+        answer: Any = await resolved(method.handle(FakeCall(metadata), asked))
+        return answer.status if not isinstance(answer, list) else answer[0].status
+
+    def telemetry(self, metadata: dict[str, str], settings: Settings | None = None) -> FakeStream:
+        stream = FakeStream(metadata)
+        method: Any = self.service.methods[f"{SERVICE}Telemetry"]
+        handler = method.handle(stream)
+        if settings is not None:
+            handler.received(TelemetryCommand(settings=settings))
+        return stream
+
+
+@pytest.fixture
+async def secured(tmp_path: Path) -> AsyncIterator[Secured]:
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", alice=["Topic:T1 Pub"], bob=[])
+        secure = Secured(broker, users, AccessPolicy())
+        yield secure
+        await secure.service.stop()
+
+
+def route(topic: str) -> Any:
+    return messages.QueryRouteRequest(topic=Resource(name=topic))
+
+
+async def test_a_call_needs_a_signature_of_a_known_user(secured: Secured) -> None:
+    good = signed_by("alice")
+    assert (await secured.call("QueryRoute", good, route("T1"))).code != Code.UNAUTHORIZED
+    for metadata, text in (
+        (METADATA, "username cannot be null."),
+        ({**good, "authorization": "x"}, "username cannot be null."),
+        (signed_by("eve"), "User:eve is not found."),
+        ({**good, "x-mq-date-time": "20200101T000000Z"}, "check signature failed."),
+        ({**signed_by("eve"), "x-mq-authorization-ak": "alice"}, "User:eve is not found."),
+    ):
+        status = await secured.call("QueryRoute", dict(metadata), route("T1"))
+        assert (status.code, status.message) == (Code.UNAUTHORIZED, text)
+
+
+async def test_an_old_header_is_refused_and_local_time_is_accepted(secured: Secured) -> None:
+    for hours in (-14, 14):
+        metadata = signed_by("alice", age=timedelta(hours=hours))
+        assert (await secured.call("QueryRoute", metadata, route("T1"))).code != Code.UNAUTHORIZED
+    for hours in (-16, 16):
+        metadata = signed_by("alice", age=timedelta(hours=hours))
+        status = await secured.call("QueryRoute", metadata, route("T1"))
+        assert (status.code, "too far" in status.message) == (Code.UNAUTHORIZED, True)
+
+
+async def test_every_call_has_a_rule_and_is_refused_without_a_permission(secured: Secured) -> None:
+    names = {path.removeprefix(SERVICE) for path in secured.service.methods}
+    assert names == set(CALL_NEEDS)
+    queue = MessageQueue(topic=Resource(name="T1"))
+    for name in sorted(names - {"Telemetry"}):
+        request = getattr(messages, f"{name}Request")()
+        fields = {field.name for field in request.DESCRIPTOR.fields}
+        for field, value in (
+            ("topic", Resource(name="T1")),
+            ("group", Resource(name="CG")),
+            ("message_queue", queue),
+        ):
+            if field in fields:
+                getattr(request, field).CopyFrom(value)
+        if "messages" in fields:
+            request.messages.add().topic.name = "T1"
+        assert (await secured.call(name, dict(METADATA), request)).code == Code.UNAUTHORIZED
+        denied = await secured.call(name, signed_by("bob", client="c2"), request)
+        assert (name, denied.code) == (name, Code.UNAUTHORIZED)
+        assert "User:bob has no permission" in denied.message
+
+
+async def test_all_topics_of_a_send_are_checked(secured: Secured) -> None:
+    request = messages.SendMessageRequest()
+    request.messages.add().topic.name = "T1"
+    request.messages.add().topic.name = "T2"
+    status = await secured.call("SendMessage", signed_by("alice"), request)
+    assert (status.code, "Topic:T2" in status.message) == (Code.UNAUTHORIZED, True)
+
+
+async def test_settings_need_a_permission_for_every_name(secured: Secured) -> None:
+    def producer(*topics: str) -> Settings:
+        named = [Resource(name=topic) for topic in topics]
+        return Settings(client_type=ClientType.PRODUCER, publishing=Publishing(topics=named))
+
+    consumer = Settings(
+        client_type=ClientType.PUSH_CONSUMER,
+        subscription=Subscription(
+            group=Resource(name="CG"),
+            subscriptions=[SubscriptionEntry(topic=Resource(name="T1"))],
+        ),
+    )
+    allowed = secured.telemetry(signed_by("alice"), producer("T1"))
+    assert allowed.is_open
+    assert allowed.sent[-1].status.code == Code.OK
+    for metadata, settings in (
+        (signed_by("alice"), producer("T1", "T2")),
+        (signed_by("alice"), consumer),
+        (signed_by("alice"), Settings()),
+        (dict(METADATA), producer("T1")),
+    ):
+        refused = secured.telemetry(metadata, settings)
+        assert not refused.is_open
+        assert refused.sent[-1].status.code == Code.UNAUTHORIZED
+
+
+async def test_a_disabled_user_cannot_continue_on_its_stream(secured: Secured) -> None:
+    stream = secured.telemetry(signed_by("alice"))
+    method: Any = secured.service.methods[f"{SERVICE}Telemetry"]
+    handler = method.handle(stream)
+    await secured.users.update(UserInfo("alice", None, None, "disable"))
+    settings = Settings(publishing=Publishing(topics=[Resource(name="T1")]))
+    handler.received(TelemetryCommand(settings=settings))
+    assert stream.sent[-1].status.message == "User:alice is disabled."
+
+
+async def test_a_client_id_belongs_to_the_user_who_used_it_first(secured: Secured) -> None:
+    await secured.users.merge_acl(acl("bob", "* All"))
+    assert (await secured.call("QueryRoute", signed_by("alice"), route("T1"))).code
+    status = await secured.call("QueryRoute", signed_by("bob"), route("T1"))
+    assert (status.code, status.message) == (
+        Code.UNAUTHORIZED,
+        "client c1 belongs to another user",
+    )
+
+
+async def test_a_record_of_another_topic_does_not_become_a_dead_letter(
+    secured: Secured,
+) -> None:
+    """A receipt names the record by its place in the log, which a client can forge."""
+    secured.broker.store.put(Message("T1", b"not for carol"))
+    secured.broker.groups.require("CG")
+    await secured.users.create(info("carol"))
+    await secured.users.merge_acl(acl("carol", "Topic:T2 All", "Group:CG All"))
+    request = messages.ForwardMessageToDeadLetterQueueRequest(
+        group=Resource(name="CG"),
+        topic=Resource(name="T2"),
+        receipt_handle=f"0 {SYSTEM.clock.now_ms()} 60000 0 0 broker-a 0 0 0",
+        message_id="x",
+    )
+    end = secured.broker.store.log_range[1]
+    status = await secured.call("ForwardMessageToDeadLetterQueue", signed_by("carol"), request)
+    assert (status.code, "Topic:T1" in status.message) == (Code.FORBIDDEN, True)
+    assert secured.broker.store.log_range[1] == end
+
+
+async def test_white_lists_name_messages(tmp_path: Path) -> None:
+    words = frozenset({"apache.rocketmq.v2.QueryRouteRequest"})
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users")
+        secure = Secured(broker, users, AccessPolicy(unauthenticated=words, unauthorized=words))
+        status = await secure.call("QueryRoute", dict(METADATA), route("T1"))
+        assert status.code != Code.UNAUTHORIZED
+        status = await secure.call("SendMessage", dict(METADATA))
+        assert status.code == Code.UNAUTHORIZED
+        await secure.service.stop()
+
+
+async def test_the_proxy_of_a_broker_has_its_users(tmp_path: Path) -> None:
+    async with Broker.running(tmp_path, SECURE) as broker:
+        assert Proxy.of_broker(broker)._guard is broker.access.guard
