@@ -47,6 +47,8 @@ WHEEL_SLOTS = 2 * 7 * 86_400
 """The number of slots in a wheel, whatever a slot's duration is."""
 WINDOW_MAX = 7 * 86_400 - 60
 """Maximum number of slots between the write of a message and its slot."""
+WAIT_MAX_MS = (1 << 31) - 1
+"""Maximum time between the write of a message and its slot: a unit has four bytes for it."""
 NONE = -1
 """The position before the first unit of a slot."""
 WAITS, ROLLS, DELETES = 1, 2, 4

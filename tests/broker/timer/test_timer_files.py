@@ -175,3 +175,40 @@ async def test_units_of_records_that_a_crash_took_are_undone(tmp_path: Path) -> 
     short.pass_time(7_000, 500)
     assert short.bodies == [b"%d" % number for number in range(25)] + [b"new"]
     await short.close()
+
+
+async def test_a_crash_during_recovery_needs_no_rebuild(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slots on disk must not refer to the units that the first recovery removed."""
+    bench = Bench(tmp_path / "a")
+    bench.send(b"0", 5_500)
+    bench.run()
+    await bench.save()
+    for number in range(1, 4):
+        bench.send(b"%d" % number, 5_500)
+    bench.run()
+    save = bench.timer._files.begin_save(bench.timer.read_ms)
+    bench.files.fail("write", errno.EIO, CHECK)
+    with pytest.raises(OSError, match="Input/output"):
+        save()
+    bench = bench.killed(tmp_path / "b")
+    bench = bench.killed(tmp_path / "c")
+    bench.pass_time(7_000, 500)
+    assert bench.bodies == [b"0", b"1", b"2", b"3"]
+    assert "rebuilt" not in caplog.text
+    await bench.close()
+
+
+async def test_shorter_slots_lose_no_message_that_waits_for_longer_than_their_window(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, wheel_slots=WHEEL_SLOTS)
+    bench.send(b"a", 25 * 3_600_000)
+    bench.run()
+    bench.clock.advance(24 * 3_600_000)
+    bench.run()
+    bench = await bench.restarted(timer_precision_ms=100)
+    bench.pass_time(3_601_000, 100_000)
+    assert bench.bodies == [b"a"]
+    await bench.close()

@@ -271,3 +271,50 @@ async def test_a_slave_adds_and_never_delivers(tmp_path: Path) -> None:
     promoted.run()
     assert promoted.bodies == [b"%d" % number for number in range(6)]
     await promoted.close()
+
+
+async def test_a_slave_keeps_the_slot_that_its_master_delivers_next(tmp_path: Path) -> None:
+    clock = ManualClock(START_S * 1000)
+    master = Bench(tmp_path / "master", clock=clock)
+    master.send(b"0", 1_000)
+    master.send(b"1", 3_000)  # in the slot that begins after 2 s
+    master.pass_time(2_500)
+    await master.save()
+    check = master.timer.check
+    assert check.read_ms == (START_S + 2) * 1000
+    slave = master.killed(tmp_path / "slave", is_slave=True)
+    clock.advance(1)
+    slave.store.put(Message("Other", b"newer"))
+    slave.run()
+    for lag_ms in (2_000, 1_000, 0):
+        slave.timer.follow(check._replace(read_ms=check.read_ms - lag_ms))
+        slave.run()
+        assert slave.timer.waiting == 1, lag_ms
+    promoted = await slave.restarted(is_slave=False)
+    promoted.pass_time(1_000)
+    assert promoted.bodies == [b"0", b"1"]
+    await promoted.close()
+
+
+async def test_the_clock_of_a_slave_does_not_decide_when_a_far_message_is_stored_again(
+    tmp_path: Path,
+) -> None:
+    """A slave empties the slot when its master has passed it: the master must not be later."""
+    clock = ManualClock(START_S * 1000)
+    master = Bench(tmp_path / "master", clock=clock, timer_roll_window_slots=100)
+    master.send(b"near", 1_000)
+    master.pass_time(3_000)
+    await master.save()
+    check = master.timer.check
+    slave = master.killed(tmp_path / "slave", is_slave=True)
+    slave.send(b"far", 1_000_000)
+    sent = clock.ms
+    clock.advance(1)
+    slave.store.put(Message("Other", b"newer"))
+    clock.set_wall(sent - 10_000)
+    slave.timer.follow(check._replace(master_queue_offset=2, timestamp=sent))
+    slave.run()
+    log = slave.timer._files.log
+    unit = log.unit(log.before(log.end))
+    assert unit is not None and unit.slot_ms == sent + 100_000
+    await slave.close()

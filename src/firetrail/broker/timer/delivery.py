@@ -15,6 +15,7 @@ from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
 from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
     TIMER_DEQUEUE_MS,
     TIMER_ENQUEUE_MS,
     TIMER_OUT_MS,
@@ -35,6 +36,9 @@ CHECKED_COPIES_MAX = 32
 """Messages with the same key that are compared with one that may have been delivered."""
 CLOCK_MS = 3_600_000
 """How much earlier than its time a copy may have been stored: the clock may have been set back."""
+_COPIED = (TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
+"""What a copy has in common with a message, besides the unique key and the body. A recall stores
+two marks, which have the unique key of the message."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +51,9 @@ class TimerDelivery:
         self._now_ms = now_ms
         self.suspect_before_ms = 0
         """Messages that were due before this time may have been delivered already."""
+        self.rebuilt_to = 0
+        """Records before this physical offset may have a later copy in the timer topic: the timer
+        was rebuilt, and does not know how far away a message had to be to be stored again."""
         self.missing = 0
         """Messages that were removed from the commit log, or are damaged, before they were due."""
 
@@ -90,6 +97,8 @@ class TimerDelivery:
             return False
         if due_ms < self.suspect_before_ms and self.has_copy(record, topic):
             return False
+        if record.physical_offset < self.rebuilt_to and self.was_rolled(record):
+            return False
         raw = self._with_times(record, enqueued_ms, {})
         return self._put(record, topic, queue_id, raw)
 
@@ -99,7 +108,7 @@ class TimerDelivery:
         Arguments, result and errors are those of :meth:`deliver`.
         """
         times = rolled_times(record) + 1
-        if due_ms < self.suspect_before_ms and self.was_rolled(record):
+        if self.was_rolled(record):  # before a crash, or by the master that this one has replaced
             return False
         raw = self._with_times(record, enqueued_ms, {TIMER_ROLL_TIMES: str(times)})
         return self._put(record, TIMER_TOPIC, record.queue_id, raw)
@@ -140,7 +149,7 @@ class TimerDelivery:
         key = get_property(record.raw_properties, UNIQ_KEY)
         if key is None:
             return False
-        due = get_property(record.raw_properties, TIMER_OUT_MS)
+        marks = [get_property(record.raw_properties, name) for name in _COPIED]
         begin = record.store_time - CLOCK_MS
         found = self._store.query_buffers(topic, key, begin, max_count=CHECKED_COPIES_MAX)
         for buffer in found.buffers:
@@ -150,7 +159,7 @@ class TimerDelivery:
                 continue
             if (
                 copy.physical_offset > record.physical_offset
-                and get_property(copy.raw_properties, TIMER_OUT_MS) == due
+                and marks == [get_property(copy.raw_properties, name) for name in _COPIED]
                 and copy.body_crc == record.body_crc
                 and fits(copy)
             ):

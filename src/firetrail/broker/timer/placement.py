@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from firetrail.format.timer import ROLLS, WAITS, WINDOW_MAX
+from firetrail.format.timer import ROLLS, WAIT_MAX_MS, WAITS, WINDOW_MAX
 from firetrail.store.broker_store import BrokerStore
 
 _HOUR_MS = 3_600_000
@@ -39,7 +39,7 @@ class SlotPlacement:
         """
         self._store = store
         self.precision_ms = precision_ms
-        longest = min(WINDOW_MAX, wheel_slots // 2)
+        longest = min(WINDOW_MAX, wheel_slots // 2, WAIT_MAX_MS // precision_ms)
         self.longest_ms = longest * precision_ms
         self._window_slots = window_slots if 2 <= window_slots <= longest else longest
 

@@ -123,7 +123,7 @@ class TimerFiles:
         end = self.check.log_position
         for position in reversed(list(self.log.found_after(end))):
             self._undo(position)
-        self.log.truncate(end)
+        self._cut(end)
         self.queue_offset = self.check.queue_offset
 
     def _undo_lost_records(self) -> None:
@@ -134,8 +134,15 @@ class TimerFiles:
             end = self.log.before(end)
             self._undo(end)
             self.queue_offset -= 1
-        self.log.truncate(end)
+        self._cut(end)
         self.queue_offset = min(self.queue_offset, records)
+
+    def _cut(self, end: int) -> None:
+        """Remove the units from ``end`` on, when no slot on disk refers to them any more."""
+        self.wheel.begin_writing()
+        self.wheel.write()
+        self.wheel.end_writing()
+        self.log.truncate(end)
 
     def _undo(self, position: int) -> None:
         unit = self.log.unit(position)

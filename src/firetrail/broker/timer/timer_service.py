@@ -16,6 +16,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.repeat import repeat
 from firetrail.broker.stored import LONG_DIGITS, parsed_number
 from firetrail.broker.timer.delivery import NEVER_ENQUEUED, TimerDelivery
+from firetrail.broker.timer.due_gate import DueGate
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.placement import SlotPlacement
 from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape, topic_hash
@@ -32,6 +33,7 @@ from firetrail.format.timer import (
     ROLLS,
     TIMER_QUEUE,
     TIMER_TOPIC,
+    WAIT_MAX_MS,
     WAITS,
     WHEEL_SLOTS,
     TimerCheck,
@@ -46,6 +48,8 @@ BATCH_SIZE = 256
 """Messages that are added or delivered before the event loop runs other tasks."""
 GATHER_SIZE = 4096
 """Units of a slot that are read before the event loop runs other tasks."""
+DISPATCH_S = 0.01
+"""Pause while a slot is due and records that may belong to it are not dispatched yet."""
 
 _log = logging.getLogger(__name__)
 
@@ -91,6 +95,7 @@ class TimerService:
         self.enqueued = 0
         self.delivered = 0
         self._slot: DueSlot | None = None
+        self._gate = DueGate()
         self._catch_up_to = 0  # deliver nothing before the records up to this offset are added
         self._rebuilding_to = 0  # a record before this offset may have a later copy
         self._done_to = 0  # records before this offset are delivered …
@@ -98,6 +103,7 @@ class TimerService:
         self._damage = ""  # why the files have to be rebuilt
         self._follow_to: int | None = None  # on a slave, the master's queue offset
         self._ahead: list[TimerCheck] = []  # on a slave, progress of which the log lacks something
+        self._master_ms = 0  # on a slave, the master's clock when it had added these records
         self._put = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -146,11 +152,12 @@ class TimerService:
         now = self._floor(self._now_ms())
         first = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         if self.read_ms:
-            since = self.read_ms - longest_ms
+            since = self.read_ms - WAIT_MAX_MS
             first = max(first, self._store.offset_at(TIMER_TOPIC, TIMER_QUEUE, since))
         self._done_to, self._done_before_ms = known_to, self.read_ms
         self.read_ms = max(min(self.read_ms, now), now - longest_ms)
         self._delivery.suspect_before_ms = max(self._delivery.suspect_before_ms, now)
+        self._delivery.rebuilt_to = self._store.log_range[1]
         self._slot = None
         self._files.reset(first)
         self._catch_up_to = self._rebuilding_to = self._end
@@ -244,18 +251,26 @@ class TimerService:
         is_master = self._follow_to is None
         if is_master and self._slot is None:
             self.read_ms = min(self.read_ms, current)  # the clock may have been set back
-        busy = False
+        if not is_master:  # its slots of far messages are not earlier than those of the master
+            current = max(current, self._master_ms)
+        busy, readable = False, current
+        may_add = self._may_add(current)
         try:
-            if self._may_add(current):
+            if may_add:
                 busy = self._add_some(current)
             if is_master and self._files.is_open:
-                busy |= self._deliver_some(current)
+                if may_add:
+                    stored_to = self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
+                    readable = self._gate.open_ms(current, self._files.queue_offset, stored_to)
+                busy |= self._deliver_some(readable)
         finally:
             if self._put:
                 self._put = False
                 self._store.push()
         if busy:
             return 0.0
+        if readable < current:
+            return DISPATCH_S
         return min(POLL_S, (current + self._precision_ms - now) / 1000)
 
     # -- adding -------------------------------------------------------------------------------
@@ -333,17 +348,17 @@ class TimerService:
 
     # -- delivering ---------------------------------------------------------------------------
 
-    def _deliver_some(self, current_ms: int) -> bool:
-        """Deliver messages of slots that ended; return whether there are more."""
+    def _deliver_some(self, end_ms: int) -> bool:
+        """Deliver messages of slots before ``end_ms``; return whether there are more."""
         if self._files.queue_offset < self._catch_up_to:
             return False
         if self._slot is None:
-            if self.read_ms >= current_ms:
+            if self.read_ms >= end_ms:
                 return False
-            self.read_ms = self._files.wheel.next_used(self.read_ms, current_ms)
+            self.read_ms = self._files.wheel.next_used(self.read_ms, end_ms)
             slot = self._files.wheel.get(self.read_ms)
-            if self.read_ms >= current_ms or slot is None:
-                return self.read_ms < current_ms
+            if self.read_ms >= end_ms or slot is None:
+                return self.read_ms < end_ms
             self._slot = DueSlot(self._files.log, self.read_ms, slot.last)
             self.read_ms += self._precision_ms  # no record may be added to the slot any more
         if not self._slot.gather(GATHER_SIZE):
@@ -401,13 +416,14 @@ class TimerService:
         while self._ahead and self._store.dispatched_time > self._ahead[0].timestamp:
             check = self._ahead.pop(0)
             self._follow_to = check.master_queue_offset
+            self._master_ms = self._floor(check.timestamp)
             self._empty_up_to(self._floor(check.read_ms))
             self._done_to, self._done_before_ms = self._follow_to, self.read_ms
 
     def _empty_up_to(self, read_ms: int) -> None:
-        """Empty the slots that the master has delivered."""
+        """Empty the slots that the master has delivered: those before ``read_ms``."""
         time = max(self.read_ms, read_ms - self._longest_ms)
         while self._files.is_open and time < read_ms:
-            time = self._files.wheel.next_used(time, read_ms)
             self._files.wheel.clear(time)
+            time = self._files.wheel.next_used(time + self._precision_ms, read_ms)
         self.read_ms = read_ms

@@ -1,0 +1,53 @@
+"""Copies of a far message: it is stored again and again, and delivered once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.timer.bench import Bench
+
+from firetrail.format.timer import WHEEL
+
+
+async def test_a_rebuild_with_a_longer_window_delivers_far_messages_once(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, timer_roll_window_slots=3)
+    bench.send(b"far", 12_000)
+    bench.pass_time(6_000, 500)
+    assert len(bench.waiting) > 1
+    bench = await bench.restarted(
+        lambda folder: (folder / WHEEL).unlink(), timer_roll_window_slots=100
+    )
+    bench.pass_time(12_000, 500)
+    assert bench.bodies == [b"far"]
+    await bench.close()
+
+
+@pytest.mark.parametrize("body", [b"0", b"other"])
+async def test_marks_and_their_message_are_stored_again_each(tmp_path: Path, body: bytes) -> None:
+    """All of them have the same unique key, and a mark has the body 0."""
+    bench = Bench(tmp_path, timer_roll_window_slots=3)
+    bench.send(body, 12_000, UNIQ_KEY="K")
+    bench.run()
+    bench.send(b"0", 12_000, UNIQ_KEY="K", TIMER_DEL_UNIQKEY="T+K")
+    bench.send(b"0", 12_000, UNIQ_KEY="K", TIMER_DEL_UNIQKEY="K")
+    bench.pass_time(14_000, 500)
+    assert bench.bodies == []
+    marks = [record.properties.get("TIMER_DEL_UNIQKEY") for record in bench.waiting]
+    assert marks.count("T+K") == marks.count("K") == marks.count(None) > 1
+    await bench.close()
+
+
+async def test_a_far_message_that_the_previous_master_stored_again_is_not_repeated(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, timer_roll_window_slots=3)
+    bench.send(b"far", 10_000)
+    bench.run()
+    waiting = bench.waiting[0]
+    assert bench.timer._delivery.roll(waiting, bench.clock.ms, bench.clock.ms)
+    assert bench.store.wait_dispatched()
+    assert not bench.timer._delivery.roll(waiting, bench.clock.ms, bench.clock.ms)
+    bench.pass_time(12_000, 500)
+    assert bench.bodies == [b"far"]
+    await bench.close()
