@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.broker.brokers import Talk, talking
@@ -24,6 +26,7 @@ from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.broker.transactions import transactions as module
 from firetrail.errors import FlushFailedError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
@@ -231,6 +234,23 @@ class TestQuestions:
             assert await end(talk, half, COMMIT) == 0  # it has not received the check yet
             assert await end(talk, again, COMMIT) == 0
             assert stored(talk, "T1", 2) == [b"body"]
+
+    async def test_every_check_asks_another_producer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A producer that hangs must not use up all checks while others could answer."""
+        asked: list[str] = []
+        monkeypatch.setattr(module, "ask", lambda producer, half: asked.append(producer.client_id))
+        async with talking(config=IMPATIENT) as talk:
+            await talk.beat(producer="PG")
+            producers = talk.broker.clients.producers["PG"]
+            (first,) = producers.values()
+            second = dataclasses.replace(first, client_id="second")
+            producers[Connection(Mock())] = second
+            await begin(talk)
+            for _ in range(2):
+                await asyncio.to_thread(talk.broker.store.wait_dispatched)
+                await asyncio.sleep(0.01)
+                await talk.broker.check_transactions()
+            assert sorted(asked) == sorted([first.client_id, "second"])
 
     async def test_a_half_message_is_given_up_after_too_many_checks(
         self, caplog: pytest.LogCaptureFixture

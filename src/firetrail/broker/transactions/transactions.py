@@ -313,8 +313,11 @@ class Transactions:
                 await self._store_again(half)
 
     def _producer(self, half: Half) -> Client | None:
-        producers = self._clients.producers_of(half.group)
-        return next((one for one in producers if not one.connection.is_closed), None)
+        """Return a producer to ask, another one for each check: one may hang, or be deaf."""
+        producers = [
+            one for one in self._clients.producers_of(half.group) if not one.connection.is_closed
+        ]
+        return producers[half.checks % len(producers)] if producers else None
 
     def _stored(self, half: Half) -> Record | None:
         """Return its record, or None if it was deleted or is damaged; damage is logged."""
