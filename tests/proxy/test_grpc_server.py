@@ -5,10 +5,12 @@ import base64
 import ssl
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
+from unittest.mock import Mock
 
 import grpc
 import pytest
 import uvloop
+from tests.client.clusters import until
 from tests.helpers import PATIENCE_S, eventually
 from tests.proxy.servers import (
     Client,
@@ -20,6 +22,7 @@ from tests.proxy.servers import (
 )
 
 from firetrail.errors import AddressInUseError
+from firetrail.proxy import grpc_server
 from firetrail.proxy.call import Call, UnaryMethod
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
@@ -286,3 +289,19 @@ def test_tls_and_plaintext_share_a_port(loops: Loops) -> None:
                 for name in ("Echo", "EchoLater"):
                     reply = client.unary(name)(Text("x" * 100_000), timeout=PATIENCE_S)
                     assert reply == Text("x" * 100_000)
+
+
+async def test_the_check_of_one_connection_does_not_end_those_of_others(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(grpc_server, "_SWEEP_S", 0.001)
+    swept = GrpcServer({})
+    broken, other = Mock(peer="192.0.2.7:1"), Mock()
+    broken.check.side_effect = RuntimeError
+    broken.abort.side_effect = lambda: swept.connections.discard(broken)
+    await swept.start("127.0.0.1", 0)
+    swept.connections |= {broken, other}
+    await until(lambda: broken.abort.called and other.check.call_count > 2)
+    swept.connections.clear()
+    await swept.stop()
+    assert "192.0.2.7:1 could not be checked; it is disconnected" in caplog.text

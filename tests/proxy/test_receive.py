@@ -12,6 +12,7 @@ from tests.proxy.services import Service, code, message, receive_request, servin
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.proxy import receive
+from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.schema.messages import Duration, Message
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -348,3 +349,18 @@ async def test_dead_letters_of_messages_in_order(service: Service) -> None:
     await service.change(handle_of(first), 0, topic="F")
     assert attempts(await service.receive(topic="F", batch_size=2, attempt_id="b")) == [(b"2", 1)]
     assert [each.body for each in service.broker.store.read("%DLQ%CG", 0)] == [b"1"]
+
+
+async def test_a_client_that_leaves_during_a_receive_gets_no_messages(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would end their renewal."""
+    monkeypatch.setattr(receive, "RETURNED_MS", 1)
+    waiting = asyncio.ensure_future(service.frames(auto_renew=True))
+    await asyncio.sleep(0)
+    service.client.is_gone = True
+    await service.send(message())
+    assert code(await waiting) == "MESSAGE_NOT_FOUND"
+    assert len(service.renewals) == 0
+    service.client = ProxyClient("c2")
+    assert len(await service.receive()) == 1

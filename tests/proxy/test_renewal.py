@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
-from tests.proxy.services import Service, message
+from tests.proxy.services import Service, codes, message
 
 from firetrail.proxy import renewal
+from firetrail.proxy.brokers import resolved
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.renewal import RenewedMessage
 from firetrail.proxy.schema.messages import Message
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.receipts import Receipt
 
 MINUTE_MS = 60_000
 
@@ -148,3 +150,70 @@ async def test_nothing_is_renewed_after_the_stop(service: Service) -> None:
     assert len(service.renewals) == 1
     service.renewals.release("c1")  # all clients leave when the service stops
     assert not service.renewals._returning
+    await service.renewals.stop()
+
+
+async def test_a_client_that_leaves_during_a_renewal_returns_the_message(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "RETURNED_MS", 1)
+    entry = await renewed(service)
+    answered = asyncio.Event()
+    request = service.brokers.request
+
+    async def slow(*args: Any) -> RemotingCommand:
+        answer = await resolved(request(*args))
+        await answered.wait()
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(service.brokers, "request", slow)
+        renewing = asyncio.ensure_future(service.renewals._renew(entry))
+        await asyncio.sleep(0)
+        service.renewals.release("c1")
+        await asyncio.sleep(0)
+        answered.set()
+        await asyncio.gather(renewing, *service.renewals._returning)
+    assert len(await service.receive()) == 1
+    assert len(service.renewals) == 0
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError(), asyncio.CancelledError()])
+async def test_renewals_continue_after_an_unexpected_error(
+    service: Service, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    monkeypatch.setattr(renewal, "POLL_S", 0.001)
+    monkeypatch.setattr(renewal, "AHEAD_MS", MINUTE_MS + 1)
+    monkeypatch.setattr(renewal, "TIMES_MS", (10 * MINUTE_MS,))
+    change, errors = service.requests.change, [error]
+
+    async def failing(*args: Any) -> Receipt:
+        if errors:
+            raise errors.pop()
+        return await change(*args)
+
+    monkeypatch.setattr(service.requests, "change", failing)
+    entry = await renewed(service)
+    async with asyncio.timeout(PATIENCE_S):
+        while not entry.failures:
+            await asyncio.sleep(0.001)
+        pass_time(service, MINUTE_MS)
+        while not entry.renewals:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_stop_returns_messages_whose_handles_are_not_valid_any_more(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal, "RETURNED_MS", 1)
+    await service.send(message(b"new"), message(b"renewed"))
+    found = await service.receive(auto_renew=True)
+    entries = {each.body: service.renewals.find("c1", "CG", handle_of(each)) for each in found}
+    entry = entries[b"renewed"]
+    assert entry is not None
+    await service.renewals._renew(entry)
+    await service.renewals.stop()
+    (again,) = await service.receive()
+    assert again.body == b"renewed"
+    (new,) = [each for each in found if each.body == b"new"]
+    assert codes(await service.ack(handle_of(new))) == ["OK"]

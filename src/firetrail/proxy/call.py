@@ -91,8 +91,9 @@ class Call(Protocol):
     def when_done(self, callback: Callable[[bool], None]) -> None:
         """Call ``callback`` once when the call has ended.
 
-        It receives True if everything was written to the connection, and False if the client
-        cancelled the call or was lost before.
+        It receives True if everything was written to the connection. It receives False if the
+        client cancelled the call or was lost before, or if the call has failed: then the client
+        gets an error in place of the responses, for example because its deadline has passed.
         """
 
 

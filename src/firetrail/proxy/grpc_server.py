@@ -114,7 +114,11 @@ class GrpcServer:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
             for connection in list(self.connections):
-                connection.check(now)
+                try:
+                    connection.check(now)
+                except Exception:
+                    _log.exception("%s could not be checked; it is disconnected", connection.peer)
+                    connection.abort()
 
     # -- called by connections ----------------------------------------------------------------
 

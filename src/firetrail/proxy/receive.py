@@ -142,6 +142,8 @@ class ReceiveCalls:
         attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
         try:
             await self._choose(where, wanted, popped, attempts_max)
+            if client.is_gone:  # it has announced its end while the call waited
+                self._return(where, popped)
             return self._frames(where, popped, renew=request.auto_renew)
         except BaseException:
             self._return(where, popped)
@@ -233,9 +235,12 @@ class ReceiveCalls:
     async def _give_back(self, where: Where, messages: Sequence[PoppedMessage]) -> None:
         client, group, _ = where
         for message in messages:
-            self._renewals.remove(client.client_id, group, message.receipt.encode())
+            key = (client.client_id, group, message.receipt.encode())
+            renewed = self._renewals.find(*key)
+            self._renewals.remove(*key)
+            receipt = message.receipt if renewed is None else renewed.receipt
             try:
-                await self._requests.change(*where, message.receipt, RETURNED_MS)
+                await self._requests.change(*where, receipt, RETURNED_MS)
             except (FiretrailError, OSError) as error:
                 _log.info("a message is visible only after its invisible time: %s", error)
 

@@ -7,6 +7,7 @@ newer ones in this table. Messages whose client left become visible to others.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import logging
 from collections.abc import Callable
@@ -35,6 +36,8 @@ FAILURES_MAX = 3
 """After this many failures in a row a message is given up."""
 BATCH_SIZE = 64
 """Messages that are renewed at the same time."""
+STOP_S = 3.0
+"""How long a stop waits until messages are returned."""
 
 _log = logging.getLogger(__name__)
 RenewalKey = tuple[str, str, str]
@@ -106,8 +109,8 @@ class Renewals:
         receipt: Receipt,
         attempt: int,
     ) -> None:
-        """Renew a message from now on."""
-        if self._is_stopped or len(self._messages) >= HANDLES_MAX:
+        """Renew a message from now on, unless its client has left."""
+        if self._is_stopped or client.is_gone or len(self._messages) >= HANDLES_MAX:
             return
         message = RenewedMessage(client, group, topic, handle, receipt, attempt, self._now_ms())
         self._messages[message.key] = message
@@ -156,13 +159,21 @@ class Renewals:
             task.add_done_callback(self._returning.discard)
 
     async def stop(self) -> None:
-        """Renew nothing any more."""
+        """Renew nothing any more, and let the messages that were renewed become visible soon.
+
+        Their clients have handles that only this table could replace. The handle of a message that
+        was not renewed yet stays valid after a restart, or at another proxy.
+        """
+        if self._is_stopped:
+            return
         self._is_stopped = True
-        tasks = [*self._returning, *([self._task] if self._task is not None else [])]
-        self._task = None
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        renewed = [message for message in self._messages.values() if message.renewals]
+        returning = asyncio.gather(self._return(renewed), *self._returning, return_exceptions=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(returning, STOP_S)
 
     # -- renewing -----------------------------------------------------------------------------
 
@@ -176,7 +187,7 @@ class Renewals:
         while True:
             await asyncio.sleep(POLL_S)
             while batch := self._take_due():
-                await asyncio.gather(*map(self._renew, batch))
+                await asyncio.gather(*map(self._renew, batch), return_exceptions=True)
 
     def _take_due(self) -> list[RenewedMessage]:
         now = self._now_ms()
@@ -196,17 +207,20 @@ class Renewals:
             time_ms = TIMES_MS[min(message.renewals, len(TIMES_MS) - 1)]
             if is_last:
                 time_ms = await self._retry_delay_ms(message)
-            receipt = await self._requests.change(*where, message.receipt, time_ms)
-        except (FiretrailError, OSError) as error:
+            message.receipt = await self._requests.change(*where, message.receipt, time_ms)
+        except Exception as error:
             self._failed(message, error)
             return
+        except asyncio.CancelledError as error:  # the broker may have cancelled the request
+            self._failed(message, error)
+            raise
         finally:
             message.renewing.set_result(None)
             message.renewing = None
         if is_last or not self._is_kept(message):
             self.remove(*message.key)
             return
-        message.receipt, message.failures = receipt, 0
+        message.failures = 0
         message.renewals += 1
         self._schedule(message)
 
@@ -216,13 +230,13 @@ class Renewals:
         policy = (group or SubscriptionGroupConfig(message.group)).retry_policy.for_servers
         return policy.delay_ms(message.attempt - 1)
 
-    def _failed(self, message: RenewedMessage, error: Exception) -> None:
+    def _failed(self, message: RenewedMessage, error: BaseException) -> None:
         message.failures += 1
         invalid = isinstance(error, ProxyError) and error.code == Code.INVALID_RECEIPT_HANDLE
         if invalid or message.failures >= FAILURES_MAX:
             if not invalid:
                 _log.warning(
-                    "a message of topic %s for group %s is not renewed any more: %s",
+                    "a message of topic %s for group %s is not renewed any more: %r",
                     message.topic,
                     message.group,
                     error,
@@ -236,6 +250,8 @@ class Renewals:
         for message in messages:
             where = (message.client, message.group, message.topic)
             try:
+                if message.renewing is not None:  # its result is the receipt that is valid then
+                    await message.renewing
                 await self._requests.change(*where, message.receipt, RETURNED_MS)
             except (FiretrailError, OSError) as error:
                 _log.info("a message is visible only after its invisible time: %s", error)

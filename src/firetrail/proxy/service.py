@@ -94,9 +94,9 @@ class MessagingService:
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
+        await self._renewals.stop()
         for client in self.clients.all():
             self.clients.leave(client)
-        await self._renewals.stop()
         await self._receiving.stop()
 
     async def _sweep(self) -> None:

@@ -127,7 +127,7 @@ class BaseCall:
         self.tell(False)
 
     def tell(self, was_written: bool) -> None:
-        """Call the callbacks that were registered for the end of the call."""
+        """Call the callbacks that were registered for the end of the call, once."""
         callbacks, self._callbacks = self._callbacks, None
         for callback in callbacks or ():
             try:
@@ -282,6 +282,7 @@ class SingleCall(BaseCall):
         if not self.is_ended:
             self.is_ended = True
             self.stop()
+            self.tell(False)
             self._line.http2.output.end(self._stream, framing.trailers_only(code, text))
             self._line.flush_soon()
 
