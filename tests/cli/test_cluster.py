@@ -22,12 +22,12 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.cli import reset, tail
 from firetrail.cli import send as send_command
-from firetrail.client import Message, Producer, PullConsumer
+from firetrail.client import Admin, Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
 from firetrail.format.recall import decode_handle
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigTable
 from firetrail.store.config import StoreConfig
 
 UP = [sys.executable, "-m", "firetrail", "up", "--port", "0", "--namesrv-port", "0"]
@@ -299,8 +299,17 @@ def test_topics_of_a_broker_that_is_down_are_listed(firetrail: Firetrail) -> Non
         assert "the types of topics are not shown: 127.0.0.1:1" in result.err
 
 
-def test_groups_are_created_shown_and_deleted(ask: Any) -> None:
+async def group_of(namesrv: str, name: str) -> SubscriptionGroupConfig:
+    async with Admin(namesrv) as admin:
+        return (await admin.groups())[name]
+
+
+def test_groups_are_created_shown_and_deleted(ask: Any, namesrv: str) -> None:
     assert ask("group", "create", "Crew", "--retries", "3").out == "Crew: created\n"
+    group = asyncio.run(group_of(namesrv, "Crew"))
+    assert (group.retry_max_times, group.consume_message_orderly) == (3, False)
+    ask("group", "create", "Crew", "--orderly")
+    assert asyncio.run(group_of(namesrv, "Crew")).consume_message_orderly
     assert "Crew" in ask("group", "list").out.splitlines()
     assert ask("group", "show", "Crew").out == "Crew: no member is connected\n"
     assert ask("group", "delete", "Crew").out == "Crew: deleted\n"

@@ -20,6 +20,7 @@ EXAMPLES = """\
   firetrail group list
   firetrail group show billing
   firetrail group create billing --retries 3
+  firetrail group create kitchen --orderly
   firetrail group delete billing"""
 
 
@@ -42,6 +43,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=16,
         help="retries of a message before it becomes a dead letter (default: %(default)s)",
     )
+    create.add_argument(
+        "--orderly",
+        action="store_true",
+        help="deliver messages to gRPC clients in order; clients of the remoting protocol decide "
+        "that themselves",
+    )
     cluster.add_action(actions, "delete", "delete a group and its offsets", "group")
     return parser
 
@@ -63,7 +70,9 @@ async def _run(args: argparse.Namespace) -> None:
                 await cluster.check_group(admin, args.namesrv, args.group)
             _show(args, members)
         elif args.action == "create":
-            config = SubscriptionGroupConfig(args.group, retry_max_times=args.retries)
+            config = SubscriptionGroupConfig(
+                args.group, retry_max_times=args.retries, consume_message_orderly=args.orderly
+            )
             await admin.create_group(config)
             print(json.dumps({"group": args.group}) if args.json else f"{args.group}: created")
         else:
