@@ -1,0 +1,85 @@
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.remoting.RPCHook;
+
+/**
+ * RocketMQ's Java client with credentials. Prints a line for each attempt: {@code what TAB outcome},
+ * where the outcome is SEND_OK, the body that was received, or the code of the refusal.
+ * Arguments: name server, user, password, topic that the user may use, its group, another topic.
+ */
+public class SecuredClient {
+    public static void main(String[] arguments) {
+        try {
+            play(arguments);
+        } catch (Throwable error) {
+            error.printStackTrace();
+            System.exit(1); // the clients' threads would keep running
+        }
+        System.out.flush();
+        System.exit(0);
+    }
+
+    private static void play(String[] arguments) throws Exception {
+        String namesrv = arguments[0];
+        String topic = arguments[3];
+        RPCHook right = new AclClientRPCHook(new SessionCredentials(arguments[1], arguments[2]));
+        RPCHook wrong = new AclClientRPCHook(new SessionCredentials(arguments[1], "not the password"));
+        say("right", send(namesrv, right, topic));
+        say("other topic", send(namesrv, right, arguments[5]));
+        say("wrong key", send(namesrv, wrong, topic));
+        say("no key", send(namesrv, null, topic));
+        CountDownLatch received = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[4], right);
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            say("received", new String(messages.get(0).getBody(), StandardCharsets.UTF_8));
+            received.countDown();
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        if (!received.await(60, TimeUnit.SECONDS)) {
+            say("received", "nothing");
+        }
+        consumer.shutdown();
+    }
+
+    private static String send(String namesrv, RPCHook hook, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("secured-producer", hook);
+        producer.setInstanceName("producer-" + System.nanoTime());
+        producer.setNamesrvAddr(namesrv);
+        producer.setRetryTimesWhenSendFailed(0);
+        producer.setSendMsgTimeout(30_000);
+        producer.start();
+        try {
+            byte[] body = "for your eyes only".getBytes(StandardCharsets.UTF_8);
+            return producer.send(new Message(topic, body)).getSendStatus().name();
+        } catch (MQBrokerException error) {
+            return "code " + error.getResponseCode();
+        } catch (MQClientException error) {
+            Throwable cause = error.getCause();
+            if (cause instanceof MQBrokerException) {
+                return "code " + ((MQBrokerException) cause).getResponseCode();
+            }
+            return "code " + error.getResponseCode();
+        } finally {
+            producer.shutdown();
+        }
+    }
+
+    private static synchronized void say(String what, String outcome) {
+        System.out.println(what + "\t" + outcome);
+    }
+}
