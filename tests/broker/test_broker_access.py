@@ -21,10 +21,18 @@ from firetrail.errors import ConfigError, StoreError
 from firetrail.format.names import CONFIG
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicList
+from firetrail.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    SubscriptionData,
+    TopicList,
+)
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import CommandFlag, RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
 
 SEND = {
     "a": "PG",
@@ -201,6 +209,30 @@ class TestWhatWasFound:
             assert secure.broker.store.max_offset("T1", 0) == 0
             await secure.grant(acl("alice", "Topic:T1 Pub"))
             assert (await secure.ask(end, fields, by="alice")).code == 0
+
+    async def test_a_stranger_in_the_producer_group_is_not_asked_about_a_transaction(self) -> None:
+        """The question for the outcome contains the message."""
+        asked: list[RemotingCommand] = []
+
+        def check(connection: Connection, request: RemotingCommand) -> None:
+            asked.append(request)
+
+        handlers: dict[int, Handler] = {RequestCode.CHECK_TRANSACTION_STATE: check}
+        async with talking(None, SECURE, client_handlers=handlers) as talk:
+            secure = Secured(talk)
+            properties = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
+            properties += "CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02"
+            assert (await secure.send("T1", i=properties, f="4")).code == 0
+            await secure.allow("alice")
+            beat = HeartbeatData("c1", [ProducerData("PG")]).encode(standard=True)
+            heartbeat = RequestCode.HEART_BEAT
+            assert (await secure.ask(heartbeat, {}, beat, by="alice")).code == 0
+            await secure.broker.check_transactions()
+            assert (await secure.ask(heartbeat, {}, beat)).code == 0  # questions would be earlier
+            assert not asked
+            await secure.broker.check_transactions()  # root may send to the topic
+            assert (await secure.ask(heartbeat, {}, beat)).code == 0
+            assert len(asked) == 1
 
     async def test_messages_are_not_consumed_directly_from_another_topic(self) -> None:
         async with secured() as secure:

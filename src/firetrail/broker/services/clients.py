@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from firetrail.auth.caller import Caller
+from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.selection import parse_filter
@@ -45,6 +47,12 @@ class Client:
     language: int
     version: int
     last_seen: float
+    caller: Caller | None = None
+    """Who sent its last heartbeat, if that is checked."""
+
+    def may(self, wanted: Requirement) -> bool:
+        """Return whether the client has a permission, for what the broker sends it unasked."""
+        return self.caller is None or self.caller.refusal([wanted]) is None
 
 
 @dataclass(slots=True)
@@ -139,7 +147,14 @@ class Clients:
 
     def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         beat = HeartbeatData.decode(request.content)
-        client = Client(beat.client_id, connection, request.language, request.version, self._now())
+        client = Client(
+            beat.client_id,
+            connection,
+            request.language,
+            request.version,
+            self._now(),
+            request.caller,
+        )
         for producer in beat.producer_data_set:
             check_group(producer.group_name)
             self.producers.setdefault(producer.group_name, {})[connection] = client

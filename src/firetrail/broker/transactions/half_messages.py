@@ -43,6 +43,8 @@ class Half:
     """When it was stored, or when its producer was last asked."""
     group: str
     """The producer group."""
+    topic: str
+    """The topic that it will be in when it is committed."""
     immunity_ms: int | None
     """Time before the first check that the producer asked for; None if it did not specify one."""
     checks: int = 0
@@ -63,6 +65,7 @@ def half_at(place: PutResult | Record, properties: bytes, checks: int = 0) -> Ha
         place.physical_offset,
         place.store_time,
         sys.intern(get_property(properties, PGROUP) or ""),  # one string per group
+        sys.intern(get_property(properties, REAL_TOPIC) or ""),
         None if seconds is None else seconds * 1000,
         checks,
     )

@@ -16,7 +16,7 @@ import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterator
 
-from firetrail.access.needs import PUB, UPDATE, require_record
+from firetrail.access.needs import PUB, UPDATE, require_record, topic_need
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -313,9 +313,16 @@ class Transactions:
                 await self._store_again(half)
 
     def _producer(self, half: Half) -> Client | None:
-        """Return a producer to ask, another one for each check: one may hang, or be deaf."""
+        """Return a producer to ask, another one for each check: one may hang, or be deaf.
+
+        The question contains the message, so a producer that may not send to its topic is not
+        asked: anybody can claim to belong to the group.
+        """
+        wanted = topic_need(half.topic, PUB)
         producers = [
-            one for one in self._clients.producers_of(half.group) if not one.connection.is_closed
+            one
+            for one in self._clients.producers_of(half.group)
+            if not one.connection.is_closed and one.may(wanted)
         ]
         return producers[half.checks % len(producers)] if producers else None
 
