@@ -18,6 +18,7 @@ from firetrail.proxy.call import StatusCode, StreamHandler
 from firetrail.proxy.clients import ProxyClients
 from firetrail.proxy.schema.messages import (
     Code,
+    Language,
     RecoverOrphanedTransactionCommand,
     Settings,
     Status,
@@ -110,6 +111,51 @@ async def test_answers_keep_the_order_of_the_settings(scene: Scene) -> None:
     await until(lambda: len(stream.sent) == 3)
     topics = [answer.settings.publishing.topics[0].name for answer in stream.sent]
     assert topics == ["A", "B", "C"]
+
+
+def of_node(settings: Settings) -> Settings:
+    settings.user_agent.language = Language.NODE_JS
+    return settings
+
+
+async def test_settings_are_repeated_for_nodejs_clients_with_several_topics(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPEATS_S", (0.001, 0.002))
+    stream, handler = scene.open()
+    handler.received(frame(of_node(publishing("A", "B"))))
+    await until(lambda: len(stream.sent) == 3)
+    assert stream.sent[0] == stream.sent[1] == stream.sent[2]
+    handler.received(frame(of_node(publishing("A", "B", "C"))))  # only the first ones are repeated
+    await until(lambda: len(stream.sent) == 4)
+    consumer, handler = scene.open()
+    handler.received(frame(of_node(subscribing("G", "A", "B"))))
+    await until(lambda: len(consumer.sent) == 3)
+    assert len(stream.sent) == 4
+
+
+@pytest.mark.parametrize("settings", [publishing("A", "B"), of_node(publishing("A"))])
+async def test_settings_of_other_clients_are_answered_once(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, settings: Settings
+) -> None:
+    monkeypatch.setattr(module, "REPEATS_S", (0.0,))
+    stream, handler = scene.open()
+    handler.received(frame(settings))
+    await until(lambda: bool(stream.sent))
+    await asyncio.sleep(0)
+    assert len(stream.sent) == 1
+
+
+async def test_a_closed_stream_repeats_nothing(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "REPEATS_S", (3600.0,))
+    stream, handler = scene.open()
+    handler.received(frame(of_node(publishing("A", "B"))))
+    await until(lambda: bool(stream.sent))
+    handler.closed()
+    (repeat,) = handler._repeats  # type: ignore[attr-defined]
+    assert repeat.cancelled()
 
 
 async def test_a_missing_client_id_is_answered(scene: Scene) -> None:

@@ -23,6 +23,7 @@ from firetrail.proxy.delivered import delivered, records_in
 from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.schema.messages import (
     Code,
+    Language,
     PrintThreadStackTraceCommand,
     Settings,
     Status,
@@ -42,6 +43,9 @@ QUESTIONS_MAX = 1_000
 """Maximum number of unanswered questions to clients."""
 SETTINGS_WAITING_MAX = 16
 """Settings of one stream that may wait for brokers; a stream that sends more is ended."""
+REPEATS_S = (1.0, 5.0)
+"""When the answer to the first settings of a Node.js client is sent again, in seconds. The client
+misses an answer that arrives before it has the routes of all its topics, and then never starts."""
 
 _CONSUMED: dict[int, str] = {Code.OK: "CR_SUCCESS", Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL"}
 _log = logging.getLogger(__name__)
@@ -227,6 +231,7 @@ class _TelemetryStream:
         self._caller = caller
         self._waiting: deque[Awaitable[TelemetryCommand]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._repeats: list[asyncio.TimerHandle] = []
 
     def received(self, command: TelemetryCommand) -> None:
         """Handle a frame of the client."""
@@ -249,7 +254,7 @@ class _TelemetryStream:
     def _answer(self, answer: TelemetryCommand | Awaitable[TelemetryCommand]) -> None:
         """Send an answer after those that still wait for brokers."""
         if isinstance(answer, TelemetryCommand) and self._task is None:
-            self._stream.send(answer)
+            self._send(answer)
             return
         self._waiting.append(resolved(answer))
         if len(self._waiting) > SETTINGS_WAITING_MAX:
@@ -260,10 +265,16 @@ class _TelemetryStream:
     async def _send_answers(self) -> None:
         while self._waiting:
             try:
-                self._stream.send(await self._waiting.popleft())
+                self._send(await self._waiting.popleft())
             except Exception as error:
                 self._fail(error)
         self._task = None
+
+    def _send(self, answer: TelemetryCommand) -> None:
+        self._stream.send(answer)
+        if not self._repeats and _may_be_missed(answer.settings) and self._stream.is_open:
+            loop = asyncio.get_running_loop()
+            self._repeats = [loop.call_later(s, self._stream.send, answer) for s in REPEATS_S]
 
     def _fail(self, error: Exception) -> None:
         """End the stream: clients open another one, and send their settings again."""
@@ -277,6 +288,8 @@ class _TelemetryStream:
 
     def closed(self) -> None:
         """End the stream when the client does."""
+        for repeat in self._repeats:
+            repeat.cancel()
         self._stream.finish()
 
 
@@ -291,6 +304,12 @@ def _not_registered(client: ProxyClient, error: Exception) -> None:
     if isinstance(error, RequestError) and error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
         level = logging.DEBUG  # the group may be created later
     _log.log(level, "client %s is not registered yet: %s", client.client_id, error)
+
+
+def _may_be_missed(settings: Settings) -> bool:
+    """Return whether the client may receive the answer before it waits for it."""
+    topics = max(len(settings.publishing.topics), len(settings.subscription.subscriptions))
+    return settings.user_agent.language == Language.NODE_JS and topics > 1
 
 
 def _silent(client: ProxyClient) -> str:
