@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 from tests import time_limits
 
-pytest.register_assert_rewrite("interop.commands", "interop.history")
+pytest.register_assert_rewrite("interop.commands", "interop.grpc_checks", "interop.history")
 
 from interop.peer import missing_tool  # noqa: E402
 from interop.servers import PROXY_LINE, Servers  # noqa: E402

@@ -28,7 +28,7 @@ from firetrail.client import Admin
 HERE = Path(__file__).parent
 CACHE = HERE / "target"
 WAIT_S = 120
-INSTALL_S = 240
+INSTALL_S = 600
 BROKER_CONF = """\
 listenPort=0
 messageDelayLevel=1s 1s 1s 1s 1s
@@ -69,9 +69,12 @@ class _Recipe(NamedTuple):
 
 
 _GO = (["go", "mod", "tidy"], ["go", "build", "-o", "client", "."])
+_GO_GRPC = ["go", "build", "-mod=mod", "-o", "client", "."]
 _H2SPEC = ["go", "build", "-mod=mod", "-o", "h2spec", "github.com/summerwind/h2spec/cmd/h2spec"]
 _GO_EXAMPLE = HERE.parent / "examples" / "clients" / "go"
 _NODE = ("package.json", "said.js", "ali_ons.js", "rocketmq_nodejs.js")
+_NODE_GRPC = ("said.js", "grpc/package.json", "grpc/client.js")
+_NPM = ["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]
 _PIP = ["venv/bin/pip", "install", "--quiet", "--disable-pip-version-check"]
 _PYTHON = ([sys.executable, "-m", "venv", "--clear", "venv"], [*_PIP, "-r", "requirements.txt"])
 _RECIPES = {
@@ -84,11 +87,10 @@ _RECIPES = {
             ["javac", "-cp", "lib/*", "-d", ".", "GrpcClient.java"],
         ],
     ),
-    "node": _Recipe(
-        [HERE / "node" / name for name in _NODE],
-        [["npm", "install", "--no-package-lock", "--no-audit", "--no-fund"]],
-    ),
+    "node": _Recipe([HERE / "node" / name for name in _NODE], [_NPM]),
+    "node-grpc": _Recipe([HERE / "node" / name for name in _NODE_GRPC], [_NPM]),
     "go": _Recipe([HERE / "go" / name for name in ("go.mod", "main.go")], _GO),
+    "go-grpc": _Recipe([HERE / "go" / "grpc" / name for name in ("go.mod", "main.go")], [_GO_GRPC]),
     "h2spec": _Recipe([HERE / "h2spec" / "go.mod"], [_H2SPEC]),
     "go-example": _Recipe([_GO_EXAMPLE / name for name in ("go.mod", "hello.go")], _GO),
 }

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
-from interop.grpc_checks import check_order, check_put_off, check_received
-from interop.grpc_servers import prepared, serving
-from interop.stock import (
-    Event,
-    all_delivered,
-    bodies,
-    client_environment,
-    run_client,
-)
+from interop.grpc_checks import MESSAGES, Check, check_name
+from interop.grpc_servers import conversation
+from interop.stock import Event, all_delivered, bodies, client_environment
 
 
 @pytest.fixture(scope="module")
@@ -25,28 +18,14 @@ def events(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 
 def run(folder: Path, security: str, part: str) -> list[Event]:
     client = client_environment("java-grpc")
-    with serving(folder) as addresses:
-        asyncio.run(prepared(addresses["name_server"]))
-        java = ["java", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
-        java += ["-cp", f"{client}/lib/*:{client}", "GrpcClient"]
-        return run_client([*java, addresses["grpc"], security, part], folder)
+    java = ["java", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+    java += ["-cp", f"{client}/lib/*:{client}", "GrpcClient"]
+    return conversation(java, folder, security, part)
 
 
-def test_everything_sent_is_received(events: list[Event]) -> None:
-    check_received(events)
-
-
-def test_order(events: list[Event]) -> None:
-    check_order(events)
-
-
-def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
-    check_put_off(events)
-
-
-def test_transactions(events: list[Event]) -> None:
-    all_delivered(events, "halves", ["commit", "unknown"])
-    all_delivered(events, "check", ["unknown"])
+@pytest.mark.parametrize("check", MESSAGES, ids=check_name)
+def test_messages(events: list[Event], check: Check) -> None:
+    check(events)
 
 
 def test_delayed_messages_and_recall_without_tls(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""A released gRPC client at RocketMQ's own proxy 5.3.3, in front of Firetrail's broker.
+"""Released gRPC clients at RocketMQ's own proxy 5.3.3, in front of Firetrail's broker.
 
-The proxy runs in cluster mode: every call of the client becomes requests of the remoting protocol
+The proxy runs in cluster mode: every call of a client becomes requests of the remoting protocol
 to Firetrail's name server and broker. The proxy adds the commit log offset to each receipt, and
 every acknowledgement contains it. The same tests run with RocketMQ's own broker in the process of
 its proxy, and with Firetrail's proxy in front of RocketMQ's broker.
@@ -9,11 +9,13 @@ its proxy, and with Firetrail's proxy in front of RocketMQ's broker.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from interop.conftest import JAVA_SETTINGS, JavaProxy
-from interop.grpc_checks import check_order, check_put_off, check_received
+from interop.grpc_checks import Check, check_name, check_order, check_put_off, check_received
 from interop.grpc_servers import proxy
 from interop.servers import PROXY_LINE, Servers
 from interop.stock import (
@@ -23,6 +25,7 @@ from interop.stock import (
     client_environment,
     firetrail_up,
     lag,
+    needs,
     of,
     registered,
     run_client,
@@ -40,12 +43,23 @@ transactionCheckMax=1000
 """
 
 
-GROUPS = {"GrpcOrderly": "GrpcFifo", "GrpcPush": "GrpcNormal", "GrpcSimple": "GrpcNormal"}
+ORDERLY = "Orderly"
+READ = {ORDERLY: "Fifo", "Push": "Normal", "Simple": "Normal"}
+"""Groups and the topics that they have read at the end, without the prefix of their names."""
+
+
+class Cluster(NamedTuple):
+    """The addresses of a name server and of a proxy."""
+
+    namesrv: str
+    proxy: str
 
 
 @pytest.fixture(scope="module", params=["firetrail", "java", "proxy of firetrail"])
-def events(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What the client says, with Firetrail's broker or Java's behind the proxy.
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Firetrail's broker or Java's behind the proxy.
 
     The proxy of Firetrail runs in front of Java's name server and broker.
     """
@@ -57,34 +71,52 @@ def events(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             java_side.broker(namesrv, "broker-a", settings=JAVA_SETTINGS),
             proxy(namesrv) as address,
         ):
-            return conversation(namesrv, address, folder)
-    if request.param == "java":
+            yield Cluster(namesrv, address)
+    elif request.param == "java":
         java: JavaProxy = request.getfixturevalue("java_proxy")
-        return conversation(java.namesrv, java.address, folder)
-    servers = Servers(PROXY_LINE, folder)
-    with firetrail_up(folder, CONF) as namesrv, servers.proxy(namesrv) as address:
-        return conversation(namesrv, address, folder)
+        yield Cluster(java.namesrv, java.address)
+    else:
+        servers = Servers(PROXY_LINE, folder)
+        with firetrail_up(folder, CONF) as namesrv, servers.proxy(namesrv) as address:
+            yield Cluster(namesrv, address)
 
 
-def conversation(namesrv: str, proxy: str, folder: Path) -> list[Event]:
-    made = client_environment("grpc")
-    asyncio.run(registered(namesrv))
-    asyncio.run(prepared(namesrv))
-    said = run_client([made / "venv" / "bin" / "python", CLIENT, proxy], folder)
-    left = {group: asyncio.run(lag(namesrv, group, topic)) for group, topic in GROUPS.items()}
-    assert left == dict.fromkeys(GROUPS, 0)
+@pytest.fixture(scope="module")
+def events(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """What the Python client says."""
+    client = client_environment("grpc") / "venv" / "bin" / "python"
+    return conversation(cluster, [client, CLIENT, cluster.proxy], tmp_path_factory.mktemp("grpc"))
+
+
+@pytest.fixture(scope="module")
+def go_events(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
+    """What the Go client says."""
+    needs("go")
+    client = str(client_environment("go-grpc") / "client")
+    command = [client, cluster.proxy, "tls", "messages", "Go"]
+    return conversation(cluster, command, tmp_path_factory.mktemp("go"), "Go")
+
+
+def conversation(
+    cluster: Cluster, command: Sequence[str | Path], folder: Path, prefix: str = "Grpc"
+) -> list[Event]:
+    asyncio.run(registered(cluster.namesrv))
+    asyncio.run(prepared(cluster.namesrv, prefix))
+    said = run_client(command, folder)
+    for group, topic in READ.items():
+        assert not asyncio.run(lag(cluster.namesrv, prefix + group, prefix + topic)), group
     return said
 
 
-async def prepared(namesrv: str) -> None:
+async def prepared(namesrv: str, prefix: str) -> None:
     """Topics with their types, and a group that consumes in order: gRPC clients make neither."""
     async with Admin(namesrv) as admin:
         for kind in ("Normal", "Fifo", "Transaction", "Delay"):
             message_type = MessageType(kind.upper())
-            await admin.create_topic(f"Grpc{kind}", 4, message_type=message_type)
-        for group in ("GrpcPush", "GrpcSimple", "GrpcHalves", "GrpcLater"):
-            await admin.create_group(group)
-        orderly = SubscriptionGroupConfig("GrpcOrderly", consume_message_orderly=True)
+            await admin.create_topic(prefix + kind, 4, message_type=message_type)
+        for group in ("Push", "Simple", "Halves", "Later"):
+            await admin.create_group(prefix + group)
+        orderly = SubscriptionGroupConfig(prefix + ORDERLY, consume_message_orderly=True)
         await admin.create_group(orderly)
 
 
@@ -106,13 +138,28 @@ def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
     check_put_off(events)
 
 
-def test_transactions(events: list[Event], request: pytest.FixtureRequest) -> None:
+def transactions(events: list[Event], request: pytest.FixtureRequest) -> None:
     all_delivered(events, "halves", ["commit", "unknown"])
     asked = set(bodies(events, "got", "check"))
-    if request.node.callspec.params["events"] == "firetrail":
+    if request.node.callspec.params["cluster"] == "firetrail":
         assert asked == {"unknown"}
     else:  # Java's broker stores ends of transactions every 3 s, and may ask about them before that
         assert {"unknown"} <= asked <= {"commit", "rollback", "unknown"}
+
+
+def test_transactions(events: list[Event], request: pytest.FixtureRequest) -> None:
+    transactions(events, request)
+
+
+@pytest.mark.parametrize("check", [check_received, check_order, check_put_off], ids=check_name)
+def test_the_go_client(go_events: list[Event], check: Check) -> None:
+    check(go_events)
+
+
+def test_transactions_of_the_go_client(
+    go_events: list[Event], request: pytest.FixtureRequest
+) -> None:
+    transactions(go_events, request)
 
 
 def test_delivery_times(events: list[Event]) -> None:

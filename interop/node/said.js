@@ -4,6 +4,8 @@
 const WAIT_MS = 60000;
 const got = {};
 
+exports.WAIT_MS = WAIT_MS;
+
 exports.say = event => {
   console.log(JSON.stringify(event));
   if (event.got) got[event.got] = (got[event.got] || 0) + 1;

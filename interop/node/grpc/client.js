@@ -1,0 +1,192 @@
+// RocketMQ's gRPC client for Node.js: every type of message, push and simple consumers, check-back of
+// transactions, and a kill of the server. Arguments: endpoints, tls or plain, and messages or features.
+// After "ready", a line on standard input lets the program go on when the server was started again.
+'use strict';
+
+const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
+const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
+const { run, say, sleep, until, WAIT_MS } = require('./said');
+
+const [ endpoints, security, part ] = process.argv.slice(2);
+const BASE = { endpoints, namespace: '', sslEnabled: security === 'tls' };
+const DELAY_MS = 4000;
+
+function message(topic, body, settings = {}) {
+  const properties = new Map([ [ 'colour', 'blue' ], ...settings.properties || [] ]);
+  return { topic, body: Buffer.from(body), tag: 'TagA', keys: [ 'key-' + body ], ...settings, properties };
+}
+
+function facts(who, got) {
+  return {
+    got: who, body: got.body.toString(), keys: got.keys.join(' '), tags: got.tag, id: got.messageId,
+    times: got.deliveryAttempt, group: got.messageGroup, colour: got.properties.get('colour'), at: Date.now() / 1000,
+  };
+}
+
+async function send(producer, how, made) {
+  const receipt = await producer.send(made);
+  const due = made.deliveryTimestamp && made.deliveryTimestamp.getTime() / 1000;
+  say({ sent: how, body: made.body.toString(), id: receipt.messageId, due });
+  return receipt;
+}
+
+async function push(who, consumerGroup, topic, tags, consume = () => ConsumeResult.SUCCESS) {
+  const consumer = new PushConsumer({
+    ...BASE, consumerGroup, subscriptions: new Map([ [ topic, tags ] ]),
+    messageListener: {
+      consume: async got => {
+        const said = facts(who, got); // the client counts attempts in the message itself
+        const result = await consume(got);
+        say(said);
+        return result;
+      },
+    },
+  });
+  await consumer.startup();
+}
+
+// The topic of dead letters exists only after the first one.
+async function simple(consumerGroup, topic, filter) {
+  for (const end = Date.now() + WAIT_MS; ;) {
+    const consumer = new SimpleConsumer({
+      ...BASE, consumerGroup, subscriptions: new Map([ [ topic, filter ] ]), awaitDuration: 5000,
+    });
+    try {
+      await consumer.startup();
+      return consumer;
+    } catch (error) {
+      if (Date.now() > end) throw error;
+    }
+  }
+}
+
+async function receive(consumer, who, count, consume = got => consumer.ack(got)) {
+  let received = 0;
+  for (const end = Date.now() + WAIT_MS; received < count && Date.now() < end;) {
+    for (const got of await consumer.receive(16, 15000)) {
+      await consume(got);
+      say(facts(who, got));
+      received++;
+    }
+  }
+}
+
+async function sends(producer) {
+  for (let n = 0; n < 6; n++) {
+    await send(producer, 'normal', message('GrpcNormal', `normal${n}`, { tag: n % 2 ? 'Odd' : 'TagA' }));
+  }
+  for (let n = 0; n < 20; n++) {
+    const body = `${n % 4}-0${Math.floor(n / 4)}`;
+    await send(producer, 'fifo', message('GrpcFifo', body, { messageGroup: `order-${n % 4}` }));
+  }
+  for (const body of [ 'commit', 'rollback', 'unknown' ]) {
+    const transaction = producer.beginTransaction();
+    await producer.send(message('GrpcTransaction', body), transaction);
+    if (body === 'commit') await transaction.commit();
+    if (body === 'rollback') await transaction.rollback();
+  }
+}
+
+async function messages(producer) {
+  await sends(producer);
+  await push('push', 'GrpcPush', 'GrpcNormal', '*');
+  await push('fifo', 'GrpcOrderly', 'GrpcFifo', '*');
+  await push('halves', 'GrpcHalves', 'GrpcTransaction', '*');
+  const consumer = await simple('GrpcSimple', 'GrpcNormal', 'TagA');
+  let isPutOff = false;
+  await receive(consumer, 'simple', 4, async got => {
+    if (isPutOff || got.body.toString() !== 'normal0') return consumer.ack(got);
+    isPutOff = true;
+    return consumer.changeInvisibleDuration(got, 1000);
+  });
+  await until({ push: 6, fifo: 20, halves: 2 });
+}
+
+async function filtered(producer) {
+  for (let n = 0; n < 6; n++) {
+    await send(producer, 'numbered', message('GrpcNormal', `n${n}`, { properties: [ [ 'n', `${n}` ] ] }));
+  }
+  const condition = new FilterExpression('n > 2 AND colour = \'blue\'', FilterType.SQL);
+  await receive(await simple('GrpcSql', 'GrpcNormal', condition), 'sql', 3);
+}
+
+// The group has an exponential policy: without one, the client makes a dead letter of what fails once.
+async function ordered(producer) {
+  for (const body of [ 'k0', 'again-k1', 'k2', 'k3' ]) {
+    await send(producer, 'keep', message('GrpcFifo', body, { messageGroup: 'keep' }));
+  }
+  let hasFailed = false;
+  await push('ordered', 'GrpcExponential', 'GrpcFifo', '*', got => {
+    if (hasFailed || got.body.toString() !== 'again-k1') return ConsumeResult.SUCCESS;
+    hasFailed = true;
+    return ConsumeResult.FAILURE;
+  });
+  await until({ ordered: 5 });
+}
+
+// A message that its consumers never consume is received as a dead letter.
+async function failing(producer) {
+  await send(producer, 'failing', message('GrpcFailing', 'fails'));
+  await push('failing', 'GrpcFailingGroup', 'GrpcFailing', '*', () => ConsumeResult.FAILURE);
+  await until({ failing: 2 });
+  await receive(await simple('GrpcUndertaker', '%DLQ%GrpcFailingGroup', '*'), 'dead', 1);
+}
+
+async function delayed(producer) {
+  await push('delayed', 'GrpcDelayGroup', 'GrpcDelay', '*');
+  for (const body of [ 'later', 'recalled', 'past' ]) {
+    const deliveryTimestamp = new Date(Date.now() + (body === 'past' ? -DELAY_MS : DELAY_MS));
+    const sent = await send(producer, body, message('GrpcDelay', body, { deliveryTimestamp }));
+    if (body === 'recalled') {
+      const recalled = await producer.recallMessage('GrpcDelay', sent.recallHandle);
+      say({ recalled: recalled.messageId, id: sent.messageId });
+    }
+  }
+  await until({ delayed: 2 });
+}
+
+// All are sent before one of them is received: those with a higher priority come first.
+async function prioritized(producer) {
+  for (const priority of [ 1, 3, 2 ]) {
+    await send(producer, 'priority', message('GrpcPriority', `p${priority}`, { priority }));
+  }
+  await receive(await simple('GrpcUrgent', 'GrpcPriority', '*'), 'priority', 3);
+}
+
+async function restarted(producer) {
+  await push('restart', 'GrpcRestart', 'GrpcNormal', 'Restart');
+  await send(producer, 'restart', message('GrpcNormal', 'before', { tag: 'Restart' }));
+  await until({ restart: 1 });
+  say({ ready: 'restart' });
+  await new Promise(resolve => process.stdin.once('data', resolve));
+  for (const end = Date.now() + WAIT_MS; ; await sleep(500)) {
+    try {
+      await producer.send(message('GrpcNormal', 'after', { tag: 'Restart' }));
+      break;
+    } catch (error) {
+      if (Date.now() > end) throw error;
+    }
+  }
+  await until({ restart: 2 });
+}
+
+run(async () => {
+  const topics = [ 'GrpcNormal', 'GrpcFifo', 'GrpcDelay', 'GrpcTransaction', 'GrpcFailing' ];
+  const checker = {
+    check: async got => {
+      say(facts('check', got));
+      return TransactionResolution.COMMIT;
+    },
+  };
+  const producer = new Producer({ ...BASE, topics, checker });
+  await producer.startup();
+  if (part === 'messages') {
+    await messages(producer);
+  } else {
+    const parts = [ filtered, ordered, failing, delayed, prioritized ];
+    await Promise.all(parts.map(tried => tried(producer)));
+    await restarted(producer);
+  }
+  await sleep(1000); // acknowledgements are sent after the listener has returned
+  say({ done: true });
+});
