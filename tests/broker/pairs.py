@@ -34,19 +34,22 @@ class Group:
         self.namesrv = ""
         self.client = RemotingClient()
         self._stack = AsyncExitStack()
+        self.brokers: list[Talk] = []
+        """All that were started, in this order."""
 
-    async def start(self, name: str, config: StoreConfig = SMALL, **settings: Any) -> Talk:
+    async def start(self, folder: str, config: StoreConfig = SMALL, **settings: Any) -> Talk:
         """Start a broker; a slave has id 1."""
         broker_id = int(config.role is BrokerRole.SLAVE)
         values = {"broker_id": broker_id, "namesrv": self.namesrv, **QUICK, **settings}
         broker = Broker(
-            self.folder / name,
+            self.folder / folder,
             BrokerConfig(**values),
             config.replace(store_host=config.store_host._replace(port=0)),
         )
         await broker.start()
         self._stack.push_async_callback(broker.stop)
-        return Talk(broker, self.client)
+        self.brokers.append(Talk(broker, self.client))
+        return self.brokers[-1]
 
     async def __aenter__(self) -> Group:
         self.namesrv = f"127.0.0.1:{await self.name_server.start()}"

@@ -16,8 +16,8 @@ from tests.helpers import crash_image, eventually, put_all
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.saved_role import HandOverNote, RoleFile
-from firetrail.cli import replica_promote, replica_status
+from firetrail.broker.replica.saved_role import HandOverNote, RoleFile, SavedRole
+from firetrail.cli import replica_follow, replica_promote, replica_status
 from firetrail.cli.command import ExitCode
 from firetrail.cli.main import main
 from firetrail.errors import RequestError
@@ -93,12 +93,29 @@ def test_rewind_for_scripts(old: Path, master: str, firetrail: Firetrail) -> Non
     found = result.json
     assert list(found) == [
         *("store", "master", "master_range", "last_common_record", "end", "previous_end"),
-        *("removed_bytes", "removed", "kept_in", "dry_run"),
+        *("removed_bytes", "removed", "kept_in", "dry_run", "removed_role"),
     ]
     assert found["removed"]["messages"] == 3
     assert found["removed_bytes"] == found["previous_end"] - found["end"] > 0
     assert Path(found["kept_in"]).is_dir()
     assert found["dry_run"] is False
+
+
+def test_a_promoted_store_follows_again_after_a_rewind(
+    old: Path, master: str, firetrail: Firetrail
+) -> None:
+    """As the guide says: rewind, and start it as a slave with the settings that it had."""
+    RoleFile(SYSTEM, old, BrokerRole.SLAVE, 1).save(SavedRole("ASYNC_MASTER", 0, "", "SLAVE", 1))
+    result = firetrail("replica", old, "--of", master)
+    assert (result.code, "was promoted to ASYNC_MASTER" in result.err) == (2, True)
+    result = firetrail("replica", "rewind", old, "--of", master, "--dry-run")
+    assert "by command, is removed" not in result.out
+    result = firetrail("replica", "rewind", old, "--of", master)
+    said = "its role ASYNC_MASTER, which it was given by command, is removed"
+    assert (result.code, result.out.splitlines()[-1]) == (0, said)
+    replica_follow._check_role(old)
+    with BackgroundBroker(old, slave_of(master), SLAVE) as slave:
+        assert wait_for(firetrail, slave.address, 0).json["role"] == "SLAVE"
 
 
 def test_rewind_says_what_is_wrong(old: Path, firetrail: Firetrail) -> None:

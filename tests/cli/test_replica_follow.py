@@ -246,9 +246,31 @@ async def test_a_promoted_store_does_not_follow_by_mistake(
         assert main(["replica", str(tmp_path), *of]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path} was promoted to ASYNC_MASTER and may be the master of others" in said
-    assert f"remove {tmp_path / 'config' / 'firetrailRole.json'} and its .bak" in said
+    assert f"run 'firetrail replica rewind {tmp_path} --of HOST:PORT'" in said
     conf = parse_properties(said.partition("broker.conf:\n")[2].rpartition("To make")[0])
     loaded = load_entries(conf)
     assert loaded.broker.replace(master_address="") == BrokerConfig(namesrv="h:9876")
     assert loaded.store.role is BrokerRole.ASYNC_MASTER
     assert loaded.store.commit_log_file_size == SMALL.commit_log_file_size
+
+
+async def test_the_names_of_a_master_are_saved_when_its_log_is_known_to_be_the_same(
+    tmp_path: Path,
+) -> None:
+    saved: list[str] = []
+
+    async def follow(talk: Talk, name: str, state: FollowerState) -> None:
+        config, store = await replica_settings(talk.broker.address)
+        async with Broker.running(tmp_path, config, store) as broker:
+            replica = broker.replica
+            assert replica is not None
+            replica.when_known(lambda: saved.append(name))
+            await until(lambda: replica.follower.status.state is state)
+            await until(lambda: broker.store.log_range[1] > 0)
+
+    async with talking() as first, talking() as second:
+        await first.send("T1", b"first")
+        await second.send("T1", b"second")
+        await follow(first, "first", FollowerState.FOLLOWING)
+        await follow(second, "second", FollowerState.DIVERGED)
+    assert saved == ["first"]

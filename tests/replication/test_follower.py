@@ -415,7 +415,7 @@ async def test_a_divergence_is_logged_once_although_the_master_grows(
         for _ in range(3):
             other.fill(1)
             await state_of(replica, DIVERGED, f"the master only up to {other.store.log_range[1]}")
-    assert caplog.text.count("the replica is diverged: ") == 1
+    assert caplog.text.count("the replica has diverged: ") == 1
 
 
 async def test_a_connection_that_fails_again_and_again_is_logged_once(
@@ -431,4 +431,4 @@ async def test_a_connection_that_fails_again_and_again_is_logged_once(
         async with replica_in(tmp_path / "r", master.address):
             await until(lambda: master.asked.count(RequestCode.GET_BROKER_CONFIG) > 4)
     assert caplog.text.count("following master ") == 1
-    assert caplog.text.count("the replica is failed: the master has closed") == 1
+    assert caplog.text.count("the replica cannot follow: the master has closed") == 1

@@ -22,7 +22,6 @@ from firetrail.replication.election import LeaseTiming
 from firetrail.replication.epochs import NUMBER_MAX, EpochFile
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
-from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.reminders import Reminders
@@ -235,6 +234,5 @@ class Failover:
             return
         master = MasterAddress(holder.address, holder.ha_address)
         replica.follow_elected(master)
-        status = replica.follower.status
-        if status.master == master and status.state is FollowerState.DIVERGED:
+        if replica.follower.status.master == master and replica.follower.is_different:
             await self._broker.rewind(master)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -251,10 +251,15 @@ def _state(
     )
 
 
-def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
+def handlers_of(
+    parts: Parts, conf: Path | None, divergence: Callable[[], str] = lambda: ""
+) -> dict[int, Handler]:
     """Create the processors, and return the handlers of all parts by request code.
 
-    ``conf`` is the file that changed settings are written to, None to keep them in memory.
+    Args:
+        parts: The parts.
+        conf: The file that changed settings are written to, None to keep them in memory.
+        divergence: Returns why the log is not that of the master; empty if it is. Default: it is.
     """
     state = parts.state
     has_master = parts.registration.knows_master
@@ -263,7 +268,7 @@ def handlers_of(parts: Parts, conf: Path | None) -> dict[int, Handler]:
     answering = (
         send,
         ReplyProcessor(state, send),
-        PullProcessor(state, has_master),
+        PullProcessor(state, has_master, divergence),
         PopProcessor(state, parts.checkpoints, parts.orders),
         AckProcessor(state, parts.checkpoints, parts.orders),
         parts.assignment,

@@ -230,7 +230,12 @@ class Term:
         parts, replica = self.parts, self.replica
         status = None if replica is None else lambda: replica.follower.status
         replication = ReplicationProcessor(parts.state, parts.timer, self.ha, status)
-        return combined([handlers_of(parts, self.plan.conf), replication.handlers])
+        own = handlers_of(parts, self.plan.conf, self._divergence)
+        return combined([own, replication.handlers])
+
+    def _divergence(self) -> str:
+        """Return why the log of a slave is not that of its master; empty if it is."""
+        return self.replica.follower.divergence if self.replica is not None else ""
 
     async def end(self) -> None:
         """Stop the services, wait for the requests in progress, save everything, close the store.

@@ -129,6 +129,7 @@ class Terms:
             await self.end()
             try:
                 await rewind_store(plan.env.system, plan.env.folder, master)
+                plan.env.slave_mark.rewound()
             finally:
                 await self._begin(plan)
 

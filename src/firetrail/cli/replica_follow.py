@@ -16,14 +16,13 @@ from firetrail.broker.replica.master_settings import (
     find_master,
 )
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.broker.replica.saved_role import ROLE_JSON, saved_role
+from firetrail.broker.replica.saved_role import saved_role
 from firetrail.cli import logs, serving
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size, say
 from firetrail.cli.role_requests import broker_address
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
-from firetrail.format.names import CONFIG
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.reminders import Reminders
@@ -128,7 +127,8 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
     broker = Broker(args.store, config, store)
     await broker.start()
     try:
-        adopted.save(SYSTEM, args.store)
+        assert broker.replica is not None
+        broker.replica.when_known(lambda: adopted.save(SYSTEM, args.store))
         found = {"broker": broker.address, "store": str(args.store), "master": master}
         serving.print_addresses(found, args.json, {"broker": "serves reads"})
         watching = asyncio.create_task(_Watch(broker, args.json).run())
@@ -187,7 +187,8 @@ def _check_role(folder: Path) -> None:
     raise ReplicationError(
         f"{folder} was promoted to {saved.role} and may be the master of others. Start it as one "
         f"with 'firetrail broker {folder} -c broker.conf' and these lines in broker.conf:\n{conf}\n"
-        f"To make it follow again, remove {folder / CONFIG / ROLE_JSON} and its .bak"
+        "To make it follow the present master, run 'firetrail replica rewind "
+        f"{folder} --of HOST:PORT'"
     )
 
 

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 
+from firetrail.broker.replica.rewound import settle_rewound
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.losses import confirm, loss_lines
@@ -23,8 +24,8 @@ is started as a replica of the successor, its state is then "diverged".
 
 The store must not be in use, and the master must be running. The removed records are kept in a
 folder dropped-<time> in the store: 'firetrail dump' prints them, and 'firetrail salvage' creates a
-store from them. Queues and index are cut when the store is next opened. An interrupted rewind can
-be repeated.
+store from them. Queues and index are cut when the store is next opened. A role as master that the
+store was given by 'firetrail replica promote' is removed. An interrupted rewind can be repeated.
 
 Exit code 0: the store can follow the master; 2: nothing was changed."""
 EXAMPLES = """\
@@ -59,21 +60,25 @@ def add(actions: Subparsers) -> None:
 def run(args: argparse.Namespace) -> ExitCode:
     """Rewind the store, and print what was removed."""
     allow_many_files()
-    rewound = asyncio.run(_rewind(args))
+    rewound, role = asyncio.run(_rewind(args))
     if args.json:
-        print(json.dumps(_as_json(args, rewound)))
-    else:
-        print("\n".join(_lines(args, rewound)))
+        print(json.dumps(_as_json(args, rewound) | {"removed_role": role or None}))
+        return ExitCode.OK
+    print("\n".join(_lines(args, rewound)))
+    if role:
+        print(f"its role {role}, which it was given by command, is removed")
     return ExitCode.OK
 
 
-async def _rewind(args: argparse.Namespace) -> Rewound:
+async def _rewind(args: argparse.Namespace) -> tuple[Rewound, str]:
+    """Return what was done, and the role of a master that the store does not have any more."""
     client = RemotingClient()
     try:
         master = Master(client, MasterAddress(args.of))
         if args.dry_run:
-            return Rewound(await plan_rewind(SYSTEM, args.store, master), None)
-        return await rewind(SYSTEM, args.store, master, lambda plan: _confirm(args, plan))
+            return Rewound(await plan_rewind(SYSTEM, args.store, master), None), ""
+        rewound = await rewind(SYSTEM, args.store, master, lambda plan: _confirm(args, plan))
+        return rewound, settle_rewound(SYSTEM, args.store)
     finally:
         await client.close()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -28,6 +28,7 @@ from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.learner_client import EpochLog, LearnerClient
 from firetrail.replication.master_check import (
+    Continuation,
     LogRange,
     Master,
     MasterAddress,
@@ -49,6 +50,13 @@ REQUEST_MAX_S = 24.0
 """The longest time limit of a request. It is doubled after each attempt in which the master did not
 answer in time, because a master on a busy machine can be slow for long."""
 
+_PROBLEMS = {
+    FollowerState.FAILED: "the replica cannot follow",
+    FollowerState.STUCK: "the replica is stuck",
+    FollowerState.DIVERGED: "the replica has diverged",
+}
+"""How a state is called in the log."""
+
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
@@ -65,6 +73,7 @@ class FollowerSettings:
         retry_max_s: The longest such pause.
         names: Cluster and broker name that the master must have; None for any.
         member: The number of the replica in its group; 0 if it is in none.
+        copy_of: The broker of another name whose log the replica is known to have; empty for none.
     """
 
     heartbeat_s: float = 5.0
@@ -74,6 +83,7 @@ class FollowerSettings:
     retry_max_s: float = 10.0
     names: tuple[str, str] | None = None
     member: int = 0
+    copy_of: str = ""
 
 
 class _Left(Exception):
@@ -86,6 +96,11 @@ class Follower:
     Attributes:
         master_role: ``brokerRole`` of the master, as it last told it; empty if it is not known.
         has_controller: Whether the master was in controller mode when it was last asked.
+        divergence: Why the replica's log is not its master's; empty if it is not known to differ.
+            It stays while the master cannot be asked, until a comparison finds the logs equal.
+        is_different: Whether the last attempt has found that the logs differ.
+        on_compared: Called after each comparison, with why the logs differ, or with an empty text.
+            The follower waits for it before it connects to the HA port.
     """
 
     def __init__(
@@ -95,6 +110,7 @@ class Follower:
         client: RemotingClient,
         clock: Clock,
         settings: FollowerSettings | None = None,
+        divergence: str = "",
     ) -> None:
         """Prepare to follow; nothing happens before :meth:`start` and :meth:`follow`.
 
@@ -104,6 +120,7 @@ class Follower:
             client: Sends requests to the master's broker port.
             clock: The time.
             settings: Intervals. Default: ``FollowerSettings()``.
+            divergence: Why the log is known to differ from the master's. Default: it is not.
         """
         self._log = log
         self._epochs = epochs
@@ -116,13 +133,16 @@ class Follower:
         self._task: asyncio.Task[None] | None = None
         self.master_role = ""
         self.has_controller = False
+        self.divergence = divergence
+        self.is_different = False
+        self.on_compared: Callable[[str], Awaitable[None]] = _ignore
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
         self._missing_since: float | None = None  # when the replica's log began to begin later
         self._has_warned = False
-        self._state = FollowerState.WAITING
-        self._error = ""
+        self._state = FollowerState.DIVERGED if divergence else FollowerState.WAITING
+        self._error = divergence
         self._since_ms = clock.now_ms()
         self._reminders = Reminders(clock.monotonic)
 
@@ -185,6 +205,7 @@ class Follower:
             master = self._master
             if self._changed.is_set():
                 self._reset()
+            self.is_different = False
             try:
                 if master is None:
                     self._enter(FollowerState.WAITING, "no master is known")
@@ -194,6 +215,8 @@ class Follower:
             except _Left:
                 pass
             except DivergedError as error:
+                self.is_different = True
+                await self._compared(str(error))
                 await self._fail(FollowerState.DIVERGED, error)
             except StuckError as error:
                 await self._fail(FollowerState.STUCK, error)
@@ -219,6 +242,8 @@ class Follower:
 
         Something that may be expected is a warning only if it lasts.
         """
+        if self.divergence and state is not FollowerState.CHECKING:  # it does not end by itself
+            state, error = FollowerState.DIVERGED, self.divergence
         is_news = state is not self._state
         self._error = error
         if is_news:
@@ -235,7 +260,7 @@ class Follower:
         elif is_news and may_be_expected:
             _log.info("master %s is not followed at the moment: %s", broker, error)
         else:
-            _log.warning("master %s: the replica is %s: %s", broker, state.value, error)
+            _log.warning("master %s: %s: %s", broker, _PROBLEMS[state], error)
 
     async def _fail(self, state: FollowerState, error: Exception) -> None:
         """Note why the master is not followed, and pause."""
@@ -270,7 +295,9 @@ class Follower:
                 f"the broker at {master.address.broker} does not tell its HA port; set "
                 "haMasterAddress on the replica"
             )
-        begin, there = await self._answer(check_history(self._log, master))
+        begin, there = await self._answer(self._check_history(master))
+        await self._compared("")
+        self._leave_if_changed()
         self._note_range(there)
         if there.end == 0 and not config.is_firetrail:  # it would be asked for more than it has
             self._enter(FollowerState.WAITING, "the master has no messages yet")
@@ -280,13 +307,20 @@ class Follower:
         connection = self._client_for(config, begin)
         try:
             await self._connect(connection, master)
-            if (await self._answer(check_history(self._log, master))).begin != begin:
+            if (await self._answer(self._check_history(master))).begin != begin:
                 return  # the replica is empty, and the master has just deleted its first file
             self._connection = connection
             await self._copy(connection, master)
         finally:
             self._connection = None
             connection.close()
+
+    async def _check_history(self, master: Master) -> Continuation:
+        return await check_history(self._log, master, self._settings.copy_of)
+
+    async def _compared(self, divergence: str) -> None:
+        self.divergence = divergence
+        await self.on_compared(divergence)
 
     def _client_for(self, config: MasterConfig, begin: int) -> HAClient:
         """Return a client that speaks the master's protocol."""
@@ -405,6 +439,10 @@ class Follower:
             f"the replica has the log up to {self._log.max_offset}, the master up to {there.end}, "
             f"but for {self._settings.check_s:g} seconds the master has sent nothing but heartbeats"
         )
+
+
+async def _ignore(divergence: str) -> None:
+    """Do nothing with the outcome of a comparison."""
 
 
 async def _in_thread(connection: HAClient) -> None:

@@ -316,8 +316,13 @@ class Continuation(NamedTuple):
     master: LogRange
 
 
-async def check_history(log: OwnLog, master: Master) -> Continuation:
+async def check_history(log: OwnLog, master: Master, copy_of: str = "") -> Continuation:
     """Check that the master's log continues the replica's; return where.
+
+    Args:
+        log: The log of the replica.
+        master: The master.
+        copy_of: The broker of another name whose log the replica is known to have. Default: none.
 
     Raises:
         DivergedError: The logs differ, or the master's is shorter.
@@ -342,11 +347,13 @@ async def check_history(log: OwnLog, master: Master) -> Continuation:
         raise _diverged(
             f"the replica has the log up to {log.max_offset}, the master only up to {there.end}",
             master,
+            copy_of,
         )
     if await master.record(last.offset) != last.content:
-        raise _diverged(f"their records at offset {last.offset} differ", master)
+        raise _diverged(f"their records at offset {last.offset} differ", master, copy_of)
     if last.end < log.max_offset and not await _is_blank(master, last.end):
-        raise _diverged(f"the replica's file ends at offset {last.end}, the master's not", master)
+        detail = f"the replica's file ends at offset {last.end}, the master's not"
+        raise _diverged(detail, master, copy_of)
     return Continuation(log.max_offset, there)
 
 
@@ -359,9 +366,15 @@ async def _is_blank(master: Master, offset: int) -> bool:
     return content is None or content[4:8] == MAGIC_BLANK.to_bytes(4, "big")
 
 
-def _diverged(detail: str, master: Master) -> DivergedError:
+def _diverged(detail: str, master: Master, copy_of: str) -> DivergedError:
+    said = f"the logs of master and replica are not the same: {detail}. "
+    if copy_of:
+        return DivergedError(
+            f"{said}This folder is a copy of {copy_of}: follow that broker, or give the broker at "
+            f"{master.address.broker} another folder"
+        )
     return DivergedError(
-        f"the logs of master and replica are not the same: {detail}. The replica does not follow; "
-        "it keeps what it has. To make it follow, stop it and remove what the master does not have:"
-        f" firetrail replica rewind STORE --of {master.address.broker}"
+        f"{said}The replica does not follow; it keeps what it has. To make it follow, stop it and "
+        "remove what the master does not have: firetrail replica rewind STORE --of "
+        f"{master.address.broker}"
     )

@@ -355,6 +355,10 @@ class TestMasters:
                 assert registration.master is not None
                 assert registration.master.address == master.address
                 assert master._name_server is not None
-                registered = master._name_server.routes.broker("broker-a")
-                assert registered is not None
-                assert registered.broker_addrs == {0: master.address, 1: slave.address}
+                routes = master._name_server.routes
+
+                def addresses() -> dict[int, str]:
+                    registered = routes.broker("broker-a")
+                    return registered.broker_addrs if registered is not None else {}
+
+                await until(lambda: addresses() == {0: master.address, 1: slave.address})

@@ -42,14 +42,24 @@ _READ = int(Permission.READ)
 _RESPONSE = int(CommandFlag.RESPONSE)
 SLAVE_READ = "slaveReadEnable=true"
 """The setting that makes a slave serve pulls."""
+DIVERGED = "this replica has diverged from its master, and serves no messages until it is rewound"
 
 
 class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    def __init__(self, state: BrokerState, has_master: Callable[[], bool]) -> None:
-        """``has_master`` returns whether clients can find a master of this broker's name."""
+    def __init__(
+        self, state: BrokerState, has_master: Callable[[], bool], divergence: Callable[[], str]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            state: The state of the broker.
+            has_master: Returns whether clients can find a master of this broker's name.
+            divergence: Returns why the log of a slave is not its master's; empty if it is.
+        """
         self._is_slave = state.store.config.role is BrokerRole.SLAVE
+        self._divergence = divergence
         self._has_master = has_master
         self._store = state.store
         self._selector = state.selector
@@ -90,6 +100,8 @@ class PullProcessor:
         """Return the group of the consumer; raise RequestError if it may not pull."""
         if self._is_slave and not self._live.current.slave_read:
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{BUSY}; to read here, set {SLAVE_READ}")
+        if self._is_slave and (divergence := self._divergence()):
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{DIVERGED}: {divergence}")
         if not self._live.current.permission & _READ:
             raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
         group = self._groups.require(header.consumer_group)

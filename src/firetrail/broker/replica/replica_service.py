@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 
 from firetrail.broker.parts import Environment, Parts
@@ -38,6 +39,7 @@ class ReplicaService:
         self._registration = parts.registration
         self._client = RemotingClient()
         config = live.current
+        notes, self._name = env.slave_mark.notes, f"{config.cluster}/{config.name}"
         self.follower = Follower(
             parts.state.store.log_copy(),
             env.epochs,
@@ -48,12 +50,20 @@ class ReplicaService:
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
                 member=config.ha_member if config.etcd_servers else 0,
+                copy_of=notes.followed if notes.followed != self._name else "",
             ),
+            notes.diverged,
         )
+        self.follower.on_compared = self._compared
+        # A slave that is registered may be read from while its master is down.
+        is_known = notes.followed == self._name and not notes.diverged
+        self._registration.is_withheld = not is_known
         self.tables = SlaveSynchronize(self._client, parts, env.system.clock, env.epochs)
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found
         self._elected: MasterAddress | None = None
+        self._is_known = False  # whether the last comparison found the log to be the master's
+        self._on_known: Callable[[], None] | None = None
 
     @property
     def master(self) -> MasterAddress | None:
@@ -113,6 +123,40 @@ class ReplicaService:
         return status.state is FollowerState.FOLLOWING or (
             status.state is FollowerState.WAITING and status.master_max == 0
         )
+
+    def when_known(self, action: Callable[[], None]) -> None:
+        """Call ``action`` once a comparison in this term has found the log to be the master's."""
+        if self._is_known:
+            action()
+        else:
+            self._on_known = action
+
+    async def trust(self) -> None:
+        """Serve this log, which is known to be the master's without a comparison.
+
+        A master that has handed over has the same log as its successor.
+        """
+        if not self.follower.divergence:
+            await self._compared("")
+
+    async def _compared(self, divergence: str) -> None:
+        """Keep the outcome of a comparison, and let consumers find only a log that is the master's.
+
+        A consumer of another log would read messages that its group must not get, and skip those of
+        the master that have the same numbers.
+        """
+        try:
+            self._mark.learn_comparison(self._name, divergence)
+            self._is_known = not divergence
+            if self._is_known and self._on_known is not None:
+                self._on_known()
+                self._on_known = None
+        except OSError as error:
+            _log.warning("whether the log is the master's could not be saved: %s", error)
+        if divergence:
+            await self._registration.withhold()
+        else:
+            await self._registration.release()
 
     async def _run(self) -> None:
         while True:

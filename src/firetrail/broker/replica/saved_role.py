@@ -2,7 +2,7 @@
 
 A promotion, and the step-down of the master before, are saved in ``config/firetrailRole.json``. The
 file counts as long as ``broker.conf`` still has the role and the id that it had when the role was
-changed. Whoever edits these afterwards wants something else: then the file is removed.
+changed. If they are edited afterwards, the file is removed.
 
 A hand-over that is not finished is noted in the same file on both sides, so that a restart can
 finish it or undo it (:mod:`firetrail.broker.replica.unfinished_hand_over`).
@@ -80,6 +80,11 @@ def saved_role(system: System, folder: Path) -> SavedRole | None:
     return saved if saved.role else None
 
 
+def remove_role(system: System, folder: Path) -> None:
+    """Remove the file of a closed store, so that ``broker.conf`` decides."""
+    ConfigFile(system, folder, ROLE_JSON).remove()
+
+
 class RoleFile:
     """The file of the saved role.
 
@@ -116,11 +121,12 @@ class RoleFile:
         saved = self._file.load(SavedRole)
         if saved.role and not self._counts(saved):
             _log.warning(
-                "%s is removed: it said that this broker is %s, but brokerRole and brokerId were "
-                "changed since to %s and %d",
+                "%s is removed, and this broker is %s with id %d, as in its settings: the file "
+                "replaced %s with id %d, but the settings were changed since then",
                 self._file.path,
-                saved.role,
                 *self._configured,
+                saved.configured_role,
+                saved.configured_id,
             )
             self._file.remove()
 

@@ -205,6 +205,8 @@ class UnfinishedHandOver:
 
     async def _await_master(self) -> None:
         """Wait until a master is found, and warn if it takes long."""
+        if self._broker.replica is not None:
+            await self._broker.replica.trust()
         began = _now()
         while not self._has_found_master:
             if _now() - began > SUCCESSOR_S:

@@ -68,6 +68,9 @@ class RegistrationService:
         permit: Called with name servers before the broker registers with them; returns whether it
             may. A former master must not: name servers of RocketMQ 4.x route to the broker that
             registered last.
+        is_withheld: Whether the broker is not registered and only looks for its master, because its
+            log is not known to be that of the master. Set it before :meth:`start`; :meth:`withhold`
+            and :meth:`release` change it later.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class RegistrationService:
         self.on_answer: Callable[[int], None] = lambda version: None
         self.newest_epoch = 0
         self._is_permitted = True
+        self.is_withheld = False
         self.permit: Callable[[list[str]], Awaitable[bool]] = _always
 
     async def start(self) -> None:
@@ -120,6 +124,25 @@ class RegistrationService:
             await self._register_all()
             self._is_complete.set()
             self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def withhold(self) -> None:
+        """Unregister at once, and only look for the master from now on."""
+        if self.is_withheld:
+            return
+        self.is_withheld = True
+        self._unregister_here()
+        if self._task is not None:
+            await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
+
+    async def release(self) -> None:
+        """Register if that was withheld; return when all name servers that answer know it."""
+        if not self.is_withheld:
+            return
+        self.is_withheld = False
+        self._changes = None
+        self._register_here()
+        if self._task is not None:
+            await self._register_all()
 
     def changed(self, topics: Iterable[TopicConfig] | None = None) -> None:
         """Register changed topics soon, so that their routes can be found.
@@ -244,18 +267,24 @@ class RegistrationService:
         _resolve(self._new_registered)
         if self._task is not None:
             self._task = None
-            await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
+            if not self.is_withheld:  # otherwise another broker may be registered with this id
+                await self._send_to_all(RequestCode.UNREGISTER_BROKER, b"")
+        self._unregister_here()
+        await self._client.close()
+
+    def _unregister_here(self) -> None:
         if self._name_server is not None:
             self._name_server.unregister_local(
                 name=self._live.current.name,
                 address=self._address,
                 broker_id=self._live.current.broker_id,
             )
-        await self._client.close()
 
     def _register_here(self) -> None:
         self._scheduled = False
-        if self._name_server is not None:
+        if self._name_server is not None and self.is_withheld:
+            self._look_here()
+        elif self._name_server is not None:
             self._name_server.register_local(
                 cluster=self._live.current.cluster,
                 name=self._live.current.name,
@@ -319,7 +348,7 @@ class RegistrationService:
                     continue
                 body = encode_registration(RegisterBrokerBody(self._offered(topics.values())))
                 present = [a for a in self._live.current.name_servers if a not in self._absent]
-                if not self._is_permitted:
+                if not self._is_permitted or self.is_withheld:
                     continue
                 await self._send_to_all(RequestCode.REGISTER_BROKER, body, present, REGISTER_S)
             finally:
@@ -336,6 +365,9 @@ class RegistrationService:
         The time spent waiting for an absent name server is not included.
         """
         asked = list(self._live.current.name_servers if addresses is None else addresses)
+        if self.is_withheld:
+            await asyncio.gather(*(self._ask_for_master(address) for address in asked))
+            return 0.0
         self._is_permitted = await self.permit(asked)
         if not self._is_permitted:
             return 0.0
@@ -343,8 +375,45 @@ class RegistrationService:
         content = RegisterBrokerBody(self._offered(None))
         body = await asyncio.to_thread(encode_registration, content)
         took = SYSTEM.clock.monotonic() - began
-        await self._send_to_all(RequestCode.REGISTER_BROKER, body, asked)
+        if not self.is_withheld:  # meanwhile
+            await self._send_to_all(RequestCode.REGISTER_BROKER, body, asked)
         return took
+
+    async def _ask_for_master(self, address: str) -> None:
+        """Ask a name server for the master without registering.
+
+        If the name server still lists this broker, for example after a crash, it is unregistered.
+        """
+        name, listed = self._live.current.name, []
+        try:
+            command = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+            clusters = ClusterInfo.decode((await self._client.ask(address, command)).content)
+        except (OSError, FiretrailError) as error:
+            self._note_failure(address, error)
+            return
+        self._absent.discard(address)
+        self._note_remark(address, "", "it answers again")
+        known = clusters.broker_addr_table.get(name)
+        master = known.master if known is not None else None
+        found = RegisteredMaster(master, "") if master is not None else None
+        if known is not None and self.is_withheld:
+            listed = [key for key, each in known.broker_addrs.items() if each == self._address]
+        for broker_id in listed:
+            header = replace(self._header(b""), broker_id=int(broker_id))
+            command = RemotingCommand(RequestCode.UNREGISTER_BROKER, header.encode())
+            await self._send(address, command, REQUEST_S)
+        self._note_master(address, found)
+
+    def _header(self, body: bytes) -> RegisterBrokerHeader:
+        config = self._live.current
+        return RegisterBrokerHeader(
+            config.name,
+            self._address,
+            config.cluster,
+            config.broker_id,
+            ha_server_addr=config.ha_address,
+            body_crc32=checksum(body),
+        )
 
     async def _send_to_all(
         self,
@@ -353,15 +422,7 @@ class RegistrationService:
         addresses: Iterable[str] | None = None,
         timeout_s: float = REQUEST_S,
     ) -> None:
-        config = self._live.current
-        header = RegisterBrokerHeader(
-            config.name,
-            self._address,
-            config.cluster,
-            config.broker_id,
-            ha_server_addr=config.ha_address,
-            body_crc32=checksum(body),
-        )
+        config, header = self._live.current, self._header(body)
         await asyncio.gather(
             *(
                 self._send(address, RemotingCommand(code, header.encode(), body), timeout_s)
@@ -384,15 +445,23 @@ class RegistrationService:
                 )
                 self._answered(found.state_version or 0)
         except (OSError, TimeoutError, FiretrailError) as error:
-            self._absent.add(address)
-            self._note_master(address, None)
-            remark = str(error).removeprefix(f"{address}: ") or type(error).__name__
-        if remark != self._remarks.get(address, ""):  # log it once, not with every retry
+            self._note_failure(address, error)
+            return
+        self._note_remark(address, remark, "the broker is registered again")
+
+    def _note_failure(self, address: str, error: Exception) -> None:
+        self._absent.add(address)
+        self._note_master(address, None)
+        self._note_remark(address, str(error).removeprefix(f"{address}: ") or type(error).__name__)
+
+    def _note_remark(self, address: str, remark: str, without: str = "") -> None:
+        """Log the remark of a name server once, not with every retry; ``without``: its end."""
+        if remark != self._remarks.get(address, ""):
             self._remarks[address] = remark
             if remark:
                 _log.warning("name server %s: %s", address, remark)
             else:
-                _log.info("name server %s: the broker is registered again", address)
+                _log.info("name server %s: %s", address, without)
 
 
 async def _always(name_servers: list[str]) -> bool:

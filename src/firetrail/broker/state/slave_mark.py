@@ -30,12 +30,17 @@ class SlaveNotes(Body):
         known_epoch: The largest number of an epoch that the broker has heard of as a slave. The
             epochs that it has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
+        followed: Cluster and name of the broker whose log this store is known to have, separated by
+            ``/``; empty if it is not known. A master's log is its own, so it is empty then.
+        diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
 
     is_slave: bool = False
     master_role: str = ""
     known_epoch: int = 0
     has_controller: bool = False
+    followed: str = ""
+    diverged: str = ""
 
 
 class SlaveMark:
@@ -70,7 +75,9 @@ class SlaveMark:
 
     def clear(self) -> None:
         """Note that the store is a master's: all work of the promotion is done."""
-        self.save(replace(self.notes, is_slave=False, has_controller=False))
+        self.save(
+            replace(self.notes, is_slave=False, has_controller=False, followed="", diverged="")
+        )
 
     def learn_role(self, master_role: str, *, has_controller: bool = False) -> None:
         """Note the role of the master, and whether it is in controller mode."""
@@ -81,6 +88,23 @@ class SlaveMark:
                 has_controller=has_controller,
             )
         )
+
+    def learn_comparison(self, name: str, divergence: str) -> None:
+        """Note the outcome of the comparison with a master's log.
+
+        Args:
+            name: Cluster and name of the master, separated by ``/``.
+            divergence: Why the logs differ; empty if the master's continues this one.
+        """
+        if not divergence:
+            self.save(replace(self.notes, followed=name, diverged=""))
+        elif not self.notes.diverged:  # its offsets may change with every comparison
+            self.save(replace(self.notes, diverged=divergence))
+
+    def rewound(self, known_epoch: int = 0) -> None:
+        """Note that everything that the master lacks was removed from the log."""
+        known = max(self.notes.known_epoch, known_epoch)
+        self.save(replace(self.notes, diverged="", known_epoch=known))
 
     def save(self, notes: SlaveNotes) -> None:
         """Write the file durably; nothing is written if it has this content."""
