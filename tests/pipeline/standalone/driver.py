@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.helpers import PATIENCE_S
 from tests.jvm import QUICK_START
 from tests.pipeline.streams import finish
 
@@ -130,6 +132,16 @@ def replay(spark: SparkSession, store: str, target: str) -> int:
     return pipeline.replay(spark, store, target, where="topic = 'usual'").messages
 
 
+def wait_until_idle(spark: SparkSession) -> None:
+    """Wait for tasks that a failed job has left, so that the next job gets every executor."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + PATIENCE_S
+    while any(info.numRunningTasks() for info in tracker.getExecutorInfos()):
+        if time.monotonic() > deadline:
+            raise TimeoutError("tasks of an earlier job are still running")
+        time.sleep(0.02)
+
+
 def main() -> None:
     """Serve until the end of the input."""
     builder = SparkSession.builder.master(sys.argv[1])
@@ -139,6 +151,7 @@ def main() -> None:
     for line in sys.stdin:
         name, arguments, options = json.loads(line)
         try:
+            wait_until_idle(spark)
             with original_errors():
                 answer: tuple[str | None, Any] = (
                     None,
