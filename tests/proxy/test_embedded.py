@@ -105,6 +105,18 @@ async def test_a_route_has_the_queues_of_this_broker(
     assert caught.value.code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_a_route_follows_the_settings_of_the_topic(
+    broker: Broker, brokers: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert brokers.route("T") is brokers.route("T")
+    broker.topics.put([TopicConfig("T", 3, 3)])
+    assert brokers.route("T").queue_datas[0].read_queue_nums == 3
+    monkeypatch.setattr("firetrail.proxy.embedded.ROUTES_MAX", 1)
+    broker.topics.put([TopicConfig("U", 1, 1)])
+    assert brokers.route("U").queue_datas[0].read_queue_nums == 1
+    assert brokers.route("T").queue_datas[0].read_queue_nums == 3
+
+
 async def test_a_request_is_answered_at_once(broker: Broker, brokers: EmbeddedBroker) -> None:
     answer = brokers.request(member(), NAME, sending())
     assert isinstance(answer, RemotingCommand)

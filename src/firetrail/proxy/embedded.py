@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from typing import NamedTuple
 
 from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ProxyError, RequestError
 from firetrail.format.names import reply_topic
 from firetrail.proxy.brokers import ClientCommands, ignored
@@ -28,6 +30,23 @@ WAITING = frozenset(
     {RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
 )
 """Requests that wait for messages. Each has a connection of its own, whose end withdraws it."""
+
+
+ROUTES_MAX = 1000
+"""Topics whose routes are remembered. If there are more, all are computed again."""
+
+
+class KnownRoute(NamedTuple):
+    """The route of a topic, and what it was computed from."""
+
+    topic: TopicConfig
+    config: BrokerConfig
+    address: str
+    route: TopicRouteData
+
+    def is_of(self, topic: TopicConfig, config: BrokerConfig, address: str) -> bool:
+        """Whether the route is still valid. Settings are replaced when they change."""
+        return self.topic is topic and self.config is config and self.address == address
 
 
 class EmbeddedConnection(LocalConnection):
@@ -53,6 +72,8 @@ class EmbeddedBroker:
         self._connections: dict[ProxyClient, EmbeddedConnection] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self.on_command: ClientCommands = ignored
+        self._reserved: tuple[object, frozenset[str]] = (None, frozenset())
+        self._routes: dict[str, KnownRoute] = {}
 
     # -- what a proxy asks --------------------------------------------------------------------
 
@@ -60,7 +81,11 @@ class EmbeddedBroker:
     def reserved(self) -> frozenset[str]:
         """The names of the cluster and of the broker, which are topics, and the reply topic."""
         config = self._broker.config
-        return frozenset({config.cluster, config.name, reply_topic(config.cluster)})
+        known, names = self._reserved
+        if known is not config:
+            names = frozenset({config.cluster, config.name, reply_topic(config.cluster)})
+            self._reserved = (config, names)
+        return names
 
     def topic(self, topic: str) -> TopicConfig | None:
         """Return the settings of a topic with its attributes, None if it does not exist."""
@@ -82,7 +107,10 @@ class EmbeddedBroker:
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"topic {topic} does not exist; create it with 'firetrail topic create'",
             )
-        config = self._broker.config
+        config, address = self._broker.config, self._broker.address
+        known = self._routes.get(topic)
+        if known is not None and known.is_of(found, config, address):
+            return known.route
         queues = QueueData(
             config.name,
             found.read_queue_nums,
@@ -90,8 +118,12 @@ class EmbeddedBroker:
             found.perm,
             found.topic_sys_flag,
         )
-        addresses = {config.broker_id: self._broker.address}
-        return TopicRouteData([queues], [BrokerData(config.name, config.cluster, addresses)])
+        broker = BrokerData(config.name, config.cluster, {config.broker_id: address})
+        route = TopicRouteData([queues], [broker])
+        if len(self._routes) >= ROUTES_MAX:
+            self._routes.clear()
+        self._routes[topic] = KnownRoute(found, config, address, route)
+        return route
 
     def request(
         self, client: ProxyClient, broker: str, command: RemotingCommand

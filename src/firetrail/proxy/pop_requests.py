@@ -28,7 +28,7 @@ DEAD_LETTER = -1
 
 _NUMBER = r"(\d{1,19})"
 _HANDLE = re.compile(
-    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} [012] \S{{1,255}} {_NUMBER} {_NUMBER}"
+    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([012]) (\S{{1,255}}) {_NUMBER} {_NUMBER}"
     rf"(?: {_NUMBER}(?: .*)?)?",
     re.ASCII | re.DOTALL,
 )
@@ -44,7 +44,8 @@ def valid_receipt(handle: str, now_ms: int) -> Receipt:
         raise ProxyError(
             Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} is not the receipt of a message"
         )
-    start, time, invisible, revive, queue, offset, position = (int(n or 0) for n in match.groups())
+    numbers = match.group(1, 2, 3, 4, 7, 8, 9)
+    start, time, invisible, revive, queue, offset, position = [int(n or 0) for n in numbers]
     if max(start, time, invisible, offset, position) > INT64_MAX or max(revive, queue) > INT32_MAX:
         raise ProxyError(
             Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} has a number that is too large"
@@ -54,7 +55,9 @@ def valid_receipt(handle: str, now_ms: int) -> Receipt:
             Code.INVALID_RECEIPT_HANDLE,
             f"the receipt expired {now_ms - time - invisible} ms ago; the message is visible again",
         )
-    return Receipt.decode(handle)
+    broker_name = match[6]
+    log_offset = None if match[9] is None else position
+    return Receipt(start, time, invisible, revive, match[5], broker_name, queue, offset, log_offset)
 
 
 class PopRequests:

@@ -293,7 +293,7 @@ def _popped(answer: RemotingCommand, broker: str) -> list[PoppedMessage]:
             PoppedMessage(
                 record,
                 properties,
-                receipt._replace(log_offset=record.physical_offset),
+                Receipt(*receipt[:-1], record.physical_offset),
                 counts.get(place, record.reconsume_times),
             )
         )

@@ -43,6 +43,8 @@ DIALECT_MAX = 64 << 10
 so a larger body in a request would stop the event loop."""
 
 _PLANS: dict[type[Body], tuple[_Member, ...]] = {}
+_ORDERS: dict[type[Body], tuple[tuple[str, str], ...]] = {}
+_PLAIN = frozenset({int, str})  # types whose values need no conversion
 
 
 class _Member(NamedTuple):
@@ -98,8 +100,12 @@ class Body:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to dicts, lists and plain values, which ``config_json`` can write."""
-        found = ((m.wire, getattr(self, m.name)) for m in _plan(type(self)))
-        return {wire: _plain(value) for wire, value in sorted(found) if value is not None}
+        found = {}
+        for wire, name in _ORDERS.get(type(self)) or _order(type(self)):
+            value = getattr(self, name)
+            if value is not None:
+                found[wire] = value if type(value) in _PLAIN else _plain(value)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,12 @@ def _plan(kind: type[Body]) -> tuple[_Member, ...]:
     if plan is None:
         plan = _PLANS[kind] = tuple(_members(kind))
     return plan
+
+
+def _order(kind: type[Body]) -> tuple[tuple[str, str], ...]:
+    """Return the names of the members, on the wire and here, in the order of the former."""
+    order = _ORDERS[kind] = tuple(sorted((member.wire, member.name) for member in _plan(kind)))
+    return order
 
 
 def _members(kind: type[Body]) -> Iterator[_Member]:

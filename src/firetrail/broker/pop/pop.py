@@ -197,10 +197,11 @@ class PopProcessor:
         taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
         for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
             offset = self._queues.begin(header.consumer_group, queue, header.init_mode)
+            end = self._store.max_offset(*queue)
             left = header.max_msg_nums - len(taken.messages)
-            if left > 0 and self._store.max_offset(*queue) != offset:
+            if left > 0 and end != offset:
                 offset = self._take_from(queue, offset, left, selection, header, taken)
-            taken.rest += max(self._store.max_offset(*queue) - offset, 0)
+            taken.rest += max(end - offset, 0)
         return taken
 
     def _take_in_order(self, header: PopHeader, selection: MessageFilter) -> Taken:
@@ -277,6 +278,7 @@ class PopProcessor:
     ) -> Answer:
         """Return the answer of an attempt; if there is none, hold the request for later ones."""
         wait_s = min(header.poll_time / 1000, POLL_MAX_S)
+        since = self._long_polling.announcements
         answer = attempt(wait_s <= 0)
         if answer is not None:
             return answer
@@ -297,7 +299,7 @@ class PopProcessor:
         held = HeldRequest(
             connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
         )
-        self._long_polling.hold(held, wait_s)
+        self._long_polling.hold(held, wait_s, since)
         return None
 
     def _reply(

@@ -63,6 +63,8 @@ class LongPolling:
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._count = 0
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
+        self.announcements = 0
+        """How often arrivals were announced. It changes before anyone looks for held requests."""
         store.on_arrival(self._announced)
 
     @property
@@ -70,13 +72,19 @@ class LongPolling:
         """Whether no more requests can be held."""
         return self._count >= HELD_MAX
 
-    def hold(self, held: HeldRequest, seconds: float) -> None:
-        """Wake the request when a message arrives, or after ``seconds``."""
+    def hold(self, held: HeldRequest, seconds: float, since: int | None = None) -> None:
+        """Wake the request when a message arrives, or after ``seconds``.
+
+        ``since`` is the number of announcements when the request began to look for messages. If
+        there was none since then, it need not look again.
+        """
         for queue in held.queues:
             self._held.setdefault(queue, {})[held] = None
         self._by_connection.setdefault(held.connection, set()).add(held)
         self._count += 1
         held.timer = self._loop.call_later(seconds, self._time_out, held)
+        if since == self.announcements:
+            return
         # Messages that arrived after the request looked were announced before it was held.
         ends = {queue: self._newest(queue) for queue in held.queues}
         news = {queue: newest for queue, newest in ends.items() if newest > held.offset}
@@ -131,6 +139,7 @@ class LongPolling:
 
     def _announced(self, arrivals: Sequence[Arrival]) -> None:
         """Pass on awaited arrivals. Runs in the dispatcher, or in a thread that helps it."""
+        self.announcements += 1  # only one thread dispatches at a time
         held = self._held
         ends = {(topic, queue_id): end for topic, queue_id, end, _ in arrivals}
         ends |= {(topic, ANY_QUEUE): ANY_OFFSET + 1 for topic, _ in ends}
