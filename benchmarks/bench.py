@@ -51,6 +51,8 @@ class Scale:
     """Messages sent by gRPC, received and acknowledged."""
     grpc_warm: int = 60_000
     """Messages sent by gRPC before them, while the client's code and Java's are compiled."""
+    grpc_crowd_s: int = 120
+    """Seconds for which many gRPC clients poll."""
     relayed: int = 20_000
     """Messages sent by gRPC at a fixed rate while they are received."""
     replicated: int = 900 * MIB
@@ -94,6 +96,7 @@ QUICK = Scale(
     readable=1000,
     grpc=20_000,
     grpc_warm=20_000,
+    grpc_crowd_s=20,
     relayed=4000,
     replicated=64 * MIB,
     spark_sizes=(64 * MIB,),

@@ -38,7 +38,7 @@ class Unit(Enum):
 _SCALES: dict[Unit, tuple[tuple[float, str], ...]] = {
     Unit.MESSAGES: ((1e6, "M/s"), (1e3, "k/s"), (1, "/s")),
     Unit.BYTES: ((1e9, "GB/s"), (1e6, "MB/s")),
-    Unit.MEMORY: ((1e9, "GB"), (1e6, "MB")),
+    Unit.MEMORY: ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")),
     Unit.SHARE: ((0.01, "%"),),
     Unit.SECONDS: ((1, "s"), (1e-3, "ms"), (1e-6, "µs")),
 }

@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from interop.servers import PROXY, PROXY_LINE, Servers, jars
 
 from benchmarks.bench import Bench
 from benchmarks.contestants import ROOT
-from benchmarks.figures import Json, Line, Unit
+from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.measurements import OURS
 from benchmarks.serving import (
     HEAP,
@@ -39,6 +39,7 @@ from firetrail.client import Admin
 JAVA = "Java proxy 5.3.3"
 BROKER_NAME = "broker-a"
 TOPICS = ("GrpcSend", "GrpcRelay")
+CROWD_TOPIC = "GrpcCrowd"
 QUEUES = 8
 LOAD = ROOT / "benchmarks" / "java" / "GrpcLoad.java"
 
@@ -95,6 +96,24 @@ def grpc_serving(bench: Bench) -> Iterator[Line]:
     yield from beside_java(bench, _run, figures, starts)
 
 
+def crowd(bench: Bench) -> Iterator[Line]:
+    """Measure the memory of the server while many clients poll."""
+    answers = [_crowd(bench) for _ in range(bench.repeat)]
+    clients = f"{bench.scale.crowd:,} clients"
+    first, last = (samples(Unit.MEMORY, answers, name) for name in ("first", "last"))
+    per_client = samples(Unit.MEMORY, answers, "per_client")
+    yield Line(f"gRPC, anonymous memory while {clients} poll", last, "their first poll", first, 0.9)
+    yield Line("gRPC, anonymous memory per client that polls", per_client)
+
+
+def _crowd(bench: Bench) -> Json:
+    with bench.folder("served") as folder, firetrail_service(folder) as served:
+        asyncio.run(create_topics(served.namesrv, (CROWD_TOPIC,)))
+        clients = {"clients": bench.scale.crowd, "seconds": bench.scale.grpc_crowd_s}
+        command = [sys.executable, "-m", "benchmarks.grpc_crowd", served.address]
+        return last_line([*command, str(served.pid), json.dumps(clients)])
+
+
 def _run(bench: Bench, start: Start) -> Json:
     with bench.folder("served") as folder:
         folder.mkdir()
@@ -107,11 +126,11 @@ def _run(bench: Bench, start: Start) -> Json:
     return figures
 
 
-async def create_topics(namesrv: str) -> None:
-    """Create the topics of the load: gRPC clients create none."""
+async def create_topics(namesrv: str, topics: Sequence[str] = TOPICS) -> None:
+    """Create the topics of a load: gRPC clients create none."""
     await routed(namesrv, BROKER_NAME)  # the topic of the broker itself: it has registered
     async with Admin(namesrv) as admin:
-        for topic in TOPICS:
+        for topic in topics:
             await admin.create_topic(topic, QUEUES)
             await routed(namesrv, topic)
 
@@ -123,4 +142,4 @@ def load(served: Served, warm: int, messages: int, relayed: int) -> Json:
     return last_line([*command, served.address, *map(str, numbers)])
 
 
-GRPC_SERVING = {"grpc": grpc_serving}
+GRPC_SERVING = {"grpc": grpc_serving, "grpc-crowd": crowd}

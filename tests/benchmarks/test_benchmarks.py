@@ -123,6 +123,8 @@ class TestFigures:
             (Unit.MESSAGES, 3_912_345, "3.91 M/s"),
             (Unit.MESSAGES, 12, "12.0 /s"),
             (Unit.BYTES, 8.04e9, "8.04 GB/s"),
+            (Unit.MEMORY, 69.9e6, "69.9 MB"),
+            (Unit.MEMORY, 29_500, "29.5 kB"),
             (Unit.SECONDS, 1.5, "1.50 s"),
             (Unit.SECONDS, 0.0381, "38.1 ms"),
             (Unit.SECONDS, 4e-6, "4.00 µs"),
@@ -284,7 +286,9 @@ class TestGrpcServing:
 
 
 class TestCommand:
-    @pytest.mark.parametrize("option", ["--quick", "--no-java", "--only=put", "--only=crowd"])
+    @pytest.mark.parametrize(
+        "option", ["--quick", "--no-java", "--only=put", "--only=crowd", "--only=grpc"]
+    )
     def test_only_a_complete_run_is_written(
         self, option: str, capsys: pytest.CaptureFixture[str]
     ) -> None:
