@@ -67,6 +67,22 @@ async def test_every_answer_to_a_handle(service: Service) -> None:
     assert code(await service.change(handle, 1000)) == INVALID  # it would be redelivered
 
 
+async def test_the_codes_of_names(service: Service) -> None:
+    handle = await one(service)
+    rows = [
+        ({"topic": "a.b"}, "ILLEGAL_TOPIC"),
+        ({"topic": "TBW102"}, "ILLEGAL_TOPIC"),
+        ({"group": ""}, "ILLEGAL_CONSUMER_GROUP"),
+        ({"group": "CID_RMQ_SYS_X"}, "ILLEGAL_CONSUMER_GROUP"),
+        ({"topic": "unknown"}, "TOPIC_NOT_FOUND"),
+    ]
+    for names, expected in rows:
+        assert code(await service.change(handle, 1000, **names)) == expected, names
+        assert code(await service.forward(handle, **names)) == expected, names
+        assert code(await service.ack(handle, **names)) == expected, names
+    assert code(await service.change("garbage", -1)) == "ILLEGAL_INVISIBLE_TIME"
+
+
 @pytest.mark.parametrize("waits", [False, True])
 async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) -> None:
     handle = await one(service)

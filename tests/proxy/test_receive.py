@@ -50,6 +50,19 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     ("6: an unknown topic", {"topic": "unknown"}, "TOPIC_NOT_FOUND"),
     ("6: a topic that is not readable", {"topic": "W"}, "FORBIDDEN"),
     ("6: no message", {"batch_size": 0}, "BAD_REQUEST"),
+    ("6: fewer than no message", {"batch_size": -1}, "BAD_REQUEST"),
+    ("topic before group", {"topic": "a.b", "group": "a.b"}, "ILLEGAL_TOPIC"),
+    (
+        "group before invisible time",
+        {"group": "a.b", "invisible_duration": None},
+        "ILLEGAL_CONSUMER_GROUP",
+    ),
+    (
+        "invisible time before filter",
+        {"invisible_duration": None, "tags": " || "},
+        "ILLEGAL_INVISIBLE_TIME",
+    ),
+    ("filter before topic", {"tags": " || ", "topic": "unknown"}, "ILLEGAL_FILTER_EXPRESSION"),
 ]
 
 

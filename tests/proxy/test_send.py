@@ -38,6 +38,27 @@ def other_namespace() -> Message:
     return found
 
 
+HOUR_OF_RECOVERY: dict[str, Any] = {
+    "message_type": TRANSACTION,
+    "orphaned_transaction_recovery_duration": Duration(seconds=3600),
+}
+LATE = {"delivery_timestamp": soon(DELAY_MAX_MS + HOUR_MS)}
+LARGE = {"properties": {"p": "v" * 16_385}}
+FAULTS: list[tuple[str, dict[str, Any], str]] = [
+    ("2, 4", {"topic": "a.b", "body": b""}, "ILLEGAL_TOPIC"),
+    ("4, 8", {"body": b"", "tag": " "}, "MESSAGE_BODY_EMPTY"),
+    ("7, 8", {"properties": {"KEYS": "v"}, "tag": " "}, "ILLEGAL_MESSAGE_PROPERTY_KEY"),
+    ("8, 9", {"tag": " ", "keys": [" "]}, "ILLEGAL_MESSAGE_TAG"),
+    ("9, 10", {"keys": [" "], **LARGE}, "ILLEGAL_MESSAGE_KEY"),
+    ("10, 11", {"message_id": " ", **LARGE}, "MESSAGE_PROPERTIES_TOO_LARGE"),
+    ("11, 13", {"message_id": " ", **LATE}, "ILLEGAL_MESSAGE_ID"),
+    ("13, 14", {"priority": -1, **LATE}, "ILLEGAL_DELIVERY_TIME"),
+    ("14, 15", {"priority": -1, "message_group": " "}, "BAD_REQUEST"),
+    ("15, 16", {"message_group": " ", "lite_topic": ""}, "ILLEGAL_MESSAGE_GROUP"),
+    ("16, 17", {"lite_topic": "", "properties": {"__SHARDINGKEY": "g"}}, "ILLEGAL_LITE_TOPIC"),
+    ("17, 18", {"topic": "R", "message_group": "g"}, CONFLICT),
+]
+"""Messages with two faults, named by the numbers of their checks: the first check decides."""
 ROWS: list[tuple[str, list[Message], str]] = [
     ("1: no message", [], "MESSAGE_CORRUPTED"),
     ("2: no topic", [message(topic="")], "ILLEGAL_TOPIC"),
@@ -92,6 +113,7 @@ ROWS: list[tuple[str, list[Message], str]] = [
     ("15: a blank message group", [message(message_group=" ")], "ILLEGAL_MESSAGE_GROUP"),
     ("15: a long message group", [message(message_group="x" * 64)], "ILLEGAL_MESSAGE_GROUP"),
     ("15: a control message group", [message(message_group="a\r")], "ILLEGAL_MESSAGE_GROUP"),
+    ("15: 64 bytes, not letters", [message(message_group="é" * 32)], "ILLEGAL_MESSAGE_GROUP"),
     ("16: an empty lite topic", [message(lite_topic="")], "ILLEGAL_LITE_TOPIC"),
     ("16: an illegal lite topic", [message(lite_topic="a.b")], "ILLEGAL_LITE_TOPIC"),
     ("16: a long lite topic", [message(lite_topic="x" * 65)], "ILLEGAL_LITE_TOPIC"),
@@ -102,6 +124,11 @@ ROWS: list[tuple[str, list[Message], str]] = [
     ("17: a delay in a normal topic", [message(delivery_timestamp=soon())], CONFLICT),
     ("17: a transaction in a normal topic", [message(message_type=TRANSACTION)], CONFLICT),
     ("17: a priority in a normal topic", [message(priority=1)], CONFLICT),
+    ("17: a priority of 0", [message(priority=0)], CONFLICT),
+    ("17: a transaction in a fifo topic", [message(topic="F", message_type=TRANSACTION)], CONFLICT),
+    ("17: a group in a delay topic", [message(topic="D", message_group="g")], CONFLICT),
+    ("17: a normal message in a transaction topic", [message(topic="X")], CONFLICT),
+    ("17: the second message of two", [message(), message(message_group="g")], CONFLICT),
     ("17: a lite topic in a normal topic", [message(lite_topic="l")], CONFLICT),
     ("17: a normal message in a fifo topic", [message(topic="F")], CONFLICT),
     ("17: a normal message in a delay topic", [message(topic="D")], CONFLICT),
@@ -117,7 +144,20 @@ ROWS: list[tuple[str, list[Message], str]] = [
         [message(message_id="i" * 20_000, trace_context="c" * 20_000)],
         "MESSAGE_PROPERTIES_TOO_LARGE",
     ),
+    *(
+        (f"the first of two faults: {name}", [message(**faults)], expected)
+        for name, faults, expected in FAULTS
+    ),
     ("a message", [message()], "OK"),
+    ("an empty tag", [message(tag="")], "OK"),
+    ("128 properties", [message(properties={f"p{n}": "v" for n in range(128)})], "OK"),
+    ("an hour until the first check", [message(topic="X", **HOUR_OF_RECOVERY)], "OK"),
+    ("a delivery in the past", [message(topic="D", delivery_timestamp=at(1000))], "OK"),
+    ("the longest delay", [message(topic="D", delivery_timestamp=soon(DELAY_MAX_MS - 1))], "OK"),
+    ("a normal message in a mixed topic", [message(topic="M")], "OK"),
+    ("a group in a mixed topic", [message(topic="M", message_group="g")], "OK"),
+    ("a delay in a mixed topic", [message(topic="M", delivery_timestamp=soon())], "OK"),
+    ("a transaction in a mixed topic", [message(topic="M", message_type=TRANSACTION)], "OK"),
     ("a FIFO message without a group", [message(message_type=FIFO)], "OK"),
     ("keys with blanks", [message(keys=["a b", "c"])], "OK"),
     ("a full name of a group", [message(topic="F", message_group="x" * 63)], "OK"),
