@@ -97,6 +97,14 @@ async def test_the_codes_of_brokers(service: Service, answered: int, expected: s
     assert code(await service.frames()) == expected
 
 
+@pytest.mark.parametrize("limit", ["services.long_polling.HELD_MAX", "pop.checkpoints.OPEN_MAX"])
+async def test_waiting_receives_and_messages_in_flight_are_limited(
+    service: Service, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"firetrail.broker.{limit}", 0)
+    assert code(await service.frames()) == "TOO_MANY_REQUESTS"
+
+
 async def test_messages_are_delivered_in_frames(service: Service) -> None:
     await service.send(message(b"1"), message(b"2"))
     before = service.now_ms()
