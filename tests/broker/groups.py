@@ -123,6 +123,10 @@ class BrokerGroup:
         """Wait until these are the in-sync set."""
         await until(lambda: all(status_of(b).in_sync == {*members} for b in self.members.values()))
 
+    async def connected(self, master: int) -> None:
+        """Wait until all other members of the in-sync set are connected to a master."""
+        await until(lambda: not self.members[master].store.replica_acks.missing)
+
     async def send(self, number: int, body: bytes) -> RemotingCommand:
         """Send a message to a member, with any outcome."""
         talk = Talk(self.members[number], self.client)
@@ -154,6 +158,7 @@ async def broker_group(
                 await group.start(number)
             assert await group.master() == 1
             await group.in_sync(*range(1, members + 1))
+            await group.connected(1)
             assert (await group.send(1, FIRST)).code == ResponseCode.SUCCESS
             yield group
         finally:

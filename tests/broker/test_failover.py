@@ -37,6 +37,7 @@ async def test_another_member_takes_over_from_a_master_that_stops(tmp_path: Path
         await group.has(master, b"one")
         group.clocks[master].pushed_s += LAG_S
         await group.in_sync(2, 3)  # the stopped member is not waited for any more
+        await group.connected(master)
         assert (await group.send(master, b"two")).code == OK
 
         await group.start(1)
@@ -59,6 +60,7 @@ async def test_a_master_without_etcd_stops_acknowledging_before_another_one_wins
         master = await group.master(other_than=1)
         group.clocks[master].pushed_s += LAG_S
         await until(lambda: status_of(group.members[master]).in_sync == {2, 3})
+        await group.connected(master)
         assert (await group.send(master, b"two")).code == OK
         group.endpoints[1].cut = False
         await group.in_sync(1, 2, 3)
@@ -82,6 +84,7 @@ async def test_an_old_master_removes_what_was_never_acknowledged(tmp_path: Path)
         group.endpoints[1].cut = False
         await until(lambda: group.members[1].role is BrokerRole.SLAVE)
         await group.has(1, b"one", b"two")
+        await group.connected(2)
         assert (await group.send(2, b"three")).code == OK
 
 
@@ -96,7 +99,7 @@ async def test_a_master_without_etcd_becomes_a_slave_and_the_master_again(tmp_pa
         group.endpoints[1].cut = False
         assert await group.master() == 1
         assert status_of(group.members[1]).epoch == epoch
-        await until(lambda: bool(group.members[1].store.replica_acks.by_member()))
+        await group.connected(1)
         assert (await group.send(1, b"one")).code == OK
 
 
@@ -109,6 +112,7 @@ async def test_a_member_that_lags_is_not_waited_for_and_cannot_win(tmp_path: Pat
         assert (await group.send(1, b"one")).code == ResponseCode.SLAVE_NOT_AVAILABLE
         group.clocks[1].pushed_s += LAG_S
         await group.in_sync(1, 2)
+        await group.connected(1)
         assert (await group.send(1, b"two")).code == OK
         group.cut_off(1)
         group.end_lease()
