@@ -124,7 +124,14 @@ async def test_a_replica_that_lacks_old_messages_is_promoted_by_force_only(tmp_p
 async def test_an_old_master_that_never_noticed_is_fenced(tmp_path: Path) -> None:
     """It lives, as after a partition, when its replica is promoted by force."""
     async with pair(tmp_path, register_interval_ms=1000) as (group, old, new):
-        assert (await promote(new, force="true")).role == "ASYNC_MASTER"
+        found = await promote(new, force="true")
+        assert found.role == "SLAVE"
+        assert found.step_error == (
+            f"its master {old.broker.address} runs and accepts messages, which would be lost; a "
+            "planned promotion needs no --force. If producers cannot reach this master, use "
+            "--force --override"
+        )
+        assert (await promote(new, force="true", override="true")).role == "ASYNC_MASTER"
         await until(lambda: "a master with epoch 2" in old.broker.store.refusal)
         assert (await old.send("T1")).code == REFUSED
         assert await send(new, b"second") == 1

@@ -223,7 +223,7 @@ def test_a_promotion_by_command(
     found = firetrail("replica", "status", tmp_path / "s", "--json").json
     assert (found["role"], found["epochs"][-1]) == ("ASYNC_MASTER", {"epoch": 2, "start": end})
     # The former master may not have copied the new epoch yet, but its number is not used twice.
-    result = firetrail("replica", "promote", master.address, "--force", "--json")
+    result = firetrail("replica", "promote", master.address, "--force", "--override", "--json")
     assert (result.code, result.json["role"], result.json["epoch"]) == (0, "ASYNC_MASTER", 3)
 
 
@@ -233,7 +233,7 @@ async def test_a_replica_that_no_client_would_find(tmp_path: Path, firetrail: Fi
         put_all(master.store, COMMON)
         replica = Broker(tmp_path / "s", slave_of(master.address), ANY_PORT)
         await replica.start()
-        promote = "replica", "promote", replica.address, "--force"
+        promote = "replica", "promote", replica.address, "--force", "--override"
         result = await asyncio.to_thread(firetrail, *promote)
         await replica.stop()
     assert result.code == 0
@@ -271,6 +271,11 @@ def test_a_diverged_slave_has_an_exit_code_of_its_own(
         result = firetrail("replica", "promote", slave.address)
         assert result.code == 2
         assert "does not follow its master (diverged: " in result.err
+        result = firetrail("replica", "promote", slave.address, "--force")
+        assert (result.code, "the replica has diverged (" in result.err) == (2, True)
+        assert "If that is intended, use --force --override" in result.err
+        result = firetrail("replica", "promote", slave.address, "--override")
+        assert (result.code, "--override is possible with --force only" in result.err) == (2, True)
 
 
 def test_a_slave_without_a_master_tries_again(tmp_path: Path, firetrail: Firetrail) -> None:
@@ -446,7 +451,7 @@ def test_the_status_of_a_slave_that_lacks_old_messages() -> None:
 def test_a_promotion_by_force_says_which_old_messages_are_lost(
     monkeypatch: pytest.MonkeyPatch, firetrail: Firetrail
 ) -> None:
-    before = replace(SLAVE_STATUS, follower=INCOMPLETE)
+    before = replace(SLAVE_STATUS, follower=INCOMPLETE, max_offset=5000)
     monkeypatch.setattr(replica_promote, "ask_status", answering([before, before, MASTER]))
     result = firetrail("replica", "promote", "a:1", "--force")
     assert result.code == 0

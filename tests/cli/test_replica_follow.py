@@ -274,3 +274,12 @@ async def test_the_names_of_a_master_are_saved_when_its_log_is_known_to_be_the_s
         await follow(first, "first", FollowerState.FOLLOWING)
         await follow(second, "second", FollowerState.DIVERGED)
     assert saved == ["first"]
+
+
+def test_the_lag_behind_a_master_that_does_not_answer_is_unknown() -> None:
+    status = FollowerStatus(FollowerState.FAILED, None, 1000, 900, "no answer", 0)
+    assert status.lag == -1
+    found = json.loads(replica_follow._line(status, True, True))
+    assert (found["lag"], found["caught_up"]) == (None, False)
+    waiting = FollowerStatus(FollowerState.WAITING, None, 0, 0, "no master is known", 0)
+    assert replica_follow._line(waiting, False, True) == "waiting: no master is known"

@@ -31,7 +31,7 @@ from firetrail.broker.replica.replicated_broker import (
 from firetrail.broker.replica.role_requests import try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.broker.replica.unfinished_hand_over import UnfinishedHandOver
-from firetrail.errors import ConfigError, FiretrailError, RequestError
+from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -132,13 +132,18 @@ class Promotion:
         self._check_no_controller()
         if not header.force:
             self._check_follows()
+        elif not header.override:
+            self._check_not_diverged()
         _log.warning(
             "%s has requested the promotion of this broker%s",
             connection.peer,
             " without asking its master" if header.force else "",
         )
         self._unfinished.give_up()
-        self._begin(self._take_over(role) if header.force else self._replace_master(role))
+        if header.force:
+            self._begin(self._take_over(role, override=header.override))
+        else:
+            self._begin(self._replace_master(role))
         return request.answer(body=self.status.encode(standard=True))
 
     def _check_stays_master(self, role: BrokerRole | None) -> None:
@@ -170,6 +175,16 @@ class Promotion:
                 "brokerId=0 in its broker.conf, and start it"
             )
 
+    def _check_not_diverged(self) -> None:
+        """Raise RequestError if the log of this replica is not that of its master."""
+        replica = self._broker.replica
+        if replica is not None and replica.follower.divergence:
+            raise _refused(
+                f"the replica has diverged ({replica.follower.divergence}); as the master it would "
+                "replace the messages of the present one by others. If that is intended, use "
+                "--force --override"
+            )
+
     def _check_follows(self) -> None:
         """Raise RequestError unless this replica is close to its master."""
         assert self._broker.replica is not None
@@ -193,10 +208,13 @@ class Promotion:
                 "it without them, stop the master and use --force"
             )
 
-    async def _take_over(self, role: BrokerRole | None) -> None:
-        """Become the master, whatever the present one says."""
+    async def _take_over(self, role: BrokerRole | None, *, override: bool) -> None:
+        """Become the master if the present one is lost; with ``override``, whatever it says."""
         try:
-            known = await self._epoch_of_master()
+            present = await self._present_master()
+            if present is not None and not override:
+                _check_is_lost(present)
+            known = present.epoch if present is not None else 0
             epoch = max(self._broker.newest_epoch, known) + 1
             await self._become_master(role or self._last_role(), epoch)
         except BaseException:
@@ -211,16 +229,14 @@ class Promotion:
         known = self._broker.slave_mark.notes.master_role
         return BrokerRole(known) if known in MASTER_ROLES else BrokerRole.ASYNC_MASTER
 
-    async def _epoch_of_master(self) -> int:
-        """Return the epoch of the present master; 0 if it does not answer."""
+    async def _present_master(self) -> ReplicaStatus | None:
+        """Return the status of the present master; None if it does not answer, or is Java's."""
         replica = self._broker.replica
         if replica is None or replica.master is None:
-            return 0
+            return None
         client = RemotingClient()
         try:
-            master = replica.master.broker
-            status = await try_ask_status(client, master)
-            return status.epoch if status is not None else 0
+            return await try_ask_status(client, replica.master.broker)
         finally:
             await client.close()
 
@@ -374,6 +390,16 @@ class Promotion:
             _log.exception("the role was not changed")
         finally:
             self.step = ""
+
+
+def _check_is_lost(master: ReplicaStatus) -> None:
+    """Raise ReplicationError if the master of a replica accepts messages."""
+    if master.role == BrokerRole.SLAVE.value or master.refusal or master.hand_over is not None:
+        return
+    raise ReplicationError(
+        f"its master {master.address} runs and accepts messages, which would be lost; a planned "
+        "promotion needs no --force. If producers cannot reach this master, use --force --override"
+    )
 
 
 def _master_role(name: str | None) -> BrokerRole | None:

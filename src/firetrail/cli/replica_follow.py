@@ -83,7 +83,7 @@ def add(actions: Subparsers) -> None:
         "(default: %(default)s)",
     )
     serving.add_listening(parser, "127.0.0.1", "10911")
-    serving.add_json(parser)
+    serving.add_json(parser, "print the addresses and each change of the state as JSON lines")
     logs.add_arguments(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -236,9 +236,9 @@ def _line(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> str
         found = {
             "state": status.state.value,
             "log_end": status.own_max,
-            "master_log_end": status.master_max,
-            "lag": status.lag,
-            "caught_up": caught_up,
+            "master_log_end": status.master_max if status.master_max >= 0 else None,
+            "lag": status.lag if status.lag >= 0 else None,
+            "caught_up": caught_up and status.lag == 0,
             "error": status.error,
         }
         return json.dumps(found)
@@ -247,8 +247,7 @@ def _line(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> str
 
 def _described(status: FollowerStatus, caught_up: bool) -> str:
     if status.error:
-        is_idle = caught_up and status.state is FollowerState.WAITING
-        return f"caught up: {status.error}" if is_idle else status.error
+        return status.error
     own = human_size(status.own_max)
     if status.master_max < 0:
         return f"the log of the replica ends at {own}"

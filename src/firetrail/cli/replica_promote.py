@@ -29,10 +29,11 @@ than three seconds; Java programs have to send these messages again. Nothing is 
 fails, the present master continues. If one of the two brokers dies during the hand-over, it is
 finished or undone when both run again.
 
-With --force the present master is not asked. Use this if the master is lost. Messages that the
-replica has not received are then lost. If the former master comes back, it refuses messages, and
-must be rewound ('firetrail replica rewind') before it can follow. With --force, a former master
-can also be made the master again.
+With --force the present master does not hand over. Use this if the master is lost. Messages that
+the replica has not received are then lost. --force is refused if the replica has diverged, or if
+its master is a Firetrail broker that accepts messages; --override promotes it nevertheless. If the
+former master comes back, it refuses messages, and must be rewound ('firetrail replica rewind')
+before it can follow. With --force, a former master can also be made the master again.
 
 The new role survives restarts, until brokerRole or brokerId in broker.conf is changed.
 
@@ -60,7 +61,14 @@ def add(actions: Subparsers) -> None:
         actions, "promote", "make a replica the master", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("address", metavar="ADDRESS", help="HOST:PORT of the replica's broker")
-    parser.add_argument("--force", action="store_true", help="do not ask the present master")
+    parser.add_argument(
+        "--force", action="store_true", help="the master is lost: do not wait for it to hand over"
+    )
+    parser.add_argument(
+        "--override",
+        action="store_true",
+        help="with --force: promote even a diverged replica, or one whose master accepts messages",
+    )
     parser.add_argument(
         "--role",
         choices=_ROLES,
@@ -68,11 +76,13 @@ def add(actions: Subparsers) -> None:
         f"{_ROLES[0]} if it is not known)",
     )
     common.add_json(parser, "print the status of the new master as a JSON object")
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Promote the replica, and print its new status."""
+    if args.override and not args.force:
+        args.parser.error("--override is possible with --force only")
     try:
         before, after = asyncio.run(_promote(args))
     except _UnfinishedError as error:
@@ -85,9 +95,10 @@ def run(args: argparse.Namespace) -> ExitCode:
     if before.role != BrokerRole.SLAVE.value and before.epoch == after.epoch:
         print("it was the master already")
     follower = before.follower
-    if args.force and follower is not None and follower.lag > 0:
+    lag = follower.master_max_offset - before.max_offset if follower is not None else 0
+    if args.force and follower is not None and lag > 0:
         print(
-            f"its master had {human_size(follower.lag)} more, up to {follower.master_max_offset}, "
+            f"its master had {human_size(lag)} more, up to {follower.master_max_offset}, "
             "when it last answered"
         )
     if args.force and follower is not None and follower.missing:
@@ -124,7 +135,7 @@ async def _promote(args: argparse.Namespace) -> tuple[ReplicaStatus, ReplicaStat
                 "told none, so clients will not find the new master; to change this, restart it "
                 "with --namesrv"
             )
-        header = PromoteHeader(args.force, args.role)
+        header = PromoteHeader(args.force, args.role, args.override)
         accepted = await _request(client, args.address, header)
         if not accepted.step and accepted.role != BrokerRole.SLAVE.value:
             return before, accepted  # it is the master already

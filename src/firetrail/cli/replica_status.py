@@ -12,6 +12,7 @@ from typing import NamedTuple
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.saved_role import saved_role
 from firetrail.broker.replica.unfinished_hand_over import unfinished_remark
+from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -180,7 +181,7 @@ def _lines(found: _BrokerStatus) -> list[str]:
         lines.append(f"does not confirm messages: {status.unconfirmed}")
     if status.step:
         lines.append(f"its role is being changed: {status.step}")
-    elif status.step_error:
+    elif status.step_error and not _is_following(status):
         lines.append(f"the last change of its role failed: {status.step_error}")
     if status.hand_over is not None and not status.step:
         lines.append(f"no master: {status.hand_over.remark}")
@@ -192,6 +193,11 @@ def _lines(found: _BrokerStatus) -> list[str]:
         rows = [[each.addr, each.slave_ack_offset, human_size(each.diff)] for each in replicas]
         lines += table(["replica", "has the log up to>", "behind>"], rows)
     return lines
+
+
+def _is_following(status: ReplicaStatus) -> bool:
+    follower = status.follower
+    return follower is not None and follower.state == FollowerState.FOLLOWING.value
 
 
 def _group_lines(group: GroupReport) -> list[str]:
@@ -220,7 +226,10 @@ def _follower_lines(follower: FollowerReport) -> list[str]:
         )
     if follower.tables_timestamp:
         lines.append(f"topics, groups and offsets as of {human_time(follower.tables_timestamp)}")
-    lines += [f"{name} cannot be copied: {why}" for name, why in follower.table_errors.items()]
+    failures: dict[str, list[str]] = {}
+    for name, why in follower.table_errors.items():
+        failures.setdefault(why, []).append(name)
+    lines += [f"not copied: {', '.join(names)}: {why}" for why, names in failures.items()]
     return lines
 
 
@@ -233,12 +242,16 @@ def _show_folder(store: Path, as_json: bool) -> ExitCode:
         epochs = EpochFile(SYSTEM, store).epochs
         unfinished = unfinished_remark(saved, "ADDRESS") if saved is not None else ""
         last_ms = store_time_at(view.log, view.last_record)
+        notes = SlaveMark(SYSTEM, store).notes
+        replica_of = notes.followed if notes.is_slave else ""
         found = {
             "store": str(store),
             "state": view.state.value,
             "process": view.owner,
             "role": saved.role if saved is not None else None,
             "broker_id": saved.broker_id if saved is not None else None,
+            "replica_of": replica_of or None,
+            "diverged": notes.diverged or None,
             "unfinished_hand_over": unfinished or None,
             "min_offset": view.log.min_offset,
             "max_offset": view.end,
@@ -253,6 +266,10 @@ def _show_folder(store: Path, as_json: bool) -> ExitCode:
     print(f"{store} ({state}): log {found['min_offset']} to {found['max_offset']}{stored}")
     if saved is not None and saved.is_changed:
         print(f"its role was changed to {saved.role} with id {saved.broker_id}")
+    if replica_of:
+        print(f"a replica of {replica_of} (cluster/broker)")
+    if notes.diverged:
+        print(f"it has diverged: {notes.diverged}")
     if unfinished:
         print(unfinished)
     if epochs:

@@ -63,9 +63,11 @@ def add_listening(parser: argparse.ArgumentParser, default_host: str, default_po
     )
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(
+    parser: argparse.ArgumentParser, prints: str = "print the addresses as a JSON object"
+) -> None:
     """Add ``--json``, for programs that start a server and read where it listens."""
-    parser.add_argument("--json", action="store_true", help="print the addresses as a JSON object")
+    parser.add_argument("--json", action="store_true", help=prints)
 
 
 def print_addresses(

@@ -12,11 +12,13 @@ class PromoteHeader(Header):
     """PROMOTE_REPLICA: the replica becomes the master.
 
     With ``force``, the master before is not asked. ``role`` is ``ASYNC_MASTER`` or ``SYNC_MASTER``;
-    by default that of the master before, or ``ASYNC_MASTER`` if that is not known.
+    by default that of the master before, or ``ASYNC_MASTER`` if that is not known. ``override``
+    forces it although the replica has diverged, or its master accepts messages.
     """
 
     force: bool = False
     role: str | None = None
+    override: bool = False
 
 
 @dataclass(frozen=True, slots=True)

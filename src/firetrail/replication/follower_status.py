@@ -24,6 +24,10 @@ class FollowerState(Enum):
     """The master cannot be followed for another reason; see the error."""
 
 
+_ASKED = (FollowerState.FOLLOWING, FollowerState.STUCK, FollowerState.WAITING)
+"""The states in which the master is asked regularly where its log ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
     """How far a replica has come, at one moment.
@@ -63,5 +67,10 @@ class FollowerStatus:
 
     @property
     def lag(self) -> int:
-        """Bytes that the master has and the replica lacks; -1 if unknown."""
-        return -1 if self.master_max < 0 else max(self.master_max - self.own_max, 0)
+        """Bytes that the master has and the replica lacks; -1 if unknown.
+
+        It is unknown while the master is not asked: it may have stored more since then.
+        """
+        if self.master_max < 0 or self.state not in _ASKED:
+            return -1
+        return max(self.master_max - self.own_max, 0)

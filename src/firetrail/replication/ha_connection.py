@@ -172,7 +172,7 @@ class HAConnection:
         while not self.is_closed:
             data = self._socket.recv(REPORT_SIZE)
             if not data:
-                if not self.is_closed:
+                if not self.is_closed and self.has_reported:
                     _log.info("replica %s has disconnected", self.address)
                 self.close()
                 return

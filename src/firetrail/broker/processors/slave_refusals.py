@@ -14,7 +14,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
-BUSY = "[REJECTREQUEST]system busy: this broker is a slave, which only its master changes"
+BUSY = "[REJECTREQUEST]system busy: this broker is a slave; ask its master"
 """The remark of refused sends. The prefix is RocketMQ's."""
 _NO_TRANSACTIONS = "Message store is slave mode, so end transaction is forbidden."
 _NO_RECALL = "recall failed, broker service not available: this broker is a slave"

@@ -22,6 +22,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, StepDownHeader
+from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 
 CATCH_UP_S = 30.0
@@ -59,6 +60,7 @@ class HandOver:
         self._successor = successor
         self._enter = enter
         self._client = RemotingClient()
+        self._reminders = Reminders(asyncio.get_running_loop().time)
 
     async def close(self) -> None:
         """Close the connection to the master."""
@@ -86,7 +88,8 @@ class HandOver:
         the master does not answer.
         """
         header = HandOverHeader(self._successor, cancel=True)
-        return await try_ask_status(self._client, self._master, RequestCode.HAND_OVER, header)
+        code = RequestCode.HAND_OVER
+        return await try_ask_status(self._client, self._master, code, header, self._reminders)
 
     async def catch_up(self, end: int) -> None:
         """Wait until this replica has the log of the master, which ends at ``end``."""
@@ -115,7 +118,7 @@ class HandOver:
             _log.warning("the master %s has not answered: %s", self._master, error)
         deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
         while True:
-            status = await try_ask_status(self._client, self._master)
+            status = await try_ask_status(self._client, self._master, reminders=self._reminders)
             if status is not None and not status.step:
                 if status.role == BrokerRole.SLAVE.value:
                     return
@@ -165,6 +168,6 @@ class HandOver:
                 if status.role != BrokerRole.SLAVE.value:
                     return True
                 code = RequestCode.PROMOTE_REPLICA
-                await try_ask_status(self._client, self._master, code, force)
+                await try_ask_status(self._client, self._master, code, force, self._reminders)
             await asyncio.sleep(RESTORE_PAUSE_S)
         return False

@@ -14,6 +14,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
+from firetrail.replication.reminders import Reminders
 
 SETTLING_S = 0.1
 """Pause before the next look at a follower that has not checked its master yet."""
@@ -62,6 +63,7 @@ class ReplicaService:
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found
         self._elected: MasterAddress | None = None
+        self._reminders = Reminders(env.system.clock.monotonic)
         self._is_known = False  # whether the last comparison found the log to be the master's
         self._on_known: Callable[[], None] | None = None
 
@@ -178,5 +180,8 @@ class ReplicaService:
             follower = self.follower
             self._mark.learn_role(follower.master_role, has_controller=follower.has_controller)
             await self.tables.copy(master)
+        except OSError as error:  # such as a full disk
+            if self._reminders.is_due(str(error)):
+                _log.warning("the tables of master %s cannot be saved: %s", master, error)
         except Exception:
             _log.exception("the tables of master %s cannot be copied; will retry", master)

@@ -10,6 +10,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.replication.reminders import Reminders
 
 _log = logging.getLogger(__name__)
 
@@ -35,10 +36,16 @@ async def try_ask_status(
     address: str,
     code: RequestCode = RequestCode.GET_REPLICA_STATUS,
     header: Header | None = None,
+    reminders: Reminders | None = None,
 ) -> ReplicaStatus | None:
-    """Do the same, but return None if the broker does not answer or refuses."""
+    """Do the same, but return None if the broker does not answer or refuses.
+
+    ``reminders`` decides whether a failure is logged. Default: each one is.
+    """
     try:
         return await ask_status(client, address, code, header)
     except (OSError, FiretrailError) as error:
-        _log.info("%s of %s failed: %s", code.name, address, error)
+        failure = f"{code.name} of {address} failed: {error}"
+        if reminders is None or reminders.is_due(failure):
+            _log.info("%s", failure)
         return None
