@@ -23,6 +23,7 @@ from benchmarks.measurements import MEASUREMENTS
 from benchmarks.pipelines import PIPELINES
 from benchmarks.replicating import REPLICATING
 from benchmarks.report import machine, table, write_page
+from benchmarks.securing import SECURING
 from benchmarks.serving import SERVING
 
 PARTS: dict[str, Mapping[str, object]] = {
@@ -30,9 +31,10 @@ PARTS: dict[str, Mapping[str, object]] = {
     "brokers": SERVING,
     "grpc": GRPC_SERVING,
     "replication": REPLICATING,
+    "tls": SECURING,
 }
 """The parts of the page, and the measurements of each."""
-ALL = MEASUREMENTS | PIPELINES | SERVING | GRPC_SERVING | REPLICATING
+ALL = MEASUREMENTS | PIPELINES | SERVING | GRPC_SERVING | REPLICATING | SECURING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """The disk space that the largest step needs at a time, and some to spare."""
 

@@ -48,9 +48,9 @@ Start = Callable[[Path], AbstractContextManager[Served]]
 
 
 @contextmanager
-def firetrail_broker(folder: Path) -> Iterator[Served]:
+def firetrail_broker(folder: Path, *options: str) -> Iterator[Served]:
     """``firetrail up`` on free ports."""
-    command = [sys.executable, "-m", "firetrail", "up", str(folder / "store")]
+    command = [sys.executable, "-m", "firetrail", "up", str(folder / "store"), *options]
     began = time.perf_counter()
     with subprocess.Popen(
         [*command, "--port", "0", "--namesrv-port", "0"], stdout=subprocess.PIPE, text=True
@@ -170,10 +170,11 @@ def _read_at_once(bench: Bench, start: Start) -> Json:
             return last_line([*command, str(bench.scale.readable)])
 
 
-def load(namesrv: str, kind: str, topic: str, *numbers: int) -> Json:
-    """Return the figures of a load by RocketMQ's Java client."""
-    command = ["java", "-Xmx1g", "-Drocketmq.client.logUseSlf4j=true", "-cp", jars(LINE), str(LOAD)]
-    return last_line([*command, kind, namesrv, topic, *map(str, numbers)])
+def load(namesrv: str, kind: str, topic: str, *numbers: int, options: Sequence[str] = ()) -> Json:
+    """Return the figures of a load by RocketMQ's Java client; ``options`` are those of the JVM."""
+    command = ["java", "-Xmx1g", "-Drocketmq.client.logUseSlf4j=true", *options]
+    program = ["-cp", jars(LINE), str(LOAD)]
+    return last_line([*command, *program, kind, namesrv, topic, *map(str, numbers)])
 
 
 def _crowd(bench: Bench) -> Json:

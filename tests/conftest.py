@@ -1,20 +1,26 @@
 """How the tests run: Hypothesis's profiles, time limits, and the kernels in the header."""
 
+from __future__ import annotations
+
 import gc
 import logging
 import random
 from collections.abc import Generator, Iterator
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 from tests import time_limits
-from tests.extras import ModuleWithExtras
+from tests.extras import ModuleWithExtras, require
 from tests.jvm import start_quickly
 from tests.memory_disk import use_memory
 
 from firetrail import kernels
+
+if TYPE_CHECKING:
+    from tests.tls.authority import Authority
 
 # The same examples in every run, so that a failure always belongs to the change under test.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -23,6 +29,15 @@ settings.register_profile("explore", max_examples=2000, deadline=None, print_blo
 settings.load_profile("ci")
 start_quickly()
 use_memory()
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A certificate authority, which issues certificates into a folder of its own."""
+    require("cryptography")
+    from tests.tls.authority import Authority
+
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -28,23 +28,27 @@ LAYERS: dict[str, set[str]] = {
     "storage": {"format", "system"},
     "store": {"format", "text", "system", "settings", "storage"},
     "auth": {"format", "text", "system", "settings"},
-    "remoting": {"format", "text", "system", "auth"},
+    "tls": {"format", "text", "system", "settings"},
+    "remoting": {"format", "text", "system", "auth", "tls"},
     "access": {"format", "text", "system", "settings", "auth", "remoting"},
-    "client": {"format", "text", "system", "auth", "remoting"},
-    "namesrv": {"format", "text", "system", "settings", "auth", "remoting", "access"},
-    "replication": {"format", "text", "system", "settings", "storage", "store", "auth", "remoting"},
+    "client": {"format", "text", "system", "auth", "tls", "remoting"},
+    "namesrv": {"format", "text", "system", "settings", "auth", "tls", "remoting", "access"},
+    "replication": {
+        *("format", "text", "system", "settings", "storage", "store"),
+        *("auth", "tls", "remoting"),
+    },
     "broker": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("auth", "remoting", "access", "client", "namesrv", "replication"),
+        *("auth", "tls", "remoting", "access", "client", "namesrv", "replication"),
     },
     "proxy": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("auth", "remoting", "access", "client", "namesrv", "broker"),
+        *("auth", "tls", "remoting", "access", "client", "namesrv", "broker"),
     },
-    "testing": {"auth", "broker", "client", "proxy"},
+    "testing": {"auth", "tls", "broker", "client", "proxy"},
     "pipeline": {
         *("format", "text", "system", "settings", "storage", "store"),
-        *("auth", "remoting", "client"),
+        *("auth", "tls", "remoting", "client"),
     },
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}

@@ -76,7 +76,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/workers.py", "read_bytes"): "/proc of the executor",
     ("pipeline/workers.py", "read_text"): "/proc of the executor",
     (
-        "proxy/transport/tls.py",
+        "tls/self_signed.py",
         "tempfile.NamedTemporaryFile",
     ): "an encrypted key for OpenSSL, gone at once",
     ("store/put/writer.py", "time.perf_counter"): "measures latencies on the hot path",

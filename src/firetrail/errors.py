@@ -15,7 +15,8 @@
     ├── GrpcError                       a gRPC call ends with another status than OK
     ├── ProxyError                      a call of a gRPC client is answered with an error code
     ├── NotReachedError (also ConnectionError)  no server answers at the address    retry later
-    │   └── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
+    │   ├── NoAnswerError (also TimeoutError)   a server did not answer in time     retry later
+    │   └── TlsError                    the TLS handshake with a server failed
     ├── NoSuchError                     a topic, queue or group does not exist
     ├── AddressInUseError (also OSError)  another process listens on the port
     ├── ClientClosedError               a client was used before open or after close
@@ -186,6 +187,12 @@ class NotReachedError(FiretrailError, ConnectionError):
 
 class NoAnswerError(NotReachedError, TimeoutError):
     """A name server or broker did not answer in time; it may have done what was requested."""
+
+
+class TlsError(NotReachedError):
+    """The TLS handshake failed: a certificate is not accepted, or a side does not use TLS."""
+
+    retriable = False
 
 
 class NoSuchError(FiretrailError):

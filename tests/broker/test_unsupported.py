@@ -78,8 +78,8 @@ def test_the_vip_port_cannot_be_set() -> None:
 
 
 def test_keys_without_effect_name_what_is_not_supported() -> None:
-    (remark,) = load_entries(parse_properties("useTLS=true", "b.conf")).remarks
-    assert str(remark) == ("b.conf line 1: useTLS has no effect: TLS and ACL 1.0 are not supported")
+    (remark,) = load_entries(parse_properties("aclFile=x", "b.conf")).remarks
+    assert str(remark) == ("b.conf line 1: aclFile has no effect: ACL 1.0 is not supported")
 
 
 def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:

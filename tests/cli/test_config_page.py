@@ -12,6 +12,7 @@ from firetrail.broker import config as broker_config
 from firetrail.cli.config_page import page
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.store import config as store_config
+from firetrail.tls import config as tls_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -25,7 +26,8 @@ def test_the_page_is_up_to_date() -> None:
 def test_the_page_has_an_entry_for_every_setting() -> None:
     names = re.findall(r"^- \*\*`(\w+)`\*\* \(", page(), re.MULTILINE)
     of_name_server = [field.name for field in fields(NameServerConfig)]
-    assert names == [*store_config.SETTINGS, *broker_config.SETTINGS, *of_name_server]
+    expected = [*store_config.SETTINGS, *broker_config.SETTINGS, *of_name_server]
+    assert names == [*expected, *tls_config.SETTINGS]
 
 
 def test_keys_with_an_entry_are_not_listed_as_keys_without_effect() -> None:

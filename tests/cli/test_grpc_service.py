@@ -162,16 +162,7 @@ async def test_no_port_opens_nothing(broker: Broker) -> None:
     assert grpc_service.prepared(broker, GrpcPort(NO_PORT, is_required=False)) is None
 
 
-def test_the_certificate_comes_from_the_arguments_or_the_file() -> None:
-    config = BrokerConfig(tls_certificate="a.pem", tls_key="a.key")
-    args = argparse.Namespace(tls_cert="", tls_key="")
-    assert grpc_service.with_certificate(args, config) == config
-    args = argparse.Namespace(tls_cert="b.pem", tls_key="b.key")
-    found = grpc_service.with_certificate(args, config)
-    assert (found.tls_certificate, found.tls_key) == ("b.pem", "b.key")
-
-
-@pytest.mark.parametrize("command", [("up",), ("broker", "data"), ("proxy",)])
+@pytest.mark.parametrize("command", [("up",), ("broker", "data"), ("proxy",), ("namesrv",)])
 def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_opened(
     command: tuple[str, ...],
     tmp_path: Path,
@@ -180,7 +171,7 @@ def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_opened
 ) -> None:
     pytest.importorskip("hpack")
     monkeypatch.chdir(tmp_path)
-    port = () if command == ("proxy",) else ("--grpc-port", "0")
+    port = () if command[0] in ("proxy", "namesrv") else ("--grpc-port", "0")
     files = "--tls-cert", "none.pem", "--tls-key", "none.key"
     assert main([*command, "--port", "0", *port, *files]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (

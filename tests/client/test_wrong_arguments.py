@@ -82,6 +82,7 @@ CONSUMER: dict[str, tuple[Any, ...]] = {
     "group": GROUP,
     "topics": TOPICS,
     "start": (None, 0, "first"),
+    "access": (0, "alice"),
 }
 
 GOOD: dict[str, Any] = {
@@ -119,7 +120,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "Producer": {
-        **{name: CONSUMER[name] for name in ("namesrv", "group")},
+        **{name: CONSUMER[name] for name in ("namesrv", "group", "access")},
         **{"retries": NUMBER, "timeout_s": MORE_THAN_0, "check": FUNCTION},
     },
     "Producer.send": {
@@ -166,7 +167,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "SimpleConsumer.change_invisible": {
         **{"message": (None, [POPPED], received(), "id"), "invisible_s": SECONDS},
     },
-    "PullConsumer": {name: CONSUMER[name] for name in ("namesrv", "group")},
+    "PullConsumer": {name: CONSUMER[name] for name in ("namesrv", "group", "access")},
     "PullConsumer.queues": {"topic": TEXT},
     "PullConsumer.pull": {
         **{"queue": (None, *QUEUES), "offset": NUMBER, "subscription": SUBSCRIPTION},
@@ -184,7 +185,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "Offsets.at_time": {"queue": (None, *QUEUES), "timestamp_ms": NUMBER},
     "Offsets.committed": {"group": TEXT, "queue": (None, *QUEUES)},
     "Offsets.commit": {"group": TEXT, "queue": (None, *QUEUES), "offset": NUMBER},
-    "Admin": {"namesrv": CONSUMER["namesrv"]},
+    "Admin": {name: CONSUMER[name] for name in ("namesrv", "access")},
     "Admin.masters": {"cluster": OR_NONE},
     "Admin.runtime_info": {"address": ADDRESS},
     "Admin.broker_config": {"address": ADDRESS},

@@ -1,7 +1,6 @@
 """A gRPC server in a thread of its own, with methods that tests control."""
 
 import asyncio
-import ssl
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ from firetrail.proxy.call import (
 )
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.tls.server_tls import ServerTls
 
 SERVICE = "/test.Service"
 
@@ -192,7 +192,7 @@ class ServerThread:
     def serving(
         self,
         limits: GrpcLimits | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         methods: Methods | None = None,
     ) -> Iterator[Self]:
         """Run the server until the end of the block."""

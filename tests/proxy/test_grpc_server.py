@@ -26,7 +26,8 @@ from firetrail.proxy import grpc_server
 from firetrail.proxy.call import Call, UnaryMethod
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
-from firetrail.proxy.transport.tls import self_signed_context
+from firetrail.tls.self_signed import self_signed_context
+from firetrail.tls.server_tls import ServerTls
 
 Loops = Callable[[], asyncio.AbstractEventLoop]
 
@@ -281,8 +282,8 @@ async def test_a_port_in_use_is_named() -> None:
 
 
 def test_tls_and_plaintext_share_a_port(loops: Loops) -> None:
-    context = self_signed_context()
-    with ServerThread(loops).serving(tls=context) as server:
+    port_tls = ServerTls.of_context(self_signed_context())
+    with ServerThread(loops).serving(tls=port_tls) as server:
         certificate = ssl.get_server_certificate(("127.0.0.1", server.port))
         with connected(server.port) as plain, connected_with_tls(server.port, certificate) as tls:
             for client in (plain, tls, plain):

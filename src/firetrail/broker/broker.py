@@ -20,7 +20,13 @@ from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import Failover, lease_keeper
-from firetrail.broker.listening import listen_for_vips, open_ha_port, reachable
+from firetrail.broker.listening import (
+    client_access_of,
+    listen_for_vips,
+    open_ha_port,
+    reachable,
+    tls_of,
+)
 from firetrail.broker.parts import Environment, Parts, combined
 from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
@@ -36,6 +42,7 @@ from firetrail.broker.term import Term, TermPlan
 from firetrail.broker.terms import RoleChange, Terms
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.access import Access
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
@@ -48,6 +55,7 @@ from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
+from firetrail.tls.server_tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +70,8 @@ class Broker:
         listens: Addresses that the broker listens on. Clients are sent to ``address``, which may
             be another one.
         namesrv_listens: Addresses that the name server listens on.
+        tls: The TLS of its ports; None without any.
+        client_access: Credentials and TLS of its own requests; None for those in the environment.
         epochs: Which master wrote which part of the log, after the start.
         roles: The file that keeps a changed role over a restart.
         access: Who may do what; the gRPC service asks it, too.
@@ -81,6 +91,8 @@ class Broker:
         limits: ServerLimits | None = None,
         conf: Path | None = None,
         ignore_unsupported: Collection[str] = (),
+        tls: ServerTls | None = None,
+        client_access: Access | None = None,
         system: System | None = None,
     ) -> None:
         """Prepare a broker; :meth:`start` opens the store and listens.
@@ -97,10 +109,14 @@ class Broker:
             ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
                 keep the broker from starting (:mod:`firetrail.broker.unsupported`).
                 Default: none.
+            tls: The TLS of all ports, that of the name server included. Default: that in the
+                settings.
+            client_access: Credentials and TLS for requests to name servers and other brokers.
+                Default: those in the settings, or in the environment.
             system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Raises:
-            ConfigError: The broker id does not fit the role.
+            ConfigError: The broker id does not fit the role, or a file of TLS cannot be used.
         """
         self._folder = Path(folder)
         self._live = Live(config or BrokerConfig())
@@ -111,13 +127,17 @@ class Broker:
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or ServerLimits()
+        self.tls = tls = tls if tls is not None else tls_of(self.config)
+        if client_access is None:
+            client_access = client_access_of(self.config)
+        self.client_access = client_access
         self.access = BrokerAccess(self.config, self._folder, self._system)
         guard = self.access.guard
         self._server = RemotingServer(
-            self._handlers, self._limits, on_closed=self.closed, guard=guard
+            self._handlers, self._limits, on_closed=self.closed, guard=guard, tls=tls
         )
         self._name_server = (
-            NameServer(name_server, self._system, guard) if name_server is not None else None
+            NameServer(name_server, self._system, guard, tls) if name_server is not None else None
         )
         self._promotion = Promotion(self)
         self.roles = RoleFile(
@@ -283,6 +303,7 @@ class Broker:
             self.epochs,
             self.slave_mark,
             self._keeper,
+            client_access=self.client_access,
         )
 
     async def stop(self) -> None:

@@ -27,6 +27,7 @@ from firetrail.broker.config_groups import (
     NO_PORT,
     REPLICATION,
     TIMER,
+    TLS,
     TOPICS,
     TRANSACTIONS,
     WORD,
@@ -394,20 +395,32 @@ class BrokerConfig(AccessSettings):
         "Port of the gRPC service; 0 picks a free one. With -1, `firetrail up` opens port 8081, or"
         " none with `--no-grpc`, and `firetrail broker` opens none.",
     )
-    tls_certificate: str = GRPC(
-        "",
-        "tlsCertPath",
-        WORD,
-        "PEM file with the certificate of the gRPC service. By default, a self-signed one is"
-        " created at each start; Java, Go and C# clients accept it.",
-    )
-    tls_key: str = GRPC("", "tlsKeyPath", WORD, "PEM file with the private key of the certificate.")
     grpc_delay_max_ms: int = GRPC(
         24 * 3600 * 1000,
         "maxDelayTimeMills",
         MS,
         "Longest delay of a message that a gRPC client sends. The limit for all clients is"
         " `timerMaxDelaySec`.",
+    )
+
+    tls_certificate: str = TLS(
+        "",
+        "tlsCertPath",
+        WORD,
+        "PEM file with the certificate of all ports. Without one, only gRPC clients can use TLS,"
+        " with a self-signed certificate that is created at each start; Java, Go and C# clients"
+        " accept it.",
+    )
+    tls_key: str = TLS("", "tlsKeyPath", WORD, "PEM file with the private key of the certificate.")
+    use_tls: bool = TLS(
+        False,
+        "useTLS",
+        FLAG,
+        "Use TLS for requests to name servers and other brokers"
+        " ([settings](#tls-requests-to-other-servers)).",
+    )
+    tls_config_file: str = TLS(
+        "", "tls.config.file", WORD, "File with the [settings of TLS](#tls-ports)."
     )
 
     def __post_init__(self) -> None:

@@ -91,3 +91,8 @@ GRPC = Group(
     "Clients of RocketMQ 5 speak gRPC, with TLS and without it on the same port. The service needs"
     " the extra `grpc`.",
 )
+TLS = Group(
+    "Broker: TLS",
+    "The mode of the ports, certificates of clients and the requests of the broker itself have"
+    " settings in a file of their own.",
+)

@@ -16,6 +16,7 @@ from typing import Protocol
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import FiretrailError
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.election import LeaseTiming
@@ -99,15 +100,23 @@ def lease_keeper(
     )
 
 
-async def rewind_store(system: System, folder: Path, master: MasterAddress) -> None:
+async def rewind_store(
+    system: System, folder: Path, master: MasterAddress, access: Access | None = None
+) -> None:
     """Remove the messages of a closed store that a master does not have; keep a copy of them.
+
+    Args:
+        system: Files and clock.
+        folder: The folder of the store.
+        master: The master.
+        access: Credentials and TLS. Default: those in the environment.
 
     Raises:
         FiretrailError: The master cannot be asked, the logs have nothing in common, or the store
             cannot be cut.
         OSError: A file cannot be written.
     """
-    client = RemotingClient()
+    client = RemotingClient(access=access)
     try:
         done = await rewind(system, folder, Master(client, master))
     finally:

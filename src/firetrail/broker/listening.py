@@ -10,14 +10,54 @@ from typing import NamedTuple
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import split_address
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.ha_port import HAPort
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
 
 VIP_BELOW = 2
 """The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
 
 _log = logging.getLogger(__name__)
+
+
+def tls_of(config: BrokerConfig) -> ServerTls | None:
+    """Return the TLS of the ports of a broker; None if its settings do not mention any.
+
+    Args:
+        config: The settings of the broker.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+    settings, remarks = TlsConfig.combined(
+        config.tls_config_file, certificate=config.tls_certificate, key=config.tls_key
+    )
+    for remark in remarks:
+        _log.warning("%s", remark)
+    return ServerTls.of_config(settings)
+
+
+def client_access_of(config: BrokerConfig) -> Access | None:
+    """Return the access of a broker's own requests; None if its settings do not mention any.
+
+    Args:
+        config: The settings of the broker.
+
+    Raises:
+        ConfigError: The file with the settings of TLS cannot be used.
+    """
+    tls, _ = TlsConfig.combined(config.tls_config_file)
+    uses_tls, inner = tls.is_client or config.use_tls, config.inner_credentials
+    if not uses_tls and inner is None:
+        return None
+    environment = Access.from_environment()
+    return Access(
+        inner if inner is not None else environment.credentials,
+        tls.of_client if uses_tls else environment.tls,
+    )
 
 
 class OpenHAPort(NamedTuple):

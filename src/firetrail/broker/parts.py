@@ -52,6 +52,7 @@ from firetrail.broker.unsupported import unread_topics
 from firetrail.format.bloom import BloomFilter
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.access import Access
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
@@ -89,6 +90,8 @@ class Environment:
     """Whether the broker was last a slave."""
     keeper: LeaseKeeper | None = None
     """Keeps the lease of the broker's group; None if the role of the broker is fixed."""
+    client_access: Access | None = None
+    """Credentials and TLS of the broker's own requests; None for those in the environment."""
 
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""
@@ -175,7 +178,12 @@ def build(
     if not is_slave:
         log_overruns(overruns + orders.set_back(overshoot))
     registration = RegistrationService(
-        env.live, env.address, topics.offered, env.name_server, lambda: env.epochs.number
+        env.live,
+        env.address,
+        topics.offered,
+        env.name_server,
+        lambda: env.epochs.number,
+        env.client_access,
     )
     return Parts(
         state,

@@ -234,7 +234,7 @@ class Promotion:
         replica = self._broker.replica
         if replica is None or replica.master is None:
             return None
-        client = RemotingClient()
+        client = RemotingClient(access=self._broker.client_access)
         try:
             return await try_ask_status(client, replica.master.broker)
         finally:

@@ -128,8 +128,9 @@ class Terms:
             plan = self._same_plan()
             await self.end()
             try:
-                await rewind_store(plan.env.system, plan.env.folder, master)
-                plan.env.slave_mark.rewound()
+                env = plan.env
+                await rewind_store(env.system, env.folder, master, env.client_access)
+                env.slave_mark.rewound()
             finally:
                 await self._begin(plan)
 

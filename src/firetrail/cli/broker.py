@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         loaded.store,
         conf=args.conf,
         ignore_unsupported=args.ignore_unsupported,
+        tls=up.broker_tls(args, config),
     )
     port = grpc_service.port_of(args, config, NO_PORT)
     serving.run(up.serve(broker, args.store, args.json, port))

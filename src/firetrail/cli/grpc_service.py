@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import NO_PORT
-from firetrail.cli import serving
+from firetrail.cli import serving, tls_options
 from firetrail.cli.output import say
 from firetrail.errors import AddressInUseError
 from firetrail.proxy.extra import INSTALL, is_missing
@@ -52,35 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     ports.add_argument(
         "--no-grpc", action="store_true", help="open no port for gRPC clients, whatever FILE says"
     )
-    add_certificate(parser, " in FILE")
-
-
-def add_certificate(parser: argparse.ArgumentParser, in_file: str = "") -> None:
-    """Add ``--tls-cert`` and ``--tls-key``.
-
-    Args:
-        parser: The parser of the command.
-        in_file: Where else the paths may be set, for the help. Default: nowhere.
-    """
-    for name, what, key in (
-        ("cert", "certificate for gRPC clients that use TLS", "tlsCertPath"),
-        ("key", "private key of this certificate", "tlsKeyPath"),
-    ):
-        default = f"{key}{in_file}, or a self-signed one" if in_file else "a self-signed one"
-        parser.add_argument(
-            f"--tls-{name}",
-            metavar="PEM",
-            default="",
-            help=f"file with the {what} (default: {default})",
-        )
-
-
-def with_certificate(args: argparse.Namespace, config: BrokerConfig) -> BrokerConfig:
-    """Return the settings with the certificate in the arguments, if they have one."""
-    return config.replace(
-        tls_certificate=args.tls_cert or config.tls_certificate,
-        tls_key=args.tls_key or config.tls_key,
-    )
+    tls_options.add_arguments(parser, " in FILE", "a self-signed one for gRPC clients")
 
 
 def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> GrpcPort:
@@ -95,11 +67,7 @@ def port_of(args: argparse.Namespace, config: BrokerConfig, default: int) -> Grp
 
 
 def prepared(broker: Broker, port: GrpcPort) -> Proxy | None:
-    """Return the service of a broker, before the broker starts; None if there is none.
-
-    Raises:
-        ConfigError: The certificate in the settings cannot be used.
-    """
+    """Return the service of a broker, before the broker starts; None if there is none."""
     if port.number == NO_PORT:
         return None
     try:

@@ -6,10 +6,11 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from firetrail.cli import logs, serving
+from firetrail.cli import logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.namesrv import NameServer, NameServerConfig
+from firetrail.tls.server_tls import ServerTls
 
 DESCRIPTION = """\
 Start a name server: brokers register with it, and clients ask it which broker has which topic.
@@ -41,6 +42,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=serving.port,
         help="port of the name server, 0 for a free one (default: listenPort in FILE, or 9876)",
     )
+    tls_options.add_arguments(parser)
     serving.add_json(parser)
     logs.add_arguments(parser)
     return parser
@@ -55,13 +57,14 @@ def run(args: argparse.Namespace) -> ExitCode:
         config = replace(config, bind_address=args.host)
     if args.port is not None:
         config = replace(config, listen_port=args.port)
-    serving.run(_serve(config, args.json))
+    tls = tls_options.server_tls(tls_options.tls_config(args, file=config.tls_config_file))
+    serving.run(_serve(config, tls, args.json))
     return ExitCode.OK
 
 
-async def _serve(config: NameServerConfig, as_json: bool) -> None:
+async def _serve(config: NameServerConfig, tls: ServerTls | None, as_json: bool) -> None:
     stop = serving.stop_event()
-    server = NameServer(config)
+    server = NameServer(config, tls=tls)
     port = await server.start()
     try:
         found = {"name server": f"{config.bind_address}:{port}"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from contextlib import AsyncExitStack
 
-from firetrail.cli import cluster, grpc_service, logs, serving
+from firetrail.cli import cluster, grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.errors import UnsupportedError
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=grpc_service.DEFAULT_PORT,
         help="port to listen on, 0 for a free one (default: %(default)s)",
     )
-    grpc_service.add_certificate(parser)
+    tls_options.add_arguments(parser, without="a self-signed one")
     serving.add_json(parser)
     logs.add_arguments(parser)
     return parser
@@ -64,9 +64,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _serve(args: argparse.Namespace) -> None:
     from firetrail.proxy.cluster import ClusterBrokers
     from firetrail.proxy.proxy import Proxy
-    from firetrail.proxy.transport.tls import chosen_context
 
-    tls = chosen_context(args.tls_cert, args.tls_key)
+    tls = tls_options.server_tls(tls_options.tls_config(args))
     stop = serving.stop_event()
     async with AsyncExitStack() as resources:
         brokers = ClusterBrokers(args.namesrv)

@@ -12,7 +12,8 @@ from pathlib import Path
 from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.cli import grpc_service, logs, serving
+from firetrail.broker.config import BrokerConfig
+from firetrail.cli import grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
@@ -22,6 +23,7 @@ from firetrail.namesrv import NameServerConfig
 from firetrail.store.config import SETTINGS, StoreConfig
 from firetrail.store.lifecycle.sizes import log_file_size
 from firetrail.system import SYSTEM
+from firetrail.tls.server_tls import ServerTls
 
 DESCRIPTION = """\
 Start a broker and a name server for RocketMQ clients in any language.
@@ -92,13 +94,20 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     loaded = load_entries(_for_existing_log(args.store, serving.read_conf(args.conf)))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)
-    broker, store = grpc_service.with_certificate(args, loaded.broker), loaded.store
+    broker, store = loaded.broker, loaded.store
     if args.host is not None:
         broker = broker.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
     _warn_of_loopback(broker.bind, store.store_host.ip)
     return LoadedBroker(broker, store, loaded.remarks)
+
+
+def broker_tls(args: argparse.Namespace, config: BrokerConfig) -> ServerTls | None:
+    """Return the TLS of the ports, from the arguments and from the settings of the broker."""
+    return tls_options.server_tls(
+        tls_options.tls_config(args, config.tls_certificate, config.tls_key, config.tls_config_file)
+    )
 
 
 def _for_existing_log(store: Path | None, entries: dict[str, Entry]) -> dict[str, Entry]:
@@ -148,6 +157,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             ),
             conf=args.conf,
             ignore_unsupported=args.ignore_unsupported,
+            tls=broker_tls(args, loaded.broker),
         )
         is_any = loaded.store.store_host.port == 0
         default = 0 if is_any else grpc_service.DEFAULT_PORT

@@ -3,6 +3,7 @@
 Programs import everything from here, including the errors that the clients raise.
 """
 
+from firetrail.auth.credentials import Credentials
 from firetrail.client.admin import Admin
 from firetrail.client.listener import Listener
 from firetrail.client.pop import Popped
@@ -36,10 +37,12 @@ from firetrail.errors import (
     NotRocketMQError,
     ProtocolError,
     RequestError,
+    TlsError,
     WrongTypeError,
 )
 from firetrail.format.kernels.draft import Message
 from firetrail.format.message_types import MessageType
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     MessageModel,
@@ -54,12 +57,16 @@ from firetrail.remoting.retry_policies import (
     ExponentialRetryPolicy,
     GroupRetryPolicy,
 )
+from firetrail.tls.client_tls import ClientTls
 
 __all__ = [
+    "Access",
     "Admin",
     "ClientClosedError",
+    "ClientTls",
     "ConfigError",
     "ConsumeFromWhere",
+    "Credentials",
     "CustomizedRetryPolicy",
     "ExponentialRetryPolicy",
     "FiretrailError",
@@ -93,6 +100,7 @@ __all__ = [
     "SimpleConsumer",
     "SubscriptionData",
     "SubscriptionGroupConfig",
+    "TlsError",
     "TopicConfig",
     "WrongTypeError",
     "averagely",

@@ -13,6 +13,7 @@ from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.hosts import format_host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.whole import INT32_MAX
+from firetrail.remoting.access import Access
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
@@ -61,10 +62,12 @@ class Admin(TopicAdmin):
     Args:
         namesrv: the address ``host:port`` of a name server, or several: a sequence, or a string
             that separates them by ``;``.
+        access: credentials and TLS. Default: those in the environment
+            (:mod:`firetrail.remoting.access`).
     """
 
-    def __init__(self, namesrv: str | Sequence[str]) -> None:
-        super().__init__(namesrv)
+    def __init__(self, namesrv: str | Sequence[str], *, access: Access | None = None) -> None:
+        super().__init__(namesrv, access=access)
         self.offsets = Offsets(self._session)
         """Requests for the offsets of queues (from :meth:`queues`) and groups."""
 
@@ -213,7 +216,8 @@ class Admin(TopicAdmin):
             message_id: the id of the message in ``TRANS_CHECK_MAX_TIME_TOPIC``: the one of its
                 record, or the one in the broker's log.
         """
-        address = format_host(decode_message_id(text("message_id", message_id)).host)
+        place = decode_message_id(text("message_id", message_id))
+        address = await self._session.listed(format_host(place.host))
         code = RequestCode.RESUME_CHECK_HALF_MESSAGE
         await self._session.ask(address, code, MessageIdHeader(message_id))
 
@@ -264,12 +268,15 @@ class Admin(TopicAdmin):
             offset_message_id: the id, for example :attr:`SendResult.offset_message_id`.
 
         Raises:
+            NoSuchError: the name server lists no broker with the address in the id.
             RequestError: the broker has no such message, for example because retention deleted it.
         """
         place = decode_message_id(text("offset_message_id", offset_message_id))
         header = ViewMessageHeader(place.physical_offset)
         code = RequestCode.VIEW_MESSAGE_BY_ID
-        answer = await self._session.ask(format_host(place.host), code, header)
+        # An id is input: it must not make this client connect, and sign, to any other address.
+        address = await self._session.listed(format_host(place.host))
+        answer = await self._session.ask(address, code, header)
         (message,) = decode_all(MessageQueue("", "", 0), answer.content)
         record = message.record
         return Received(MessageQueue(record.topic, "", record.queue_id), record)

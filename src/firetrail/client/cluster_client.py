@@ -11,7 +11,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from firetrail.client.background_tasks import END_S
 from firetrail.client.calls import Calls
 from firetrail.client.session import Session
-from firetrail.format.arguments import seconds
+from firetrail.format.arguments import instance, seconds
+from firetrail.remoting.access import Access
 from firetrail.remoting.handlers import Handler
 
 GRACE_S = 5.0
@@ -47,9 +48,14 @@ class ClusterClient:
     """
 
     def __init__(
-        self, namesrv: str | Sequence[str], handlers: Mapping[int, Handler] | None = None
+        self,
+        namesrv: str | Sequence[str],
+        handlers: Mapping[int, Handler] | None = None,
+        access: Access | None = None,
     ) -> None:
-        self._session = Session(namesrv, handlers, type(self).__name__)
+        if access is not None:
+            instance("access", access, Access)
+        self._session = Session(namesrv, handlers, type(self).__name__, access)
         self._calls = Calls(type(self).__name__)
 
     async def __aenter__(self) -> Self:

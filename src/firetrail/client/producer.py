@@ -52,6 +52,7 @@ from firetrail.format.properties import (
     decode_properties,
 )
 from firetrail.format.record import decode_received
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import HeartbeatData, MessageQueue, ProducerData
 from firetrail.remoting.client import is_cancelled
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
@@ -93,6 +94,8 @@ class Producer(ClusterClient):
         check: the function, plain or async, that returns the outcome of a transaction when a
             broker asks for it. Without it (the default) the outcome stays unknown, until the
             broker gives up asking.
+        access: credentials and TLS. Default: those in the environment
+            (:mod:`firetrail.remoting.access`).
 
     Raises:
         ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
@@ -106,12 +109,13 @@ class Producer(ClusterClient):
         retries: int = 2,
         timeout_s: float = SEND_S,
         check: TransactionCheck | None = None,
+        access: Access | None = None,
     ) -> None:
         handlers: dict[int, Handler] = {
             RequestCode.CHECK_TRANSACTION_STATE: self._answer_check,
             RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._accept_reply,
         }
-        super().__init__(namesrv, handlers)
+        super().__init__(namesrv, handlers, access)
         self.group = checked_group(group)
         self._sender = MessageSender(
             self._session,

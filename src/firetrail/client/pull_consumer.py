@@ -18,6 +18,7 @@ from firetrail.client.topic_route import queues_of
 from firetrail.errors import ConfigError
 from firetrail.format.arguments import number, seconds, text
 from firetrail.format.whole import INT32_MAX
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData
 from firetrail.remoting.codes import Permission
 
@@ -38,15 +39,21 @@ class PullConsumer(ClusterClient):
             that separates them by ``;``.
         group: the name of the consumer group whose offsets are read and committed. Default:
             ``FIRETRAIL_PULL_CONSUMER``.
+        access: credentials and TLS. Default: those in the environment
+            (:mod:`firetrail.remoting.access`).
 
     Raises:
         ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
     """
 
     def __init__(
-        self, namesrv: str | Sequence[str], group: str = "FIRETRAIL_PULL_CONSUMER"
+        self,
+        namesrv: str | Sequence[str],
+        group: str = "FIRETRAIL_PULL_CONSUMER",
+        *,
+        access: Access | None = None,
     ) -> None:
-        super().__init__(namesrv)
+        super().__init__(namesrv, access=access)
         self.group = checked_group(group)
         self._puller = Puller(self._session, group)
         self.offsets = Offsets(self._session)

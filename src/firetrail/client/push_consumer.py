@@ -33,6 +33,7 @@ from firetrail.errors import FiretrailError
 from firetrail.format.arguments import function, mapping, number, truth
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.whole import INT32_MAX
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -94,6 +95,8 @@ class PushConsumer(ClusterClient):
             ``~/.rocketmq_offsets``, as in Java.
         instance: with ``BROADCASTING``, the name of this member in ``offsets_folder``, different
             for each member on a machine. Default: ``DEFAULT``, as in Java.
+        access: credentials and TLS. Default: those in the environment
+            (:mod:`firetrail.remoting.access`).
 
     Raises:
         ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
@@ -115,8 +118,9 @@ class PushConsumer(ClusterClient):
         max_retries: int | None = None,
         offsets_folder: Path | None = None,
         instance: str = INSTANCE,
+        access: Access | None = None,
     ) -> None:
-        super().__init__(namesrv, CallbackHandlers(self).handlers)
+        super().__init__(namesrv, CallbackHandlers(self).handlers, access)
         self.group = checked_group(group)
         self._listening = ListenerCall(listener)
         self.in_order = truth("in_order", in_order)

@@ -25,11 +25,14 @@ from firetrail.errors import (
     NoAnswerError,
     NoMasterYetError,
     NoRouteYetError,
+    NoSuchError,
     NotReachedError,
     NotRocketMQError,
     ProtocolError,
     RequestError,
+    TlsError,
 )
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     MASTER_ID,
     BrokerData,
@@ -70,7 +73,8 @@ class _SessionState(Enum):
 class Session:
     """Connections to a cluster, found through its name servers (``host:port``, one or several).
 
-    ``owner`` is the name of the public class that uses the session, for error messages.
+    ``owner`` is the name of the public class that uses the session, for error messages. ``access``
+    has credentials and TLS; by default those in the environment.
     """
 
     def __init__(
@@ -78,7 +82,9 @@ class Session:
         namesrv: str | Sequence[str],
         handlers: Mapping[int, Handler] | None = None,
         owner: str = "Session",
+        access: Access | None = None,
     ) -> None:
+        self._access = access
         self.name_servers = name_servers(namesrv)
         self._handlers = handlers
         self._owner = owner
@@ -119,7 +125,12 @@ class Session:
         return self
 
     def _new_client(self) -> RemotingClient:
-        return RemotingClient(self._handlers, on_closed=self._lost, on_opened=self._connected)
+        return RemotingClient(
+            self._handlers,
+            on_closed=self._lost,
+            on_opened=self._connected,
+            access=self._access,
+        )
 
     def renew(self) -> None:
         """Allow a closed session to be opened again."""
@@ -215,6 +226,8 @@ class Session:
         """Return the error to raise for a failed request: a close also ends connections."""
         if self._state is _SessionState.CLOSED:
             return ClientClosedError(f"{self._owner} was closed during the call")
+        if isinstance(error, TlsError):
+            return error
         if isinstance(error.__cause__, ProtocolError):
             return NotRocketMQError(
                 f"{error}, because the answer is not a RocketMQ command ({error.__cause__}); check "
@@ -241,18 +254,21 @@ class Session:
         raise AssertionError("there is at least one name server")
 
     async def _reach_name_server(self) -> None:
-        failures = []
+        failures: list[OSError] = []
         for _ in range(len(self.name_servers)):
             try:
                 connection = await self._client.connect(self.name_servers[0])
             except OSError as error:
-                failures.append(str(error))
+                failures.append(error)
                 self._next_name_server()
             else:
                 host = connection.local.rpartition(":")[0].strip("[]")
                 self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{SYSTEM.clock.time_ns():x}"
                 return
-        raise NotReachedError(f"no name server answers; check namesrv: {'; '.join(failures)}")
+        kind = NotReachedError
+        if all(isinstance(error, TlsError) for error in failures):
+            kind = TlsError
+        raise kind(f"no name server answers; check namesrv: {'; '.join(map(str, failures))}")
 
     def _next_name_server(self) -> None:
         self.name_servers.append(self.name_servers.pop(0))
@@ -321,6 +337,14 @@ class Session:
     async def brokers(self) -> dict[str, str]:
         """Return the names and addresses of all masters that the name server knows."""
         return {name: d.master for name, d in (await self._all_brokers()).items() if d.master}
+
+    async def listed(self, address: str) -> str:
+        """Return the address if a broker has it; raise NoSuchError if no name server lists it."""
+        brokers = await self._all_brokers()
+        if not any(address in data.broker_addrs.values() for data in brokers.values()):
+            what = "the name server lists no broker with this address"
+            raise NoSuchError(f"{address}: {what}; is the id one of this cluster?")
+        return address
 
     async def master_at(self, connection: Connection) -> str | None:
         """Return the name of the master that a connection of this session leads to, if it does."""

@@ -15,6 +15,7 @@ from firetrail.client.subscription import check_with_brokers, wanted_of
 from firetrail.client.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
 from firetrail.format.arguments import MS, instance, number, seconds
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -62,6 +63,8 @@ class SimpleConsumer(ClusterClient):
             broker's memory, else at the last message. So a queue with few messages is received
             from its first one. A topic that is created later is always received from its first
             message.
+        access: credentials and TLS. Default: those in the environment
+            (:mod:`firetrail.remoting.access`).
 
     Raises:
         ConfigError: an argument is out of range; WrongTypeError if it has the wrong type.
@@ -74,8 +77,9 @@ class SimpleConsumer(ClusterClient):
         topics: Mapping[str, str | SubscriptionData],
         *,
         start: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
+        access: Access | None = None,
     ) -> None:
-        super().__init__(namesrv)
+        super().__init__(namesrv, access=access)
         self.group = checked_group(group)
         self._start = one_of(ConsumeFromWhere, "start", start)
         self._wanted = list(wanted_of(topics).values())

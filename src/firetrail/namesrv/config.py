@@ -26,7 +26,7 @@ UNUSED: Mapping[str, str] = {
     "controllers and acting masters are not supported": """
         enableControllerInNamesrv supportActingMaster notifyMinBrokerIdChanged *ontroller*
         """,
-    "TLS is not supported": "useTLS",
+    "tls.server.mode in the file of tls.config.file turns TLS on": "useTLS",
     "the name server has no setting for this": """
         productEnvName clusterTest needWaitForService waitSecondsForService enableTopicList
         deleteTopicWithBrokerRegistration configBlackList
@@ -60,6 +60,7 @@ class NameServerConfig:
         authorization: Whether every request needs a permission. Default: False.
         users_folder: Folder with the file of users. Default: none.
         init_user: A super user to create. Default: none.
+        tls_config_file: File with the settings of TLS. Default: none, there is no TLS.
 
     Raises:
         ConfigError: A value is invalid.
@@ -100,6 +101,12 @@ class NameServerConfig:
     )
     all_topic_list: bool = NAME_SERVER.live(
         True, "enableAllTopicList", FLAG, "Let clients list the names of all topics."
+    )
+    tls_config_file: str = NAME_SERVER(
+        "",
+        "tls.config.file",
+        Text(".*", "a path, or nothing"),
+        "File with the [settings of TLS](#tls-ports).",
     )
 
     authentication: bool = NAME_SERVER(

@@ -20,6 +20,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer
 from firetrail.system import SYSTEM, System
+from firetrail.tls.server_tls import ServerTls
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ class NameServer:
         config: NameServerConfig | None = None,
         system: System | None = None,
         guard: Guard | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         """Prepare a name server; :meth:`start` listens.
 
@@ -45,6 +47,7 @@ class NameServer:
             system: Files and clock to use; tests replace them. Default: those of the machine.
             guard: Decides about every request: that of the broker in the same process. Default:
                 one for the users of ``config``, if it requires signatures.
+            tls: The TLS of the port. Default: plaintext only.
 
         Raises:
             ConfigError: The file of the key-value store cannot be read, or the settings of access
@@ -63,7 +66,9 @@ class NameServer:
         if guard is None and config.authentication:
             self._users = UserStore(system, Path(config.users_folder))
             guard = Guard(self._users, config.access_policy())
-        self._server = RemotingServer(self.handlers, on_closed=self.disconnected, guard=guard)
+        self._server = RemotingServer(
+            self.handlers, on_closed=self.disconnected, guard=guard, tls=tls
+        )
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +14,7 @@ from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import SingleCall
 from firetrail.remoting.binding import FREE_IT, binding
 from firetrail.remoting.connection import address_text
+from firetrail.tls.server_tls import ServerTls
 
 _SWEEP_S = 1.0
 """Interval at which idle, dead and slow clients are looked for."""
@@ -29,14 +29,14 @@ class GrpcServer:
     Args:
         methods: the methods by path.
         limits: what clients may cost.
-        tls: the context for clients that start with TLS; None refuses them.
+        tls: how clients that start with TLS, and others, are treated; None refuses the former.
     """
 
     def __init__(
         self,
         methods: Methods,
         limits: GrpcLimits | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
         self.methods = methods
         self.limits = limits or GrpcLimits()
@@ -113,6 +113,8 @@ class GrpcServer:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
+            if self.tls is not None:
+                self.tls.poll()
             for connection in list(self.connections):
                 try:
                     connection.check(now)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 from typing import Self
 
 from firetrail.access.guard import Guard
@@ -15,10 +14,12 @@ from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
-from firetrail.proxy.transport.tls import chosen_context, self_signed_context
 from firetrail.remoting.binding import FREE_IT
 from firetrail.remoting.connection import address_text
 from firetrail.system import SYSTEM, System
+from firetrail.tls.config import TlsMode
+from firetrail.tls.self_signed import self_signed_context
+from firetrail.tls.server_tls import ServerTls
 
 
 class Proxy:
@@ -32,7 +33,7 @@ class Proxy:
         self,
         brokers: RegisteringBrokers,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: ServerTls | None = None,
         limits: GrpcLimits | None = None,
         delay_max_ms: int = DELAY_MAX_MS,
         system: System = SYSTEM,
@@ -42,8 +43,8 @@ class Proxy:
 
         Args:
             brokers: The brokers behind it.
-            tls: The certificate for clients that start with TLS. Default: a self-signed one, which
-                Java, Go and C# clients accept.
+            tls: The TLS of the port. Default: clients may use TLS, with a self-signed certificate,
+                which Java, Go and C# clients accept, or plaintext.
             limits: Limits on connections and calls. Default: ``GrpcLimits()``.
             delay_max_ms: The longest delay of a message. Default: a day.
             system: The clock to use; tests replace it. Default: that of the machine.
@@ -61,17 +62,11 @@ class Proxy:
 
     @classmethod
     def of_broker(cls, broker: Broker) -> Self:
-        """Return a proxy for a broker in this process, with the certificate in its settings.
-
-        Raises:
-            ConfigError: The certificate or its key cannot be used.
-        """
-        config = broker.config
-        tls = chosen_context(config.tls_certificate, config.tls_key)
+        """Return a proxy for a broker in this process, with the same TLS and access control."""
         return cls(
             EmbeddedBroker(broker),
-            tls=tls,
-            delay_max_ms=config.grpc_delay_max_ms,
+            tls=broker.tls,
+            delay_max_ms=broker.config.grpc_delay_max_ms,
             guard=broker.access.guard,
         )
 
@@ -92,11 +87,12 @@ class Proxy:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
-        tls = self._tls or await asyncio.to_thread(self_signed_context)
+        tls = self._tls or ServerTls.of_context(await asyncio.to_thread(self_signed_context))
         now_ms = self._system.clock.now_ms
         guard = GrpcGuard(self._guard, now_ms) if self._guard is not None else None
         service = MessagingService(self._brokers, now_ms, self._delay_max_ms, guard)
-        server = GrpcServer(service.methods, self._limits, tls)
+        chosen = tls if tls.mode is not TlsMode.DISABLED else None
+        server = GrpcServer(service.methods, self._limits, chosen)
         bound = await server.start(host, port, remedy)
         self.address = reachable(server.listens, address_text((advertised or host, bound)))
         service.start()

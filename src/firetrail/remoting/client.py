@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from firetrail.errors import ConfigError, RequestError
+from firetrail.auth.signature import Signer
+from firetrail.errors import ConfigError, RequestError, TlsError
+from firetrail.remoting.access import Access
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -44,6 +46,15 @@ def _closed(address: str) -> ConnectionError:
     return ConnectionError(f"{address}: the client was closed")
 
 
+def _remedy(failure: str) -> str:
+    """Return what to do about a failed handshake; empty if the failure says it."""
+    if "issuer" in failure or "self-signed" in failure:
+        return "; name its issuer in FIRETRAIL_TLS_CA, or with Access(tls=ClientTls(ca=...))"
+    if "mismatch" in failure or "not valid for" in failure:
+        return "; FIRETRAIL_TLS=verify-ca does not check the address"
+    return ""
+
+
 class RemotingClient:
     """Sends requests to peers by their address, and answers the requests of peers."""
 
@@ -53,12 +64,23 @@ class RemotingClient:
         limits: Limits | None = None,
         on_closed: Callable[[str], None] | None = None,
         on_opened: Callable[[str, Connection], None] | None = None,
+        access: Access | None = None,
     ) -> None:
         """Create a client without connections.
 
-        ``on_closed`` is called with the address of a peer whose connection ended. ``on_opened`` is
-        called with a new connection before any request uses it.
+        Args:
+            handlers: The handlers for the requests of peers. Default: none.
+            limits: Limits for the frames of peers. Default: ``Limits()``.
+            on_closed: Called with the address of a peer whose connection ended.
+            on_opened: Called with a new connection before any request uses it.
+            access: Credentials and TLS. Default: those in the environment.
+
+        Raises:
+            ConfigError: A variable of the environment has a value that is not allowed.
         """
+        access = access if access is not None else Access.from_environment()
+        self._tls = access.tls
+        self._signer = Signer(access.credentials) if access.credentials is not None else None
         self._handlers = handlers or {}
         self._on_closed = on_closed
         self._on_opened = on_opened
@@ -115,17 +137,23 @@ class RemotingClient:
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
-        loop = asyncio.get_running_loop()
+        session = self._tls.session(host) if self._tls is not None else None
+        connection = Connection(self, self._limits, tls=session)
+        connection.signer = self._signer
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self, self._limits), host, port
-                )
+                await asyncio.get_running_loop().create_connection(lambda: connection, host, port)
+                await connection.secure()
+                self._connections[address] = connection
+        except TlsError as error:
+            raise TlsError(f"{error}{_remedy(str(error))}") from None
         except TimeoutError:
             raise TimeoutError(f"{address}: no connection within {CONNECT_S:g} s") from None
         except OSError as error:
             raise ConnectionError(f"{address}: cannot be reached: {os_reason(error)}") from error
-        self._connections[address] = connection
+        finally:
+            if address not in self._connections:
+                connection.abort()
         if self._on_opened is not None:
             self._on_opened(address, connection)
         return connection

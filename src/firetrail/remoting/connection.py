@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, cast
 
-from firetrail.errors import ProtocolError
+from firetrail.auth.signature import Signer
+from firetrail.errors import ProtocolError, TlsError
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import CommandFlag, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.limited_log import LimitedLog
+from firetrail.tls.channel import ServerChannel, TlsChannel
+from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.session import TlsSession, reason_of
 
 WRITE_HIGH = 4 << 20
 """When this many bytes wait to be written, the peer is not read from, and none of its requests is
@@ -54,6 +59,8 @@ class Connection(asyncio.Protocol):
         budget: BufferBudget | None = None,
         log: LimitedLog | None = None,
         unread_max: int = UNREAD_MAX,
+        *,
+        tls: ServerTls | TlsSession | None = None,
     ) -> None:
         """Create a connection for a transport.
 
@@ -63,10 +70,13 @@ class Connection(asyncio.Protocol):
             budget: Counts the bytes that are kept for the peer. Default: nobody counts them.
             log: Where bad frames are logged. Default: a log of this connection.
             unread_max: Limit for the bytes that wait to be written. Default: ``UNREAD_MAX``.
+            tls: The TLS of a port, or the session of a client with a server. Default: no TLS.
         """
         self._owner = owner
         self._budget = budget
         self._unread_max = unread_max
+        self.signer: Signer | None = None
+        """Signs the requests of this side; None if they are not signed."""
         self._reader = FrameReader(limits)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -99,6 +109,13 @@ class Connection(asyncio.Protocol):
         self.is_closed = False
         self._is_counted = False  # whether the budget has noted bytes
         self._log = log or LimitedLog(_log, self._loop.time)
+        self._tls: TlsChannel | None = None  # None as soon as the peer is known to speak plaintext
+        if isinstance(tls, TlsSession):
+            self._tls = TlsChannel(tls)
+        elif tls is not None:
+            self._tls = ServerChannel(tls, self.abort, self.last_heard)
+        self._secured: asyncio.Future[None] | None = None
+        self._tls_failure: TlsError | None = None
         self._violation: ProtocolError | None = None  # the bytes because of which it was closed
 
     # -- called by the event loop -------------------------------------------------------------
@@ -115,6 +132,10 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_heard = now = self._loop.time()
+        if self._tls is not None:
+            data = self._decrypted(self._tls, data, now)
+            if not data:
+                return
         self.unhandled_bytes += len(data)
         requests = []
         finished = False
@@ -140,6 +161,46 @@ class Connection(asyncio.Protocol):
             self._violation = error
             self.drop(str(error))
 
+    def _decrypted(self, tls: TlsChannel, data: bytes, now: float) -> bytes:
+        """Return plain bytes of the peer, and write what TLS has to say."""
+        failure = ""
+        try:
+            data = tls.receive(data, now)
+        except ssl.SSLError as error:
+            failure = f"TLS failed: {reason_of(error)}"
+        except ProtocolError as error:
+            failure = str(error)
+        self._write_output(tls)
+        if failure:
+            self._tls_failure = TlsError(f"{self.peer}: {failure}")
+            text = f"the connection of {self.peer} is closed: {failure}"
+            self._log.log(logging.INFO, "failed TLS", text)
+            self._close_transport()
+            return b""
+        if tls.is_plain:
+            self._tls = None
+        elif tls.is_ended:
+            self._loop.call_soon(self.close)
+        elif tls.is_open and self._secured is not None and not self._secured.done():
+            self._secured.set_result(None)
+        return data
+
+    def _write_output(self, tls: TlsChannel) -> None:
+        output = tls.take_output()
+        if output and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(output)
+            self._written()
+            if self.unwritten > WRITE_HIGH:  # it makes TLS answer, and does not read the answers
+                self.hold(_NOT_READ)
+
+    async def secure(self) -> None:
+        """Wait for the TLS handshake, which a client begins; raise TlsError if it fails."""
+        if self._tls is None:
+            return
+        self._secured = self._loop.create_future()
+        self._decrypted(self._tls, b"", self._loop.time())
+        await self._secured
+
     def pause_writing(self) -> None:
         """Do nothing: ``_write`` has counted the bytes."""
 
@@ -153,15 +214,39 @@ class Connection(asyncio.Protocol):
         self._reader.discard()
         if self._is_counted:
             self.account(progress=True)
+        if self._tls is not None:
+            self._tls.lost()
+        if self._secured is not None and not self._secured.done():
+            what = "the connection was lost during the TLS handshake; does the server use TLS?"
+            self._secured.set_exception(self._tls_failure or TlsError(f"{self.peer}: {what}"))
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
-                lost = ConnectionResetError(f"{self.peer}: the connection was lost")
-                lost.__cause__ = self._violation
-                future.set_exception(lost)
+                future.set_exception(self._loss())
         self._owner.closed(self, error)
 
+    def _loss(self) -> Exception:
+        if self._tls_failure is not None:
+            return TlsError(str(self._tls_failure))
+        lost = ConnectionResetError(f"{self.peer}: the connection was lost")
+        lost.__cause__ = self._violation
+        return lost
+
     # -- called by the owner ------------------------------------------------------------------
+
+    @property
+    def certificate_user(self) -> str | None:
+        """The user that the verified certificate of the peer names; None if there is none."""
+        return self._tls.user if self._tls is not None else None
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the peer speaks TLS."""
+        return self._tls is not None and self._tls.is_open
+
+    def is_late(self, now: float) -> bool:
+        """Whether the peer takes too long for its first byte, or for the TLS handshake."""
+        return self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command; raise ProtocolError if it cannot be encoded."""
@@ -195,6 +280,7 @@ class Connection(asyncio.Protocol):
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         self._pending[opaque] = future
         try:
+            self._sign(command)
             self.send(command)
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -208,7 +294,12 @@ class Connection(asyncio.Protocol):
         """Send a one-way request."""
         command.opaque = next(self._numbers)
         command.flag |= CommandFlag.ONE_WAY
+        self._sign(command)
         self.send(command)
+
+    def _sign(self, request: RemotingCommand) -> None:
+        if self.signer is not None:
+            request.fields = self.signer.fields(request.fields, request.body)
 
     def hold(self, reason: str) -> None:
         """Pause reading for a reason, until it is released."""
@@ -233,6 +324,13 @@ class Connection(asyncio.Protocol):
         """Write all sent commands, then close the connection."""
         if self._transport is not None and not self.is_closed:
             self._write()
+            if self._tls is not None:
+                self._tls.end()
+                self._write_output(self._tls)
+            self._close_transport()
+
+    def _close_transport(self) -> None:
+        if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
@@ -271,9 +369,14 @@ class Connection(asyncio.Protocol):
             # In Python 3.12 and 3.13, writelines of a transport that was aborted leaves its
             # descriptor in the event loop, where it disturbs the next user of the number
             # (https://github.com/python/cpython/issues/136234).
-            if not self._transport.is_closing():
+            if self._transport.is_closing():
+                return
+            if self._tls is None:
                 self._transport.writelines(out)
                 self._written()
+            else:
+                self._tls.send(b"".join(out))
+                self._write_output(self._tls)
 
     def _written(self) -> None:
         """Count the bytes that the peer has not read yet."""

@@ -25,6 +25,8 @@ from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.refusals import Refusals
 from firetrail.system import SYSTEM
+from firetrail.tls.config import TlsMode
+from firetrail.tls.server_tls import ServerTls
 
 URGENT = frozenset(
     {
@@ -72,9 +74,20 @@ class RemotingServer:
         limits: ServerLimits | None = None,
         on_closed: Callable[[Connection], None] | None = None,
         guard: RequestGuard | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
+        """Create a server that does not listen yet.
+
+        Args:
+            handlers: The handlers by request code.
+            limits: Limits for clients. Default: ``ServerLimits()``.
+            on_closed: Called with each connection that has ended.
+            guard: Decides about every request. Default: all are allowed.
+            tls: The TLS of the ports. Default: plaintext only.
+        """
         self._handlers = handlers
         self._guard = guard
+        self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
         self._limits = limits or ServerLimits()
         self._running_max = self._limits.running
         self._waiting_max = self._limits.waiting_requests
@@ -161,7 +174,12 @@ class RemotingServer:
     def _new_connection(self) -> Connection:
         limits = self._limits
         connection = Connection(
-            self, limits.frames, self._budget, self._limited_log, limits.unread_bytes
+            self,
+            limits.frames,
+            self._budget,
+            self._limited_log,
+            limits.unread_bytes,
+            tls=self._tls,
         )
         connection.on_drained = self._resume
         return connection
@@ -227,10 +245,14 @@ class RemotingServer:
             now = loop.time()
             self._refusals.flush()
             self._addresses.sweep()
+            if self._tls is not None:
+                self._tls.poll()
             for connection in list(self.connections):
                 began = None if connection.is_held else connection.unfinished_since
                 if began is not None and now - began > self._limits.frame_s:
                     connection.drop(f"a frame did not arrive within {self._limits.frame_s:g} s")
+                elif connection.is_late(now):
+                    connection.drop("it has not begun, or not finished, the TLS handshake in time")
                 elif now - connection.last_heard > 2 * self._limits.idle_s:
                     connection.abort()  # the close below waits for data that the peer never reads
                 elif now - connection.last_heard > self._limits.idle_s:

@@ -57,7 +57,7 @@ UNUSED: Mapping[str, str] = {
         enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1
         """,
     "the settings of the Bloom filter decide": "bitMapLengthConsumeQueueExt",
-    "TLS and ACL 1.0 are not supported": "useTLS acl[A-Z]*",
+    "ACL 1.0 is not supported": "acl[A-Z]*",
     "users and policies are always in memory, and their file is in the store's folder": """
         userCache* aclCache* stateful* authConfigPath
         """,
@@ -86,7 +86,7 @@ UNUSED: Mapping[str, str] = {
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
         auth[eo]* initAuthenticationUser innerClientAuthenticationCredentials
-        configBlackList maxDelayTime enableMixedMessageType
+        configBlackList maxDelayTime enableMixedMessageType useTLS
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey *ecallMessageEnable
         allowRecall*
         """,

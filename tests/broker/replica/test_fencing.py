@@ -22,7 +22,7 @@ async def test_a_name_server_that_is_down_is_logged_once_and_then_rarely(
 ) -> None:
     caplog.set_level("INFO", "firetrail.broker.replica.fencing")
     clock = Clock()
-    env: Any = SimpleNamespace(system=SimpleNamespace(clock=clock))
+    env: Any = SimpleNamespace(system=SimpleNamespace(clock=clock), client_access=None)
     parts: Any = SimpleNamespace(state=SimpleNamespace(store=None), registration=None)
     fencing = Fencing(env, parts)
     with socket.socket() as silent:

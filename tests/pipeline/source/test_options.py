@@ -40,6 +40,7 @@ EXAMPLES = {
     "path": "s",
     "paths": '["s", "t"]',
     "namesrv": "127.0.0.1:9876",
+    "credentialsFile": "access",
     "group": "g",
     "retryTimeoutMs": "0",
 }

@@ -51,7 +51,7 @@ class Fencing:
         self._is_settled = False  # whether the broker has registered
         self._logged = ""  # the last reason that was logged
         self._reminders: dict[str, Reminders] = {}  # by name server
-        self._client = RemotingClient()
+        self._client = RemotingClient(access=env.client_access)
 
     @property
     def is_fenced(self) -> bool:

@@ -59,7 +59,7 @@ class HandOver:
         self._master = master
         self._successor = successor
         self._enter = enter
-        self._client = RemotingClient()
+        self._client = RemotingClient(access=broker.client_access)
         self._reminders = Reminders(asyncio.get_running_loop().time)
 
     async def close(self) -> None:

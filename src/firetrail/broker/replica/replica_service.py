@@ -38,7 +38,7 @@ class ReplicaService:
         self._live = live = env.live
         self._mark = env.slave_mark
         self._registration = parts.registration
-        self._client = RemotingClient()
+        self._client = RemotingClient(access=env.client_access)
         config = live.current
         notes, self._name = env.slave_mark.notes, f"{config.cluster}/{config.name}"
         self.follower = Follower(

@@ -9,6 +9,7 @@ from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.state.slave_mark import SlaveMark
+from firetrail.remoting.access import Access
 from firetrail.remoting.replica_bodies import (
     EpochEntry,
     EpochEntryCache,
@@ -34,6 +35,10 @@ class ReplicatedBroker(Protocol):
     @property
     def config(self) -> BrokerConfig:
         """The settings in force."""
+
+    @property
+    def client_access(self) -> Access | None:
+        """Credentials and TLS of the broker's own requests."""
 
     @property
     def namesrv(self) -> str:

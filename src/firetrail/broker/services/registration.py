@@ -11,6 +11,7 @@ from typing import NamedTuple
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     MASTER_ID,
     ClusterInfo,
@@ -80,6 +81,7 @@ class RegistrationService:
         topics: Callable[[Iterable[TopicConfig] | None], TopicConfigTable],
         name_server: NameServer | None,
         epoch: Callable[[], int] = lambda: 0,
+        access: Access | None = None,
     ) -> None:
         """Prepare to register.
 
@@ -90,13 +92,14 @@ class RegistrationService:
             name_server: The name server of this process, if there is one.
             epoch: Returns the number of the broker's epoch; 0 if it has none. Of two masters with
                 one name, name servers prefer the one with the larger number. Default: none.
+            access: Credentials and TLS. Default: those in the environment.
         """
         self._live = config
         self._epoch = epoch
         self._address = address
         self._topics = topics
         self._name_server = name_server
-        self._client = RemotingClient(on_closed=self._disconnected)
+        self._client = RemotingClient(on_closed=self._disconnected, access=access)
         self._absent: set[str] = set()  # name servers that may not know all topics
         self._remarks: dict[str, str] = {}  # their last remarks
         self._has_changes = asyncio.Event()  # all topics have to be registered

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql.types import StructType
 
 from firetrail.errors import ConfigError
-from firetrail.pipeline.source.options import GROUP, RETRY_MS
+from firetrail.pipeline.source.options import GROUP, RETRY_MS, shown
 from firetrail.pipeline.source.places import absolute
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.sizes import adopt_sizes
@@ -30,7 +30,10 @@ REQUIRED = ("topic", "body")
 _OF_SPARK = ("checkpointLocation", "queryName")
 """Options of Spark itself, which it passes on to every sink."""
 OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", *_OF_SPARK)
-WIRE_OPTIONS = ("namesrv", "group", "queues", "writeId", "retryTimeoutMs", *_OF_SPARK)
+WIRE_OPTIONS = (
+    *("namesrv", "credentialsFile", "group", "queues", "writeId", "retryTimeoutMs"),
+    *_OF_SPARK,
+)
 QUEUES_MAX = 1024
 
 
@@ -63,6 +66,8 @@ class WireSinkOptions:
     is None, a stream uses the id of its query, and a batch has no row ids."""
     retry_ms: int
     """How long each request is retried."""
+    access_file: str = ""
+    """File with credentials and TLS; empty for those in the environment."""
 
 
 def check_appended(schema: StructType, overwrite: bool) -> None:
@@ -140,6 +145,7 @@ def parse_wire_options(options: Mapping[str, str]) -> WireSinkOptions:
         None if queues is None else _queues(queues),
         given.get("writeId") or None,
         _retry_ms(given.get("retryTimeoutMs", str(RETRY_MS))),
+        given.get("credentialsFile", ""),
     )
 
 
@@ -151,7 +157,7 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
         if key.lower() not in known:
             hint = did_you_mean(key, names)
             reason = f"no such option{hint}; the options are {', '.join(names)}"
-            raise ConfigError(key, value, reason)
+            raise ConfigError(key, shown(key, value), reason)
         given[known[key.lower()]] = value
     return given
 

@@ -82,6 +82,8 @@ class ReadOptions:
     """Several stores that are read as one, instead of a path."""
     namesrv: str = ""
     """Name servers, separated by semicolons, to read from brokers instead of a path."""
+    access_file: str = ""
+    """File with credentials and TLS for the brokers; empty for those in the environment."""
     group: str = GROUP
     retry_ms: int = RETRY_MS
     """How long each request to a name server or broker is retried."""
@@ -234,11 +236,14 @@ class Option:
     allowed: str
 
 
+HIDDEN = "(hidden)"
+_SECRET_WORDS = ("secret", "password", "token")
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
     Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec can open"),
     Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
+    Option("credentialsFile", "access_file", _text, "a file that only its owner can read"),
     Option("group", "group", _text, "the name of a consumer group"),
     Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms, at least 0"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
@@ -298,6 +303,7 @@ _TOGETHER = (
     ("path", "namesrv"),
     ("paths", "namesrv"),
     ("path", "group"),
+    ("path", "credentialsFile"),
     ("paths", "group"),
     ("paths", "startingPhysicalOffset"),
     ("paths", "endingPhysicalOffset"),
@@ -339,6 +345,11 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     return options
 
 
+def shown(name: str, value: str) -> str:
+    """Return the value of an unknown option for an error, unless it may be a secret."""
+    return HIDDEN if any(word in name.lower() for word in _SECRET_WORDS) else value
+
+
 def _known(given: Mapping[str, str]) -> dict[str, str]:
     """Return the options by their documented names; raise ConfigError for an unknown one."""
     named: dict[str, str] = {}
@@ -346,7 +357,8 @@ def _known(given: Mapping[str, str]) -> dict[str, str]:
         option = _BY_KEY.get(key.lower())
         if option is None:
             names = ", ".join(option.name for option in OPTIONS)
-            raise ConfigError(key, text, f"the source rocketmq has no such option; it has {names}")
+            reason = f"the source rocketmq has no such option; it has {names}"
+            raise ConfigError(key, shown(key, text), reason)
         named[option.name] = text
     return named
 

@@ -18,6 +18,7 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
+from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.remoting.bodies import MessageQueue
@@ -71,10 +72,11 @@ class Cluster:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._patience = Patience(options.namesrv, options.retry_ms)
+        access = access_in(options.access_file)
+        self._patience = Patience(options.namesrv, options.retry_ms, access=access)
         self._loop = Loop()
-        self._admin = Admin(options.namesrv)
-        self._session = Session(options.namesrv)
+        self._admin = Admin(options.namesrv, access=access)
+        self._session = Session(options.namesrv, access=access)
         self._puller = Puller(self._session, options.group)
 
     def __enter__(self) -> Self:

@@ -15,8 +15,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from firetrail.client.admin import Admin
-from firetrail.errors import PipelineError, RequestError
+from firetrail.errors import PipelineError, RequestError, TlsError
 from firetrail.pipeline.source.options import RETRY_MS
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Permission, ResponseCode
 
@@ -38,9 +39,15 @@ class Patience:
     """Retries each request to a cluster for at most ``limit_ms``."""
 
     def __init__(
-        self, namesrv: str, limit_ms: int = RETRY_MS, need: Permission = Permission.READ
+        self,
+        namesrv: str,
+        limit_ms: int = RETRY_MS,
+        need: Permission = Permission.READ,
+        *,
+        access: Access | None = None,
     ) -> None:
         self._namesrv = namesrv
+        self._access = access
         self._limit_s = limit_ms / 1000
         self._need = need
 
@@ -77,7 +84,7 @@ class Patience:
                 _log.warning("%s; retrying for up to %g s", where, self._limit_s)
             pause = min(PAUSE_S * 2 ** (attempts - 1), PAUSE_MAX_S) * random.uniform(0.5, 1.0)
             await asyncio.sleep(min(pause, max(self._limit_s - elapsed, 0)))
-        cause = await _cause(self._namesrv, topic, broker, self._need)
+        cause = await self._cause(topic, broker)
         raise PipelineError(
             f"namesrv={self._namesrv}: {what} failed: {cause or 'see the last error'}; gave up "
             f"after {attempts} attempts in {elapsed:.1f} s (option retryTimeoutMs); last error: "
@@ -85,13 +92,52 @@ class Patience:
         ) from last
 
     async def _is_worth_waiting(self, error: Exception, elapsed: float, is_known: bool) -> bool:
-        if elapsed >= self._limit_s:
+        if elapsed >= self._limit_s or isinstance(error, TlsError):
             return False
         if not isinstance(error, RequestError) or error.retriable:
             return True
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             return False
-        return is_known or elapsed < UNKNOWN_TOPIC_S or not await _any_broker(self._namesrv)
+        return is_known or elapsed < UNKNOWN_TOPIC_S or not await self._any_broker()
+
+    # -- diagnosis ----------------------------------------------------------------------------
+
+    async def _any_broker(self) -> bool:
+        """Whether a name server can be reached and has a registered broker."""
+        try:
+            async with Admin(self._namesrv, access=self._access) as admin:
+                return bool(await admin.masters())
+        except (OSError, TimeoutError, RequestError):
+            return False
+
+    async def _cause(self, topic: str, broker: str) -> str:
+        """Return why requests fail, from the current state of the cluster; empty if it is fine."""
+        admin = Admin(self._namesrv, access=self._access)
+        try:
+            async with admin:
+                masters = await admin.masters()
+                if not masters:
+                    return (
+                        "no broker is registered with the name server; start one, or check its "
+                        "namesrvAddr"
+                    )
+                if broker and broker not in masters:
+                    return f"broker {broker} is not registered with the name server; start it"
+                asked = {broker: masters[broker]} if broker else masters
+                for name, address in list(asked.items())[:PROBED_MAX]:
+                    if refusal := await _refusal(address, self._access):
+                        return (
+                            f"broker {name} at {address} cannot be reached ({refusal}); check that "
+                            "it is running, and that its brokerIP1 can be reached from here"
+                        )
+                return (
+                    await _topic_cause(admin, topic, sorted(masters), self._need) if topic else ""
+                )
+        except (OSError, TimeoutError, RequestError) as error:
+            return (
+                f"the name server cannot be reached ({_text(error)}); check its address and that "
+                "it is running"
+            )
 
 
 def no_broker() -> RequestError:
@@ -110,49 +156,9 @@ def _text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-# -- diagnosis --------------------------------------------------------------------------------
-
-
-async def _any_broker(namesrv: str) -> bool:
-    """Whether a name server can be reached and has a registered broker."""
-    try:
-        async with Admin(namesrv) as admin:
-            return bool(await admin.masters())
-    except (OSError, TimeoutError, RequestError):
-        return False
-
-
-async def _cause(namesrv: str, topic: str, broker: str, need: Permission) -> str:
-    """Return why requests fail, from the current state of the cluster; empty if it is fine."""
-    admin = Admin(namesrv)
-    try:
-        async with admin:
-            masters = await admin.masters()
-            if not masters:
-                return (
-                    "no broker is registered with the name server; start one, or check its "
-                    "namesrvAddr"
-                )
-            if broker and broker not in masters:
-                return f"broker {broker} is not registered with the name server; start it"
-            asked = {broker: masters[broker]} if broker else masters
-            for name, address in list(asked.items())[:PROBED_MAX]:
-                if refusal := await _refusal(address):
-                    return (
-                        f"broker {name} at {address} cannot be reached ({refusal}); check that it "
-                        "is running, and that its brokerIP1 can be reached from here"
-                    )
-            return await _topic_cause(admin, topic, sorted(masters), need) if topic else ""
-    except (OSError, TimeoutError, RequestError) as error:
-        return (
-            f"the name server cannot be reached ({_text(error)}); check its address and that it "
-            "is running"
-        )
-
-
-async def _refusal(address: str) -> str:
+async def _refusal(address: str, access: Access | None) -> str:
     """Return why a broker cannot be connected to; empty if it can."""
-    client = RemotingClient()
+    client = RemotingClient(access=access)
     try:
         await client.connect(address)
         return ""

@@ -95,6 +95,13 @@ def split_parts(
             taken = QueueRange(queue.topic, queue.queue_id, begin, end)
             ranges.append(BrokerRange(queue.broker_name, taken))
         splits.append(
-            WireSplit(options.namesrv, options.group, tuple(ranges), wanted, options.retry_ms)
+            WireSplit(
+                options.namesrv,
+                options.group,
+                tuple(ranges),
+                wanted,
+                options.retry_ms,
+                options.access_file,
+            )
         )
     return splits

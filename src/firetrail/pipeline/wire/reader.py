@@ -25,6 +25,7 @@ from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.units import Chooser
+from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
@@ -101,9 +102,10 @@ class Fetcher:
     """Fetches the ranges of a split in slices, ahead of their use."""
 
     def __init__(self, split: WireSplit, allow_loss: bool) -> None:
-        self._session = Session(split.namesrv)
+        access = access_in(split.access_file)
+        self._session = Session(split.namesrv, access=access)
         self._puller = Puller(self._session, split.group)
-        self._patience = Patience(split.namesrv, split.retry_ms)
+        self._patience = Patience(split.namesrv, split.retry_ms, access=access)
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss

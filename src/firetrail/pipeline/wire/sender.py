@@ -30,6 +30,7 @@ from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
+from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience
 from firetrail.remoting.bodies import MessageQueue
@@ -84,14 +85,17 @@ class Sender:
         self._max_level = self._config.delay_levels.max_level
         self._turn = first_turn
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._patience = Patience(options.namesrv, options.retry_ms, Permission.WRITE)
+        self._access = access = access_in(options.access_file)
+        self._patience = Patience(
+            options.namesrv, options.retry_ms, Permission.WRITE, access=access
+        )
         self.messages = 0
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Send all rows and wait until the brokers have stored them."""
         options = self._options
         with Loop() as loop:
-            producer = Producer(options.namesrv, options.group, retries=1)
+            producer = Producer(options.namesrv, options.group, retries=1, access=self._access)
             loop.run(self._patience.ask(producer.open, CONNECT))
             try:
                 for batch in map(prefer_columns, batches):

@@ -28,6 +28,7 @@ class WireSplit:
     ranges: tuple[BrokerRange, ...]
     wanted: RowSelection = EVERYTHING
     retry_ms: int = RETRY_MS
+    access_file: str = ""
 
     @property
     def store(self) -> str:

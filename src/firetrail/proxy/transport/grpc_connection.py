@@ -11,7 +11,7 @@ import logging
 import ssl
 from typing import Any, Protocol, cast
 
-from firetrail.errors import GrpcError
+from firetrail.errors import GrpcError, ProtocolError
 from firetrail.proxy.call import Method, Methods, StatusCode, StreamMethod
 from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.headers import RequestHead, encode_block
@@ -20,8 +20,10 @@ from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import BaseCall, SingleCall
 from firetrail.proxy.transport.server_stream import StreamCall
-from firetrail.proxy.transport.tls import HANDSHAKE, TlsSession
 from firetrail.remoting.connection import WRITE_HIGH, address_text
+from firetrail.tls.channel import ServerChannel
+from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.session import reason_of
 
 SLICE = 128
 """Calls that are started at once when bytes arrive; the others start in later iterations."""
@@ -36,7 +38,7 @@ class GrpcOwner(Protocol):
 
     limits: GrpcLimits
     methods: Methods
-    tls: ssl.SSLContext | None
+    tls: ServerTls | None
     memory: MemoryAccount
     tasks: set[asyncio.Future[Any]]
     calls: int
@@ -59,8 +61,6 @@ class GrpcConnection(asyncio.Protocol):
         self._owner = owner
         self._limits = owner.limits
         self._transport: asyncio.Transport | None = None
-        self._tls: TlsSession | None = None
-        self._has_begun = False
         self._is_flushing = False
         self._is_held = False
         self._started = 0  # calls since the last bytes arrived
@@ -70,6 +70,10 @@ class GrpcConnection(asyncio.Protocol):
         self._read_at = 0.0  # when it had read something
         self.loop = asyncio.get_running_loop()
         now = self.loop.time()
+        self._has_begun = False
+        self._tls: ServerChannel | None = None  # None as soon as the client speaks plaintext
+        if owner.tls is not None:
+            self._tls = ServerChannel(owner.tls, self.abort, now)
         self.http2 = Http2Connection(self, owner.limits.http2, now)
         self.memory = MemoryAccount(owner.limits.connection_bytes, owner.memory)
         self.tasks = owner.tasks
@@ -94,17 +98,27 @@ class GrpcConnection(asyncio.Protocol):
         self._pinged_at = None
         self._started = 0
         self._is_flushing = True  # at the end of this method
+        self._has_begun = True
         try:
-            if not self._has_begun:
-                self._begin(data[0])
             if self._tls is not None:
-                data = self._tls.decrypt(data)
+                data = self._decrypted(self._tls, data, now)
             if data:
                 self.http2.receive(data, now)
+            if self._tls is not None and self._tls.is_ended:
+                self.http2.lost()
         except ssl.SSLError as error:
-            _log.info("%s: TLS failed: %s", self.peer, error)
+            _log.info("%s: TLS failed: %s", self.peer, reason_of(error))
+            self.http2.lost()
+        except ProtocolError as error:
+            _log.info("the connection of %s is closed: %s", self.peer, error)
             self.http2.lost()
         self.flush()
+
+    def _decrypted(self, tls: ServerChannel, data: bytes, now: float) -> bytes:
+        data = tls.receive(data, now)
+        if tls.is_plain:
+            self._tls = None
+        return data
 
     def pause_writing(self) -> None:
         self._is_held = True
@@ -120,6 +134,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.http2.lost()
+        if self._tls is not None:
+            self._tls.lost()
         self._owner.closed(self)
         self._report(False)
 
@@ -143,6 +159,9 @@ class GrpcConnection(asyncio.Protocol):
         if self.http2.is_over:
             if self.http2.failure:
                 _log.warning("the connection of %s is closed: %s", self.peer, self.http2.failure)
+            if self._tls is not None:
+                self._tls.end()
+                transport.write(self._tls.take_output())
             transport.close()
         self._report(True)
 
@@ -151,7 +170,7 @@ class GrpcConnection(asyncio.Protocol):
             data = b"".join(self.http2.take_output())
         else:
             if self._tls.is_open:
-                self._tls.encrypt(b"".join(self.http2.take_output()))
+                self._tls.send(b"".join(self.http2.take_output()))
             data = self._tls.take_output()
         if data:
             transport.write(data)
@@ -170,6 +189,10 @@ class GrpcConnection(asyncio.Protocol):
     def check(self, now: float) -> None:
         """Close the connection if the client is idle, dead or too slow."""
         limits = self._limits
+        if self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline:
+            _log.info("%s: no TLS handshake in time; it is disconnected", self.peer)
+            self.abort()
+            return
         if self._is_held:
             self._check_reads(now)
         else:
@@ -281,12 +304,10 @@ class GrpcConnection(asyncio.Protocol):
         """Report the call when the output was written."""
         self._to_tell.append(call)
 
-    # -- TLS ----------------------------------------------------------------------------------
-
-    def _begin(self, first: int) -> None:
-        self._has_begun = True
-        if first == HANDSHAKE and self._owner.tls is not None:
-            self._tls = TlsSession(self._owner.tls)
+    @property
+    def certificate_user(self) -> str | None:
+        """The user that the verified certificate of the client names; None if there is none."""
+        return self._tls.user if self._tls is not None else None
 
 
 def _refusal_of(head: RequestHead) -> str:

@@ -1,0 +1,1 @@
+"""TLS for every port and every client: certificates, sessions in memory, and names of users."""

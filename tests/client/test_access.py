@@ -1,0 +1,128 @@
+"""Clients with TLS, and message ids that name other servers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import SMALL
+from tests.client.clusters import running_cluster
+from tests.tls.authority import Authority
+
+from firetrail.broker.broker import Broker
+from firetrail.broker.config import BrokerConfig
+from firetrail.client import (
+    Access,
+    Admin,
+    ClientTls,
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    TlsError,
+)
+from firetrail.errors import NoSuchError, NotReachedError
+from firetrail.format.hosts import Host
+from firetrail.format.ids import encode_message_id
+from firetrail.namesrv import NameServer, NameServerConfig
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
+
+FIRST = ConsumeFromWhere.FIRST_OFFSET
+
+
+def settings(authority: Authority, folder: Path) -> BrokerConfig:
+    """Return settings that enforce TLS, for ports and for the broker's own requests."""
+    certificate, key = authority.issue()
+    file = folder / "tls.properties"
+    file.write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n"
+        f"tls.client.trustCertPath={authority.trust}\n"
+    )
+    return BrokerConfig(tls_config_file=str(file), use_tls=True)
+
+
+@pytest.fixture
+async def secure(authority: Authority, tmp_path: Path) -> AsyncIterator[str]:
+    """The address of a name server that, like its broker, accepts only TLS."""
+    async with running_cluster(settings(authority, tmp_path)) as address:
+        yield address
+
+
+@pytest.fixture
+def access(authority: Authority) -> Access:
+    return Access(tls=ClientTls(ca=authority.trust))
+
+
+async def test_every_client_speaks_tls(secure: str, access: Access) -> None:
+    received: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async with Admin(secure, access=access) as admin, Producer(secure, access=access) as producer:
+        await admin.create_topic("T", 1)
+        await producer.send(Message("T", b"hello"))
+        async with PullConsumer(secure, access=access) as consumer:
+            (queue,) = await consumer.queues("T")
+            assert [m.body async for m in consumer.read(queue)] == [b"hello"]
+        async with SimpleConsumer(secure, "S", {"T": "*"}, start=FIRST, access=access) as simple:
+            (message,) = await simple.receive()
+            await simple.ack(message)
+        async with PushConsumer(
+            secure,
+            "P",
+            lambda message: received.put_nowait(message.body),
+            {"T": "*"},
+            start=FIRST,
+            access=access,
+        ):
+            assert await received.get() == b"hello"
+
+
+async def test_the_environment_counts_without_an_argument(
+    secure: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(NotReachedError, match="the connection was lost"):
+        async with Admin(secure) as admin:
+            await admin.topics()
+    monkeypatch.setenv("FIRETRAIL_TLS", "on")
+    with pytest.raises(TlsError, match="certificate verify failed"):
+        await Admin(secure).open()
+    monkeypatch.setenv("FIRETRAIL_TLS_CA", authority.trust)
+    async with Admin(secure) as admin:
+        assert "broker-a" in await admin.masters()
+
+
+async def test_a_broker_registers_with_tls(
+    authority: Authority, access: Access, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue()
+    tls = ServerTls(TlsConfig(mode="enforcing", certificate=certificate, key=key))
+    name_server = NameServer(NameServerConfig(listen_port=0), tls=tls)
+    address = f"127.0.0.1:{await name_server.start()}"
+    config = settings(authority, tmp_path).replace(namesrv=address)
+    broker = Broker(tmp_path / "store", config, SMALL.replace(store_host=Host("127.0.0.1", 0)))
+    await broker.start()
+    try:
+        async with Admin(address, access=access) as admin:
+            assert await admin.masters() == {"broker-a": broker.address}
+    finally:
+        await broker.stop()
+        await name_server.stop()
+
+
+async def test_a_message_id_leads_only_to_brokers_that_are_listed(namesrv: str) -> None:
+    """The host in an id is input; a client that connects to it would sign a request for it."""
+    connected = asyncio.Event()
+    server = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    forged = encode_message_id(Host("127.0.0.1", port), 0)
+    async with Admin(namesrv) as admin:
+        for call in (admin.view, admin.resume_transaction):
+            with pytest.raises(NoSuchError, match=f"127.0.0.1:{port}: the name server lists no br"):
+                await call(forged)
+    assert not connected.is_set()
+    server.close()
+    await server.wait_closed()

@@ -1,0 +1,83 @@
+"""Credentials and TLS in Spark: no secret reaches options, splits, plans or checkpoints."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.helpers import small_config
+from tests.pipeline.streams import finish
+from tests.tls.authority import Authority
+
+from firetrail.broker.background import BackgroundBroker
+from firetrail.broker.config import BrokerConfig
+from firetrail.errors import ConfigError, PipelineError
+from firetrail.pipeline.sink.columns import parse_wire_options
+from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.wire.cluster import Cluster
+
+CANARY = "canary-secret"
+
+
+@pytest.fixture(scope="module")
+def tls_broker(
+    authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BackgroundBroker]:
+    """A broker that accepts only TLS."""
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, key = authority.issue()
+    file = folder / "tls.properties"
+    file.write_text(
+        f"tls.server.mode=enforcing\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n"
+    )
+    config = BrokerConfig(tls_config_file=str(file))
+    with BackgroundBroker(folder / "store", config, small_config(log=1 << 16)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def options(tls_broker: BackgroundBroker, authority: Authority, tmp_path: Path) -> dict[str, str]:
+    file = tmp_path / "access"
+    file.write_text(f"accessKey=alice\nsecretKey={CANARY}\ntlsCa={authority.trust}\n")
+    file.chmod(0o600)
+    return {"namesrv": tls_broker.namesrv, "credentialsFile": str(file)}
+
+
+def test_a_certificate_that_is_not_trusted_is_not_retried(
+    options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRETRAIL_TLS", "on")
+    with pytest.raises(PipelineError, match=r"gave up after 1 attempts .*verify failed"):
+        Cluster(parse_options({"namesrv": options["namesrv"]})).__enter__()
+
+
+@pytest.mark.parametrize("parse", [parse_options, parse_wire_options])
+def test_a_secret_is_not_an_option(parse: Any) -> None:
+    with pytest.raises(ConfigError, match=r"secretKey = '\(hidden\)'.*credentialsFile") as caught:
+        parse({"namesrv": "x:1", "secretKey": CANARY})
+    assert CANARY not in str(caught.value)
+    assert CANARY.encode() not in pickle.dumps(caught.value)
+
+
+def test_no_secret_reaches_plans_and_checkpoints(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame([("T", "one"), ("T", "two")], "topic string, body string")
+    rows.write.format("rocketmq").options(**options).mode("append").save()
+    messages = spark.readStream.format("rocketmq").options(**options, startingOffsets="earliest")
+    frame = messages.load().selectExpr("cast(body as string) as body")
+    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
+    query = frame.writeStream.format("json").option("checkpointLocation", str(checkpoint))
+    finish(lambda: query.trigger(availableNow=True).start(str(out)))
+    assert sorted(row.body for row in spark.read.json(str(out)).collect()) == ["one", "two"]
+    plan = spark.read.format("rocketmq").options(**options).load()
+    texts = [
+        plan._jdf.queryExecution().toString(),
+        str(spark.sparkContext.getConf().getAll()),
+        *(path.read_text("latin-1") for path in checkpoint.rglob("*") if path.is_file()),
+    ]
+    assert not [text for text in texts if CANARY in text]

@@ -1,0 +1,143 @@
+"""TLS on the ports of a process."""
+
+import logging
+import ssl
+from pathlib import Path
+
+import pytest
+from tests.tls.authority import Authority
+from tests.tls.peers import Client
+
+from firetrail.errors import ConfigError, ProtocolError
+from firetrail.tls import server_tls
+from firetrail.tls.config import TlsConfig, TlsMode
+from firetrail.tls.server_tls import ServerTls
+from firetrail.tls.session import HANDSHAKE, TlsSession
+
+
+def ignored() -> None:
+    """Drop no connection."""
+
+
+def served(tls: ServerTls) -> bytes:
+    """Return the certificate that a new client sees."""
+    session = tls.begin(HANDSHAKE, ignored)
+    assert session is not None
+    client = Client()
+    client.greet(session)
+    tls.finished(ignored)
+    return client.tls.getpeercert(binary_form=True) or b""
+
+
+def test_the_first_byte_decides(authority: Authority) -> None:
+    certificate, key = authority.issue()
+    permissive = ServerTls(TlsConfig(certificate=certificate, key=key))
+    assert permissive.mode is TlsMode.PERMISSIVE
+    assert permissive.begin(0, ignored) is None
+    assert isinstance(permissive.begin(HANDSHAKE, ignored), TlsSession)
+    enforcing = ServerTls(TlsConfig(mode="enforcing", certificate=certificate, key=key))
+    assert isinstance(enforcing.begin(HANDSHAKE, ignored), TlsSession)
+    with pytest.raises(ProtocolError, match="does not use TLS, which this port requires"):
+        enforcing.begin(0, ignored)
+    disabled = ServerTls(TlsConfig(mode="disabled"))
+    assert disabled.begin(0, ignored) is None
+    with pytest.raises(ProtocolError, match="uses TLS, which is disabled on this port"):
+        disabled.begin(HANDSHAKE, ignored)
+
+
+def test_settings_without_tls_give_none(authority: Authority) -> None:
+    assert ServerTls.of_config(TlsConfig()) is None
+    disabled = ServerTls.of_config(TlsConfig(mode="disabled"))
+    assert disabled is not None
+    assert disabled.mode is TlsMode.DISABLED
+    with pytest.raises(ConfigError, match="TLS certificate = '': give both files"):
+        ServerTls.of_config(TlsConfig(mode="enforcing"))
+
+
+def test_old_protocols_are_refused(authority: Authority) -> None:
+    certificate, key = authority.issue()
+    context = ServerTls(TlsConfig(certificate=certificate, key=key)).context
+    assert context is not None
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_the_oldest_handshake_is_dropped(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_tls, "HANDSHAKES_MAX", 2)
+    certificate, key = authority.issue()
+    tls = ServerTls(TlsConfig(certificate=certificate, key=key))
+    dropped: list[int] = []
+    drops = [lambda n=n: dropped.append(n) for n in range(5)]
+    for drop in drops[:3]:
+        tls.begin(HANDSHAKE, drop)
+    assert dropped == [0]
+    tls.finished(drops[1])
+    tls.finished(drops[0])
+    tls.begin(HANDSHAKE, drops[3])
+    assert dropped == [0]
+    tls.begin(HANDSHAKE, drops[4])
+    assert dropped == [0, 2]
+
+
+def test_changed_files_are_used(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = tmp_path / "used.pem", tmp_path / "used.key"
+
+    def use(file: str, *, cut: bool = False) -> None:
+        issued = authority.issue(file)
+        content = Path(issued.certificate).read_bytes()
+        certificate.write_bytes(content[: len(content) // 2] if cut else content)
+        key.write_bytes(Path(issued.key).read_bytes())
+
+    use("first")
+    tls = ServerTls(TlsConfig(certificate=str(certificate), key=str(key)))
+    first = served(tls)
+    assert not tls.refresh()
+    use("second")
+    with caplog.at_level(logging.INFO):
+        assert tls.refresh()
+    second = served(tls)
+    assert second != first
+    use("third", cut=True)
+    for _ in range(2):
+        assert not tls.refresh()
+        assert served(tls) == second
+    key.unlink()
+    assert not tls.refresh()
+    assert served(tls) == second
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    assert messages[0] == f"the TLS certificate in {certificate} is in use now"
+    assert all(m.startswith("the previous TLS certificate remains in use: ") for m in messages[1:])
+    use("fourth")
+    assert tls.refresh()
+    assert served(tls) not in (first, second)
+
+
+def test_users_of_client_certificates(authority: Authority) -> None:
+    certificate, key = authority.issue()
+    config = TlsConfig(
+        certificate=certificate, key=key, client_auth="optional", trust=authority.trust
+    )
+    tls = ServerTls(config)
+    for user in ("alice", None):
+        context = ssl.create_default_context(cafile=authority.trust)
+        context.check_hostname = False
+        if user is not None:
+            context.load_cert_chain(*authority.issue(user))
+        session = tls.begin(HANDSHAKE, ignored)
+        assert session is not None
+        Client(context).greet(session)
+        assert tls.user_of(session) == user
+
+
+def test_a_context_that_is_not_in_files_is_never_replaced(authority: Authority) -> None:
+    certificate, key = authority.issue()
+    context = ServerTls(TlsConfig(certificate=certificate, key=key)).context
+    assert context is not None
+    tls = ServerTls.of_context(context)
+    assert tls.mode is TlsMode.PERMISSIVE
+    assert not tls.refresh()
+    assert tls.context is context

@@ -1,0 +1,50 @@
+"""The names of users in client certificates."""
+
+import pytest
+
+from firetrail.tls.user_names import DEFAULT, UserNames
+
+CERTIFICATE = {
+    "subject": ((("organizationName", "x"),), (("commonName", "alice"),)),
+    "subjectAltName": (
+        ("DNS", "alice.users.example.org"),
+        ("IP Address", "127.0.0.1"),
+        ("email", "alice@example.org"),
+        ("URI", "spiffe://example.org/user/al"),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "user"),
+    [
+        (DEFAULT, "alice"),
+        ("CN:alice", "alice"),
+        ("CN:ali", None),
+        ("DNS:*.users.example.org", "alice"),
+        ("DNS:*.example.com CN:a*e", "lic"),
+        ("EMAIL:*", "alice@example.org"),
+        ("URI:spiffe://example.org/user/* CN:*", "al"),
+        ("URI:*", None),  # a user has no slash in its name
+        ("CN:alice*", None),  # nor is it empty
+        ("CN:alice*alice", None),
+    ],
+)
+def test_the_first_pattern_that_matches_counts(patterns: str, user: str | None) -> None:
+    assert UserNames.parse(patterns).user_of(CERTIFICATE) == user
+
+
+def test_a_certificate_without_names_has_no_user() -> None:
+    assert UserNames.parse(DEFAULT).user_of({}) is None
+
+
+@pytest.mark.parametrize("name", ["a b", "a\nb", "", "x" * 65, "User:a"])
+def test_names_that_could_confuse_are_not_taken(name: str) -> None:
+    certificate = {"subject": ((("commonName", name),),)}
+    assert UserNames.parse(DEFAULT).user_of(certificate) is None
+
+
+@pytest.mark.parametrize("text", ["", "*", "CN", "CN:", "XX:*", "CN:*a*", "CN:* " * 65])
+def test_other_patterns_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="pattern"):
+        UserNames.parse(text)
