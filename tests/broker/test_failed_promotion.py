@@ -29,7 +29,7 @@ from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.term import Term
-from firetrail.errors import StoreError
+from firetrail.errors import ReplicationError, StoreError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
@@ -223,3 +223,37 @@ async def test_a_master_that_does_not_get_the_request_to_step_down_continues(
         assert (found.role, "did not step down" in found.step_error) == ("SLAVE", True)
         assert await send(old, b"second") == 1
         assert old.broker.role is BrokerRole.ASYNC_MASTER
+
+
+async def test_a_master_accepts_messages_again_when_its_successor_has_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was killed after its request, and follows again."""
+    monkeypatch.setattr(promotion, "LOOK_S", 0.02)
+    async with pair(tmp_path) as (_, old, new):
+        await old.ask(RequestCode.HAND_OVER, successor=new.broker.address)
+        await until(lambda: not old.broker.store.refusal)
+        assert await send(old, b"second") == 1
+
+
+async def test_a_master_accepts_messages_again_when_its_successor_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(promotion, "LOOK_S", 0.02)
+    monkeypatch.setattr(role_requests, "GONE_S", 0.1)
+    async with pair(tmp_path) as (_, old, new):
+        await new.broker.stop()
+        await old.ask(RequestCode.HAND_OVER, successor=new.broker.address)
+        await until(lambda: not old.broker.store.refusal)
+
+
+async def test_a_master_that_is_gone_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_requests, "GONE_S", 0.1)
+    async with pair(tmp_path) as (_, old, new):
+        await old.broker.stop()
+        steps = hand_over.HandOver(new.broker, old.broker.address, new.broker.address, print)
+        with pytest.raises(ReplicationError, match="does not run any more"):
+            await steps.step_down(2)
+        await steps.close()

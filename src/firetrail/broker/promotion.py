@@ -5,9 +5,9 @@ A planned change is carried out by the replica that is promoted, in the steps of
 former one follows it.
 
 If a step fails before the master has stepped down, it accepts messages again; it does so by itself
-after ``HANDOVER_S``. If one fails later, the replica asks the former master to become the master
-again. If the replica crashes, the hand-over is finished or undone when it runs again
-(:mod:`firetrail.broker.replica.unfinished_hand_over`).
+when the replica has given up or is gone, or after ``HANDOVER_S``. If one fails later, the replica
+asks the former master to become the master again. If the replica crashes, the hand-over is finished
+or undone when it runs again (:mod:`firetrail.broker.replica.unfinished_hand_over`).
 
 In an emergency only the last step is taken. What the replica has not received is then lost, and the
 former master is fenced when it comes back (:mod:`firetrail.broker.replica.fencing`).
@@ -28,7 +28,7 @@ from firetrail.broker.replica.replicated_broker import (
     epoch_entries,
     replica_status,
 )
-from firetrail.broker.replica.role_requests import try_ask_status
+from firetrail.broker.replica.role_requests import Presence, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.broker.replica.unfinished_hand_over import UnfinishedHandOver
 from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
@@ -47,11 +47,14 @@ from firetrail.remoting.replica_headers import (
 )
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.follower_status import FollowerState
+from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 
 HANDOVER_S = 60.0
 """How long a master that hands over refuses messages while nothing else happens."""
+LOOK_S = 1.0
+"""Pause between two looks of a master that hands over at its successor."""
 LAG_MAX = 64 << 20
 """A replica that lags by more bytes than this is not promoted as planned: producers would wait."""
 MASTER_ROLES = (BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value)
@@ -72,7 +75,7 @@ class Promotion:
         self._broker = broker
         self._task: asyncio.Task[None] | None = None
         self._successor = ""  # the broker to which this one hands over
-        self._reopening: asyncio.TimerHandle | None = None
+        self._reopening: asyncio.Task[None] | None = None
         self._unfinished = UnfinishedHandOver(broker, self._become_master, self._enter)
         self.step = ""
         self.error = ""
@@ -297,8 +300,30 @@ class Promotion:
         _log.warning("messages are refused from now on: %s will be the master", header.successor)
         self._forget_reopening()
         loop = asyncio.get_running_loop()
-        self._reopening = loop.call_later(HANDOVER_S, self._reopen)
+        self._reopening = loop.create_task(self._await_successor(header.successor))
         return request.answer(body=self.status.encode(standard=True))
+
+    async def _await_successor(self, successor: str) -> None:
+        """Accept messages again when the successor has given up or is gone, or after HANDOVER_S.
+
+        This is safe at any moment: a request to step down is refused afterwards.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + HANDOVER_S
+        client = RemotingClient(access=self._broker.client_access)
+        presence, reminders = Presence(now), Reminders(now)
+        try:
+            while now() < deadline and not presence.is_gone:
+                await asyncio.sleep(min(LOOK_S, max(deadline - now(), 0)))
+                status = await try_ask_status(
+                    client, successor, reminders=reminders, presence=presence
+                )
+                if status is not None and _has_given_up(status):
+                    break
+        finally:
+            await client.close()
+        self._reopening = None
+        self._reopen()
 
     def _reopen(self) -> None:
         """Accept messages again, because the successor has given up."""
@@ -390,6 +415,12 @@ class Promotion:
             _log.exception("the role was not changed")
         finally:
             self.step = ""
+
+
+def _has_given_up(successor: ReplicaStatus) -> bool:
+    """Whether a replica that wanted to take over is a slave, and does nothing to change that."""
+    is_slave = successor.role == BrokerRole.SLAVE.value
+    return is_slave and not successor.step and successor.hand_over is None
 
 
 def _check_is_lost(master: ReplicaStatus) -> None:

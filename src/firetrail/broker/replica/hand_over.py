@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable
 
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
-from firetrail.broker.replica.role_requests import ask_status, try_ask_status
+from firetrail.broker.replica.role_requests import Presence, ask_status, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote
 from firetrail.errors import ReplicationError, RequestError
 from firetrail.remoting.client import RemotingClient
@@ -117,14 +117,19 @@ class HandOver:
         except OSError as error:  # it may step down all the same
             _log.warning("the master %s has not answered: %s", self._master, error)
         deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
+        presence = Presence(asyncio.get_running_loop().time)
         while True:
-            status = await try_ask_status(self._client, self._master, reminders=self._reminders)
+            status = await try_ask_status(
+                self._client, self._master, reminders=self._reminders, presence=presence
+            )
             if status is not None and not status.step:
                 if status.role == BrokerRole.SLAVE.value:
                     return
                 raise ReplicationError(
                     f"the master at {self._master} did not step down: {status.step_error}"
                 )
+            if presence.is_gone:
+                raise ReplicationError(f"the master at {self._master} does not run any more")
             if asyncio.get_running_loop().time() > deadline:
                 raise ReplicationError(
                     f"the master at {self._master} did not become a slave within {STEP_DOWN_S:g} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from firetrail.errors import FiretrailError
 from firetrail.remoting.client import RemotingClient
@@ -12,7 +13,33 @@ from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.replication.reminders import Reminders
 
+GONE_S = 3.0
+"""A broker whose machine refuses connections for this time does not run."""
+
 _log = logging.getLogger(__name__)
+
+
+class Presence:
+    """Tells whether a broker is gone: its machine has refused all connections for ``GONE_S``."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Prepare; ``now`` is a monotonic clock, in seconds."""
+        self._now = now
+        self._refused_since: float | None = None
+
+    def note(self, error: Exception | None) -> None:
+        """Note why a request failed; None if it was answered."""
+        causes = (error, error.__cause__ if error is not None else None)
+        if not any(isinstance(cause, ConnectionRefusedError) for cause in causes):
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = self._now()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the broker is gone."""
+        since = self._refused_since
+        return since is not None and self._now() - since >= GONE_S
 
 
 async def ask_status(
@@ -37,14 +64,21 @@ async def try_ask_status(
     code: RequestCode = RequestCode.GET_REPLICA_STATUS,
     header: Header | None = None,
     reminders: Reminders | None = None,
+    presence: Presence | None = None,
 ) -> ReplicaStatus | None:
     """Do the same, but return None if the broker does not answer or refuses.
 
-    ``reminders`` decides whether a failure is logged. Default: each one is.
+    ``reminders`` decides whether a failure is logged. Default: each one is. ``presence`` notes the
+    outcome.
     """
     try:
-        return await ask_status(client, address, code, header)
+        status = await ask_status(client, address, code, header)
+        if presence is not None:
+            presence.note(None)
+        return status
     except (OSError, FiretrailError) as error:
+        if presence is not None:
+            presence.note(error)
         failure = f"{code.name} of {address} failed: {error}"
         if reminders is None or reminders.is_due(failure):
             _log.info("%s", failure)
