@@ -92,7 +92,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "stored",
             "state",
         ),
-        *("listening", "broker_conf", "config", "config_groups", "unsupported"),
+        *("listening", "broker_conf", "config", "limit_settings", "config_groups", "unsupported"),
     ),
 }
 

@@ -42,6 +42,14 @@ def test_a_file_that_is_rotated(tmp_path: Path) -> None:
     assert file.read_text().splitlines()[-1].endswith(" INFO    message 99")
 
 
+def test_names_of_clients_cannot_forge_lines(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with logging_to(file) as logger:
+        logger.warning("topic %s", "T1\n2026-01-01 00:00:00,000 ERROR   forged \x1b[2J")
+    (line,) = file.read_text().splitlines()
+    assert line.endswith(r"topic T1\n2026-01-01 00:00:00,000 ERROR   forged \x1b[2J")
+
+
 def test_json_lines_contain_errors_on_one_line(tmp_path: Path) -> None:
     file = tmp_path / "log"
     with logging_to(file, "--log-json") as logger:

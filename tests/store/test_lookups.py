@@ -109,6 +109,17 @@ class TestByKey:
         put_all(store, numbered(40), keys=["BB"])
         assert self.found(store, "Aa", max_count=1) == [b"wanted"]
 
+    def test_a_query_compares_a_limited_number_of_messages(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Somebody may store any number of messages with keys of the same hash."""
+        put_all(store, [b"wanted"], keys=["Aa"])
+        put_all(store, numbered(40), keys=["BB"])
+        monkeypatch.setattr("firetrail.store.reader.CANDIDATES_MAX", 40)
+        assert self.found(store, "Aa", max_count=1) == []
+        monkeypatch.setattr("firetrail.store.reader.CANDIDATES_MAX", 41)
+        assert self.found(store, "Aa", max_count=1) == [b"wanted"]
+
     def test_topic_and_key_are_not_confused(self, store: Store) -> None:
         """ "A#b" + "c" and "A" + "b#c" are one string to the index; only one is a legal topic."""
         put_all(store, [b"x"], topic="A", keys=["b#c"])

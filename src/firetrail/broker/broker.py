@@ -42,6 +42,7 @@ from firetrail.broker.term import Term, TermPlan
 from firetrail.broker.terms import RoleChange, Terms
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.namesrv.server_limits import server_limits
 from firetrail.remoting.access import Access
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -103,7 +104,7 @@ class Broker:
             store: Settings of the store. Its ``store_host`` is the address that clients are sent
                 to and the port to listen on; port 0 picks a free one. Default: ``StoreConfig()``.
             name_server: Settings of the name server to run in this process. Default: none is run.
-            limits: Limits on connections and waiting requests. Default: ``ServerLimits()``.
+            limits: Limits on connections and waiting requests. Default: those in ``config``.
             conf: The file that the settings come from. Changes that administrators make at run time
                 are written to it. Default: such changes are lost when the broker stops.
             ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
@@ -126,7 +127,7 @@ class Broker:
         self._system = system or SYSTEM
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
-        self._limits = limits or ServerLimits()
+        self._limits = limits or server_limits(self.config)
         self.tls = tls = tls if tls is not None else tls_of(self.config)
         if client_access is None:
             client_access = client_access_of(self.config)

@@ -33,6 +33,7 @@ from firetrail.broker.config_groups import (
     WORD,
     Networks,
 )
+from firetrail.broker.limit_settings import BrokerLimitSettings
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.format.whole import INT32_MAX
@@ -42,7 +43,7 @@ from firetrail.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(AccessSettings):
+class BrokerConfig(AccessSettings, BrokerLimitSettings):
     """Every setting of a broker that is not a setting of its store.
 
     ``docs/configuration.md`` lists the settings with their keys, defaults and meanings. All are

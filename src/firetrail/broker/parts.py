@@ -154,7 +154,7 @@ def build(
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
     offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
-    offsets = OffsetTable(offset_files, store, topics)
+    offsets = OffsetTable(offset_files, store, topics, groups)
     filters = _filters(env, store) if not is_slave else None
     state = _state(env, store, topics, groups, offsets, clients, filters)
     delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
@@ -192,7 +192,9 @@ def build(
         checkpoints,
         orders,
         ReviveService(store, topics, groups, checkpoints, now_ms),
-        RebalanceLockManager(asyncio.get_running_loop().time),
+        RebalanceLockManager(
+            asyncio.get_running_loop().time, env.live.current.name, topics, groups
+        ),
         registration,
         AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
         timer,

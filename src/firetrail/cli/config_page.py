@@ -15,7 +15,7 @@ from firetrail.broker import config as broker_config
 from firetrail.broker.broker_conf import NOTHING_TO_SET
 from firetrail.namesrv import config as namesrv_config
 from firetrail.settings.conf_file import BROKERS, UNUSED
-from firetrail.settings.table import Setting
+from firetrail.settings.table import Group, Setting
 from firetrail.store import config as store_config
 from firetrail.tls import config as tls_config
 
@@ -87,6 +87,7 @@ UNUSED_BY_TLS = "\nIn `tls.properties`:\n\n"
 def page() -> str:
     """Return the text of the page."""
     sections = [INTRO]
+    seen: set[Group] = set()
     tables = (
         store_config.SETTINGS,
         broker_config.SETTINGS,
@@ -95,6 +96,9 @@ def page() -> str:
     )
     for settings in tables:
         for group, lines in groupby(settings.values(), key=lambda setting: setting.group):
+            if group in seen:  # the limits of brokers and name servers
+                continue
+            seen.add(group)
             entries = "".join(_entry(setting) for setting in lines)
             sections.append(f"## {group.title}\n\n{_filled(group.intro)}\n{entries}")
     unused = {reason.replace(BROKERS, NOTHING_TO_SET): keys for reason, keys in UNUSED.items()}

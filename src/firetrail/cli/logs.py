@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from firetrail.text import printable
+
 LEVELS = ("debug", "info", "warning", "error")
 SIZE_DEFAULT, KEEP_DEFAULT = "64M", 5
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -72,8 +74,19 @@ def handler_of(args: argparse.Namespace) -> logging.Handler:
         handler = RotatingFileHandler(
             args.log_file, maxBytes=args.log_size, backupCount=args.log_keep, encoding="utf-8"
         )
-    handler.setFormatter(JsonLines() if args.log_json else logging.Formatter(_TEXT))
+    handler.setFormatter(JsonLines() if args.log_json else TextLines(_TEXT))
     return handler
+
+
+class TextLines(logging.Formatter):
+    """Formats log records as lines of text.
+
+    Control characters are escaped: names of clients must not forge lines or control a terminal.
+    """
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Return the line of a record, without its traceback."""
+        return printable(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):

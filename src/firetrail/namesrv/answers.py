@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from firetrail.errors import RequestError
 from firetrail.namesrv.kv import ORDER_TOPICS
-from firetrail.namesrv.routes import EXPIRY_S, Registration
+from firetrail.namesrv.routes import EXPIRY_MAX_S, EXPIRY_S, TOPICS_MAX, Registration
 from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import (
     MASTER_ID,
@@ -74,13 +74,18 @@ class RouteAnswers:
             header.broker_addr,
             header.broker_id,
             header.ha_server_addr or "",
-            expiry_ms / 1000 if expiry_ms else EXPIRY_S,
+            min(expiry_ms / 1000, EXPIRY_MAX_S) if expiry_ms else EXPIRY_S,
             body.filter_server_list,
         )
         if not (who.cluster and who.name and who.address):
             detail = "a registration needs the names of cluster and broker, and an address"
             raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
         topics = body.topic_config_serialize_wrapper
+        if refusal := self._routes.refusal(who, topics.topic_config_table):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"broker {who.name:.255} is not registered: {refusal}. Remove unused ones",
+            )
         rival = self._routes.register(who, topics, self._monotonic(), connection)
         former = self._routes.is_former(who, topics)
         return request.answer(
@@ -127,6 +132,12 @@ class RouteAnswers:
     def register_topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Add one topic of a registered broker."""
         header = TopicHeader.decode(request.fields)
+        if not self._routes.has_room_for(header.topic):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"topic {header.topic:.255} is not registered: there are {TOPICS_MAX} topics, which"
+                " is the limit of a name server. Delete unused ones",
+            )
         self._routes.add_topic(header.topic, TopicRouteData.decode(request.content).queue_datas)
         return request.answer()
 

@@ -14,6 +14,7 @@ from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.settings.conf_file import read_settings
+from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Flag, Group, Port, Setting, Text, Whole, table
 
 UNUSED: Mapping[str, str] = {
@@ -44,7 +45,7 @@ FLAG = Flag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig:
+class NameServerConfig(ServerLimitSettings):
     """The settings of a name server, as keyword arguments. An instance never changes.
 
     Args:
@@ -61,6 +62,9 @@ class NameServerConfig:
         users_folder: Folder with the file of users. Default: none.
         init_user: A super user to create. Default: none.
         tls_config_file: File with the settings of TLS. Default: none, there is no TLS.
+        max_connections, connections_per_address, connection_rate_per_address,
+        request_rate_per_address, byte_rate_per_address, limit_loopback, buffered_bytes,
+        stranger_bytes: Limits for clients, see ``docs/configuration.md``.
 
     Raises:
         ConfigError: A value is invalid.

@@ -9,13 +9,18 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from firetrail.errors import ConfigError, FiretrailError
+from firetrail.errors import ConfigError, FiretrailError, RequestError
 from firetrail.format import config_json
 from firetrail.remoting.body import Body
+from firetrail.remoting.codes import ResponseCode
 from firetrail.system import SYSTEM, System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """The namespace with the order of brokers of topics that are ordered across brokers."""
+VALUE_MAX = 16 << 10
+"""Characters of a value with its key and namespace."""
+VALUES_MAX = 10_000
+"""The most values in all namespaces. Every change writes all of them to the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +65,9 @@ class KVConfig:
         return self._table.get(namespace)
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set a value."""
+        """Set a value; raise RequestError if it is too long, or if there are too many values."""
         async with self._changing:
+            self._check_room(namespace, key, value)
             await self._save(self._with(namespace, self._table.get(namespace, {}) | {key: value}))
 
     async def delete(self, namespace: str, key: str) -> None:
@@ -71,16 +77,31 @@ class KVConfig:
                 rest = {k: v for k, v in self._table[namespace].items() if k != key}
                 await self._save(self._with(namespace, rest))
 
+    def _check_room(self, namespace: str, key: str, value: str) -> None:
+        size = len(namespace) + len(key) + len(value)
+        if size > VALUE_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"a key and value of {size} characters; at most {VALUE_MAX} are allowed",
+            )
+        count = sum(map(len, self._table.values()))
+        if count >= VALUES_MAX and self.get(namespace, key) is None:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"there are {count} values, which is the limit of a name server; delete unused "
+                f"ones before {key:.255} is set",
+            )
+
     def _with(self, namespace: str, values: dict[str, str]) -> dict[str, dict[str, str]]:
         return self._table | {namespace: values}
 
     async def _save(self, table: dict[str, dict[str, str]]) -> None:
         """Write the file in a thread, so that the event loop is not blocked."""
         if self._path is not None:
-            content = config_json.dumps(_KVFile(table).to_json()).encode()
-            await asyncio.to_thread(self._write, self._path, content)
+            await asyncio.to_thread(self._write, self._path, table)
         self._table = table
 
-    def _write(self, path: Path, content: bytes) -> None:
+    def _write(self, path: Path, table: dict[str, dict[str, str]]) -> None:
+        content = config_json.dumps(_KVFile(table).to_json()).encode()
         self._files.make_folder(path.parent)
         self._files.replace(path, content)

@@ -8,7 +8,7 @@ broker, or when an administrator deletes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from firetrail.remoting.bodies import (
@@ -26,6 +26,16 @@ from firetrail.remoting.connection import Connection
 
 NAMES_MAX = 10_000
 """The most names of brokers whose newest state version is remembered after the broker has left."""
+BROKERS_MAX = 10_000
+"""The most brokers, slaves included."""
+TOPICS_MAX = 500_000
+"""The most topics of all brokers."""
+RIVALS_MAX = 1_000
+"""The most brokers that wait for another one to leave; the oldest is forgotten."""
+NAME_MAX = 255
+"""Characters of the name of a cluster or a broker, and of an address."""
+EXPIRY_MAX_S = 300.0
+"""The longest time without a sign of life that a broker can ask for."""
 EXPIRY_S = 120.0
 """A broker that has sent nothing for this long is removed, unless it asks for another time."""
 
@@ -104,6 +114,7 @@ class Routes:
                 known[0].heard_at, known[0].connection = now, connection
                 return holder.address
             self._rivals.append(holder)
+            del self._rivals[:-RIVALS_MAX]
         changed = self.is_changed(who.address, topics.data_version)
         members = self._brokers.setdefault(who.name, {})
         for broker_id, member in list(members.items()):
@@ -128,6 +139,27 @@ class Routes:
                 self._forget_queues(who.name, keep=topics.topic_config_table)
         rivals = self._rivals_of(who.name, who.broker_id)
         return rivals[-1].address if rivals else None
+
+    def refusal(self, who: Registration, topics: Collection[str]) -> str:
+        """Return why a broker cannot be registered, an empty text if it can.
+
+        Args:
+            who: The broker.
+            topics: The names of its topics.
+        """
+        for text in (who.cluster, who.name, who.address, who.ha_address):
+            if len(text) > NAME_MAX:
+                return f"a name or address of {len(text)} characters; {NAME_MAX} are allowed"
+        is_new = who.broker_id not in self._brokers.get(who.name, {})
+        if is_new and sum(map(len, self._brokers.values())) >= BROKERS_MAX:
+            return f"there are {BROKERS_MAX} brokers, which is the limit of a name server"
+        if len(self._topics) + len(topics) > TOPICS_MAX:
+            new = sum(topic not in self._topics for topic in topics)
+            if new and len(self._topics) + new > TOPICS_MAX:
+                return f"there are {len(self._topics)} topics; with {new} more, there would be " + (
+                    f"more than {TOPICS_MAX}, which is the limit of a name server"
+                )
+        return ""
 
     def _note_state_version(self, name: str, version: int) -> None:
         if version > self._state_versions.get(name, 0):
@@ -269,6 +301,10 @@ class Routes:
             for topic, queues in self._topics.items()
             if any(wanted(queue.topic_sys_flag) for queue in queues.values())
         ]
+
+    def has_room_for(self, topic: str) -> bool:
+        """Whether a topic is known, or may be added."""
+        return topic in self._topics or len(self._topics) < TOPICS_MAX
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
         """Add the queues of one topic between two registrations."""

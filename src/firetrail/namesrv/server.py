@@ -14,6 +14,7 @@ from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.routes import Registration
+from firetrail.namesrv.server_limits import server_limits
 from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
@@ -67,7 +68,11 @@ class NameServer:
             self._users = UserStore(system, Path(config.users_folder))
             guard = Guard(self._users, config.access_policy())
         self._server = RemotingServer(
-            self.handlers, on_closed=self.disconnected, guard=guard, tls=tls
+            self.handlers,
+            server_limits(config),
+            on_closed=self.disconnected,
+            guard=guard,
+            tls=tls,
         )
         self._sweeper: asyncio.Task[None] | None = None
 

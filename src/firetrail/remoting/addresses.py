@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
-from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_SHARE, ServerLimits
 from firetrail.remoting.token_bucket import TokenBucket
 
 BURST_S = 2.0
@@ -20,13 +20,14 @@ _HOST_BITS = 128 - NETWORK_BITS
 class Share:
     """What one address uses."""
 
-    __slots__ = ("bytes", "connections", "opened", "requests")
+    __slots__ = ("bytes", "connections", "costly", "opened", "requests")
 
     def __init__(self, limits: ServerLimits, now: float) -> None:
         self.connections = 0
         self.opened = _bucket(limits.connection_rate, now)
         self.requests = _bucket(limits.request_rate, now)
         self.bytes = _bucket(limits.byte_rate, now)
+        self.costly = TokenBucket(COSTLY_BURST_S, COSTLY_SHARE, now)
 
     def charge(self, requests: int, size: int, now: float) -> float:
         """Count requests; return the seconds for which the address may send no more."""
@@ -39,7 +40,7 @@ class Share:
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing has to be remembered."""
-        buckets = (self.opened, self.requests, self.bytes)
+        buckets = (self.opened, self.requests, self.bytes, self.costly)
         return not self.connections and all(b is None or b.is_full(now) for b in buckets)
 
 

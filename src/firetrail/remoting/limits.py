@@ -16,6 +16,9 @@ BODY_MAX = 1 << 20
 """Bytes of the body of a request without a limit in ``BODIES``. A heartbeat with a
 thousand subscriptions has a fifth of this."""
 
+RUNNING: Mapping[int, int] = {RequestCode.GET_BROKER_CONSUME_STATS: 4}
+"""Requests of one code in progress: this one builds a table of all groups and queues."""
+
 BODIES: Mapping[int, int] = {
     RequestCode.SEND_MESSAGE: FRAME_MAX,
     RequestCode.SEND_MESSAGE_V2: FRAME_MAX,
@@ -29,6 +32,32 @@ BODIES: Mapping[int, int] = {
 }
 """The limits of other bodies: messages, tables of topics or groups, and a route, which may be in
 fastjson's dialect."""
+
+COSTLY = frozenset(
+    {
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.GET_ALL_TOPIC_CONFIG,
+        RequestCode.GET_ALL_CONSUMER_OFFSET,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_CONSUME_STATS,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.QUERY_CONSUME_QUEUE,
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        RequestCode.GET_ALL_PRODUCER_INFO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+    }
+)
+"""Requests whose cost grows with the number of topics, groups or messages. The time that they take
+is limited for each address."""
+COSTLY_SHARE = 0.25
+"""Share of the event loop's time for the costly requests of one address."""
+COSTLY_BURST_S = 5.0
+"""Seconds of it that may be used at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +94,7 @@ class ServerLimits:
     """A frame has to arrive completely within this time."""
     waiting_requests: int = 10_000
     """Asynchronous requests of one code in progress; more are answered with SYSTEM_BUSY."""
-    running: Mapping[int, int] = field(default_factory=dict)
+    running: Mapping[int, int] = field(default_factory=lambda: RUNNING)
     """The same limit for individual codes."""
     frames: Limits = field(default_factory=Limits)
     """Limits for the size of a frame."""

@@ -21,8 +21,10 @@ from firetrail.format import config_json
 from firetrail.remoting.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from firetrail.remoting.body import loads
 
-INFLATED_MAX = 64 << 20
-"""The most bytes of a decompressed body, enough for a million topics."""
+REGISTERED_MAX = 200_000
+"""The most topics of a compressed body."""
+INFLATED_MAX = 32 << 20
+"""The most bytes of a decompressed body, enough for that many topics."""
 
 
 def checksum(raw: bytes) -> int:
@@ -54,7 +56,10 @@ def decode_registration(raw: bytes, *, compressed: bool) -> RegisterBrokerBody:
         return RegisterBrokerBody.decode(raw) if raw else RegisterBrokerBody()
     pieces = _Pieces(_inflated(raw))
     version = DataVersion.decode(pieces.sized())
-    topics = [_topic(pieces.sized()) for _ in range(pieces.number())]
+    count = pieces.number()
+    if count > REGISTERED_MAX:
+        raise ProtocolError(f"{count} topics in a registration; {REGISTERED_MAX} are allowed")
+    topics = [_topic(pieces.sized()) for _ in range(count)]
     servers = loads(pieces.sized(), "the filter servers")
     table = TopicConfigTable({topic.topic_name: topic for topic in topics}, version)
     return RegisterBrokerBody(table, [str(server) for server in servers or ()])

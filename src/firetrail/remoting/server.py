@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from time import thread_time
 from typing import Any, TypeVar
 
 from firetrail.remoting.addresses import ClientAddresses, Share
@@ -22,7 +23,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import WRITE_HIGH, Connection, address_text
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.limits import COSTLY, COSTLY_SHARE, ServerLimits
 from firetrail.remoting.refusals import Refusals
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
@@ -333,7 +334,25 @@ class RemotingServer:
                 f"the body of {request_name(code)} has {size} bytes; at most {most} are allowed. "
                 "Send less in one request",
             )
+        if code in COSTLY:
+            return self._answer_costly(connection, request)
         return answer_to(self._handlers, connection, request)
+
+    def _answer_costly(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """Answer a request unless its address has used up the time for costly ones."""
+        share = self._shares.get(connection)
+        if share is None:
+            return answer_to(self._handlers, connection, request)
+        if share.costly.level(SYSTEM.clock.monotonic()) <= 0:
+            return request.answer(
+                ResponseCode.SYSTEM_BUSY,
+                f"{request_name(request.code)} and other costly requests of {connection.host} "
+                f"take more than {COSTLY_SHARE:.0%} of the server's time; ask less often",
+            )
+        began = thread_time()  # without the time that other processes had
+        answer = answer_to(self._handlers, connection, request)
+        share.costly.charge(thread_time() - began)
+        return answer
 
     def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         self._running[request.code] += 1

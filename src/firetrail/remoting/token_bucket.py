@@ -6,7 +6,7 @@ from __future__ import annotations
 class TokenBucket:
     """A bucket that is full at first, and is refilled by time and by :meth:`add`.
 
-    The caller passes the time, which must not go back.
+    The caller passes the time. A clock that is set back adds nothing.
 
     Args:
         size: Tokens that fit into the bucket: the largest burst.
@@ -43,7 +43,7 @@ class TokenBucket:
 
     def level(self, now: float) -> float:
         """Return the number of tokens."""
-        self.add((now - self._at) * self._per_s)
+        self.add(max(now - self._at, 0.0) * self._per_s)
         self._at = now
         return self._tokens
 

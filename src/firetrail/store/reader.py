@@ -32,6 +32,9 @@ from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_me
 
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = INT64_MAX
+CANDIDATES_MAX = 16_384
+"""Messages that a query by key compares with the key, some 40 ms. Their keys have the same hash,
+and keys with the same hash are easy to make."""
 NEIGHBOURS_MAX = 1024
 """Units on each side of a damaged one that are searched for a good one."""
 SLAVE_RATIO_LESS = 0.1
@@ -321,7 +324,8 @@ class Reader:
     ) -> QueryResult:
         """Return messages of ``topic`` with this key or unique key, stored in ``begin..end`` (ms).
 
-        The index contains only hashes, so every message is compared with the key.
+        The index contains only hashes, so every message is compared with the key. Among more than
+        ``CANDIDATES_MAX`` messages with the same hash and other keys, older ones are not found.
         """
         index = self._index
         if index is None:
@@ -334,9 +338,9 @@ class Reader:
         while True:
             offsets = index.query(question, limit)
             found = self._answers(question, offsets)
-            if len(found) >= wanted or len(offsets) < limit:
+            if len(found) >= wanted or len(offsets) < limit or limit >= CANDIDATES_MAX:
                 return QueryResult(found[:wanted], *index.end)
-            limit *= 4
+            limit = min(limit * 4, CANDIDATES_MAX)
 
     def _answers(self, question: KeyQuestion, offsets: list[int]) -> list[memoryview]:
         """Return the records at these offsets that match the question."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrail.broker.filter.sql92 import parse
+from firetrail.broker.filter.sql92 import TERMS_MAX, parse
 from firetrail.errors import FormatError
 
 PROPERTIES = {"a": "5", "b": "text", "c": "true", "d": "2.5", "e": "it's", "TAGS": "T"}
@@ -120,3 +120,19 @@ def test_any_text_is_a_filter_or_a_format_error(text: str) -> None:
     except FormatError:
         return
     assert found.matches(PROPERTIES) in (True, False)
+
+
+class TestCost:
+    def test_an_expression_has_a_limited_number_of_predicates(self) -> None:
+        most = " OR ".join(["a = 1"] * TERMS_MAX)
+        assert parse(most).terms == TERMS_MAX
+        with pytest.raises(FormatError, match=f"has more than {TERMS_MAX} predicates"):
+            parse(f"{most} OR b = 1")
+
+    def test_a_list_is_one_predicate(self) -> None:
+        values = ", ".join(f"'{number}'" for number in range(500))
+        assert parse(f"a IN ({values})").terms == 1
+
+    def test_a_number_has_a_limited_length(self) -> None:
+        with pytest.raises(FormatError, match="number of more than 40 characters"):
+            parse(f"a > {'9' * 5000}")

@@ -49,7 +49,9 @@ class Parts:
         self.store = BrokerStore.open(folder, SMALL)
         self.topics = TopicTable(file("topics.json"), config, 18, now_ms)
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
-        self.offsets = OffsetTable(OffsetFiles(system, folder), self.store, self.topics)
+        self.offsets = OffsetTable(
+            OffsetFiles(system, folder), self.store, self.topics, self.groups
+        )
         self.points = PopCheckpoints(self.store, self.topics, self.offsets, "broker-a", now_ms)
         self.reviving = ReviveService(self.store, self.topics, self.groups, self.points, now_ms)
         self.topics.put([TopicConfig("T", 4, 4)])

@@ -109,6 +109,21 @@ class TestFilters:
             assert nothing.code == ResponseCode.PULL_RETRY_IMMEDIATELY
             assert int(nothing.fields["nextBeginOffset"]) < 100
 
+    async def test_a_costly_filter_examines_fewer_messages(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("firetrail.broker.filter.selection.COST_MAX", 50)
+        for _ in range(30):
+            await talk.send("T1", bytes(1_000))
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
+        ends = []
+        for terms in (1, 10):
+            text = " OR ".join(["n > 9"] * terms)
+            answer = await talk.pull("T1", maxMsgNums=2, subscription=text, expressionType="SQL92")
+            ends.append(int(answer.fields["nextBeginOffset"]))
+        assert ends[0] == 30
+        assert ends[1] < 10
+
     async def test_the_subscription_of_the_heartbeat_is_used(self, talk: Talk) -> None:
         await send(talk, "A", "B")
         unknown = await talk.pull("T1", sysFlag=0)

@@ -139,6 +139,7 @@ class TestLocks:
 
     async def test_a_queue_is_locked_by_one_client(self, talk: Talk) -> None:
         first, second, third = self.QUEUES
+        await talk.send("T1")
         assert await self.lock(talk, "c1", first, second) == [first, second]
         assert await self.lock(talk, "c2", second, third) == [third]
         assert await self.lock(talk, "c1", second) == [second]

@@ -36,6 +36,9 @@ from firetrail.settings.config_file import ConfigFile
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 """The allocation strategies by the names that clients use."""
 
+MODES_MAX = 10_000
+"""Pairs of a topic and a group whose request mode is set."""
+
 
 class AssignmentProcessor:
     """Handles QUERY_ASSIGNMENT, and the requests that set and return request modes."""
@@ -75,6 +78,13 @@ class AssignmentProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         check_topic_name(body.topic)
         check_group(body.consumer_group)
+        known = body.consumer_group in self._modes.get(body.topic, {})
+        if not known and sum(map(len, self._modes.values())) >= MODES_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request modes are set for {MODES_MAX} topics and groups, which is the limit; "
+                f"the mode of {body.consumer_group} in {body.topic} is not set",
+            )
         self._modes.setdefault(body.topic, {})[body.consumer_group] = body
         self._saver.changed()
         await self._saver.saved()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES
@@ -95,9 +96,10 @@ class InspectionProcessor:
             wanted = self._clients.subscription(header.consumer_group, topic)
             if wanted is None:
                 remark = f"{header.consumer_group:.255}@{topic} is not online!"
+        matches = _tag_test(wanted)
         end = header.index + min(max(header.count, 0), UNITS_MAX)
         units = [
-            self._entry(topic, queue_id, offset, wanted) for offset in range(header.index, end)
+            self._entry(topic, queue_id, offset, matches) for offset in range(header.index, end)
         ]
         body = ConsumeQueueBody(
             [unit for unit in units if unit is not None],
@@ -109,16 +111,13 @@ class InspectionProcessor:
         return request.answer(body=body.encode())
 
     def _entry(
-        self, topic: str, queue_id: int, offset: int, wanted: SubscriptionData | None
+        self, topic: str, queue_id: int, offset: int, matches: Callable[[int], bool]
     ) -> ConsumeQueueEntry | None:
         unit = self._store.unit(topic, queue_id, offset)
         if unit is None:
             return None
-        matches = wanted is not None
-        if wanted is not None and wanted.expression_type in ("", BY_TAG):
-            tags = tag_hashes(wanted.sub_string)
-            matches = tags is None or unit.tags_code in tags
-        return ConsumeQueueEntry(unit.physical_offset, unit.size, unit.tags_code, eval=matches)
+        found = matches(unit.tags_code)
+        return ConsumeQueueEntry(unit.physical_offset, unit.size, unit.tags_code, eval=found)
 
     # -- producers and offsets ----------------------------------------------------------------
 
@@ -163,3 +162,12 @@ class InspectionProcessor:
     def _cold_data(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Answer that no group is limited in reading old messages."""
         return request.answer(body=ColdDataInfo().encode())
+
+
+def _tag_test(wanted: SubscriptionData | None) -> Callable[[int], bool]:
+    """Return a function that tells whether a subscription wants a message with this tag's hash."""
+    if wanted is None:
+        return lambda code: False
+    by_tag = wanted.expression_type in ("", BY_TAG)
+    tags = tag_hashes(wanted.sub_string) if by_tag else None
+    return lambda code: tags is None or code in tags

@@ -109,22 +109,21 @@ class StatsProcessor:
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
         only_ordered = BrokerConsumeStatsHeader.decode(request.fields).is_order
-        found = {
-            group: [
-                self._stats_of(group, [name])
-                for name in names
-                if (topic := self._topics.get(name)) is not None
-                and (topic.order or not only_ordered)
-            ]
-            for group, names in sorted(self._offsets.topics_by_group().items())
-        }
+        found: dict[str, list[ConsumeStats]] = {}
+        for group, names in sorted(self._offsets.topics_by_group().items()):
+            stats = found[group] = []
+            for name in names:
+                topic = self._topics.get(name)
+                if topic is not None and (topic.order or not only_ordered):
+                    stats.append(self._stats_of(group, [name]))
+                    await asyncio.sleep(0)  # there may be thousands of groups and topics
         behind = sum(
             progress.broker_offset - progress.consumer_offset
             for each in found.values()
-            for stats in each
-            for progress in stats.offset_table.values()
+            for one in each
+            for progress in one.offset_table.values()
         )
-        body = ConsumeStatsList([{g: stats} for g, stats in found.items()], self._address, behind)
+        body = ConsumeStatsList([{g: each} for g, each in found.items()], self._address, behind)
         return request.answer(body=await asyncio.to_thread(body.encode))  # it may be megabytes
 
     def _topic_names(self, group: str) -> list[str]:

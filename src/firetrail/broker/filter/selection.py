@@ -19,6 +19,13 @@ from firetrail.store.results import GetResult, GetStatus
 
 SCANNED_MAX = 800
 """Maximum number of messages that one request with a property filter examines."""
+COST_MAX = 20_000
+"""Maximum product of the messages that one request examines and the terms of its filter: some 40 ms
+of the event loop."""
+TAGS_MAX = 32 << 10
+"""Characters of a list of tags."""
+CACHED_MAX = 1 << 10
+"""Characters of the longest list of tags whose hashes are kept."""
 
 _FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
@@ -39,7 +46,8 @@ ALL = MessageFilter()
 def parse_filter(config: BrokerConfig, text: str, kind: str | None) -> MessageFilter:
     """Return the filter of an expression; RequestError if it is invalid or not allowed."""
     if kind in (None, "", BY_TAG):
-        return _by_tags(text)
+        check_tags(text)
+        return _by_tags(text) if len(text) <= CACHED_MAX else _hashed(text)
     if not config.property_filter:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -82,7 +90,7 @@ class MessageSelector:
         """Return at most ``count`` matching messages of a queue, starting at ``offset``."""
         if selection.properties is None:
             return self._store.get_hashed(topic, queue_id, offset, count, selection.tags)
-        end = offset + SCANNED_MAX
+        end = offset + min(SCANNED_MAX, max(COST_MAX // selection.properties.terms, 1))
         bits = None
         if self.filters is not None and selection.group:
             bits = self.filters.bits(topic, selection.group, selection.properties.text)
@@ -112,6 +120,19 @@ class MessageSelector:
                 )
 
 
-@lru_cache(maxsize=4096)
-def _by_tags(text: str) -> MessageFilter:
+def check_tags(text: str) -> None:
+    """Raise RequestError if a list of tags is too long."""
+    if len(text) > TAGS_MAX:
+        raise RequestError(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"the list of tags has {len(text)} characters; at most {TAGS_MAX} are allowed. "
+            "Subscribe to all tags (*), or use a SQL92 filter",
+        )
+
+
+def _hashed(text: str) -> MessageFilter:
     return MessageFilter(tag_hashes(text)) if text.strip() else ALL
+
+
+_by_tags = lru_cache(maxsize=1024)(_hashed)
+"""The most recent lists of tags, at most some 30 MiB."""

@@ -27,6 +27,10 @@ Evaluate = Callable[[Mapping[str, str]], Value]
 
 DEPTH_MAX = 64
 LENGTH_MAX = 8192
+TERMS_MAX = 128
+"""Comparisons and other predicates of an expression. A list after IN is one."""
+DIGITS_MAX = 40
+"""Characters of a number."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
@@ -51,10 +55,12 @@ _WORDS = {"AND", "OR", "NOT", "BETWEEN", "IN", "IS", "NULL", "TRUE", "FALSE", *_
 class SqlFilter:
     """A parsed expression."""
 
-    __slots__ = ("_evaluate", "text")
+    __slots__ = ("_evaluate", "terms", "text")
 
-    def __init__(self, text: str, evaluate: Evaluate) -> None:
+    def __init__(self, text: str, evaluate: Evaluate, terms: int) -> None:
         self.text = text
+        self.terms = terms
+        """The number of its predicates."""
         self._evaluate = evaluate
 
     def matches(self, properties: Mapping[str, str]) -> bool:
@@ -62,12 +68,13 @@ class SqlFilter:
         return self._evaluate(properties) is True
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=256)  # at most some 30 MiB
 def parse(text: str) -> SqlFilter:
     """Return the filter; raise FormatError with the position of a mistake."""
     if len(text) > LENGTH_MAX:
         raise FormatError("SQL92 filter", LENGTH_MAX, f"is longer than {LENGTH_MAX} characters")
-    return SqlFilter(text, _Parser(text).whole())
+    parser = _Parser(text)
+    return SqlFilter(text, parser.whole(), parser.terms)
 
 
 class _Parser:
@@ -76,6 +83,7 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
         self._depth = 0
+        self.terms = 0
         self._end = 0
         self._advance()
 
@@ -142,6 +150,9 @@ class _Parser:
         return _negated(found) if negations % 2 else found
 
     def _predicate(self) -> Evaluate:
+        self.terms += 1
+        if self.terms > TERMS_MAX:
+            self._fail(f"has more than {TERMS_MAX} predicates")
         left = self._operand()
         sign = self._take("=", "<>", "!=", *_ORDER)
         if sign is not None:
@@ -215,6 +226,8 @@ class _Parser:
     def _number(self) -> int | float:
         if self._kind != "number":
             self._fail("a number is expected")
+        if len(self._token) > DIGITS_MAX:
+            self._fail(f"has a number of more than {DIGITS_MAX} characters")
         token = self._read()
         return int(token) if token.isdigit() else float(token)
 

@@ -10,6 +10,7 @@ from firetrail.broker.pop.checkpoints import (
     PopCheckpoint,
     PopCheckpoints,
     answer_when_stored,
+    check_invisible_time,
 )
 from firetrail.broker.pop.orders import PopOrders
 from firetrail.errors import RequestError
@@ -82,6 +83,7 @@ class AckProcessor:
     def _change(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = ChangeInvisibleTimeHeader.decode(request.fields)
         self._check(header)
+        check_invisible_time(header.invisible_time)
         receipt = Receipt.decode(header.extra_info)
         if receipt.revive_queue == ORDERED:
             return self._change_in_order(request, header, receipt)

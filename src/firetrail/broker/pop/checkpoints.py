@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -24,10 +25,11 @@ from typing import NamedTuple
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import internal_records, require_stored
-from firetrail.errors import ProtocolError
+from firetrail.errors import ProtocolError, RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TIMER_DELIVER_MS
 from firetrail.format.record import Record
+from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Answer
 from firetrail.remoting.pop_bodies import ACK, ACKS, CHECKPOINT, AckBody, CheckpointBody
@@ -42,6 +44,11 @@ A start advances the group offsets by the later pops, because the log is newer t
 """
 OPEN_MAX = 200_000
 """Maximum number of open pops; each takes about half a KiB of memory."""
+OPEN_PER_GROUP = OPEN_MAX // 2
+"""The same limit for one group, so that a group whose consumers acknowledge nothing leaves room for
+the others."""
+INVISIBLE_MAX_MS = 3 * 86_400_000
+"""Longest invisible time. RocketMQ's proxy allows 12 hours, its broker any time."""
 CLOSED_MAX = 10_000
 """Closed pops that may stay in the heap of revive times before it is rebuilt."""
 
@@ -116,6 +123,7 @@ class PopCheckpoints:
         self._open: dict[Key, PopCheckpoint] = {}
         self._by_queue: dict[int, dict[Key, PopCheckpoint]] = {}
         self._last: dict[int, int] = {}
+        self._by_group: Counter[str] = Counter()  # the number of open pops
         self._times: list[tuple[int, int, PopCheckpoint]] = []
         self._numbers = count()
         offsets.before_saving = self._save_seen
@@ -125,10 +133,9 @@ class PopCheckpoints:
         """The number of queues of the internal topic."""
         return self._topics.require(self._topics.revive).write_queue_nums
 
-    @property
-    def is_full(self) -> bool:
-        """Whether the limit of open pops is reached."""
-        return len(self._open) >= OPEN_MAX
+    def is_full(self, group: str) -> bool:
+        """Whether the limit of open pops, or that of a group, is reached."""
+        return len(self._open) >= OPEN_MAX or self._by_group[group] >= OPEN_PER_GROUP
 
     def find(self, key: Key) -> PopCheckpoint | None:
         """Return the checkpoint; None if all its messages are acknowledged or visible again."""
@@ -224,6 +231,8 @@ class PopCheckpoints:
 
     def _remember(self, point: PopCheckpoint) -> None:
         key = point.key
+        if key not in self._open:
+            self._by_group[point.group] += 1
         self._open[key] = self._by_queue.setdefault(point.revive_queue, {})[key] = point
         heapq.heappush(self._times, (point.revive_time, next(self._numbers), point))
 
@@ -232,6 +241,9 @@ class PopCheckpoints:
         if point.open or self._open.pop(point.key, None) is None:
             return
         del self._by_queue[point.revive_queue][point.key]
+        self._by_group[point.group] -= 1
+        if not self._by_group[point.group]:
+            del self._by_group[point.group]
         if len(self._times) > 2 * len(self._open) + CLOSED_MAX:
             self._sort_times()
 
@@ -256,7 +268,8 @@ class PopCheckpoints:
         """Limit the remaining wait of every checkpoint to its invisible time."""
         now = self._now_ms()
         for point in self._open.values():
-            point.revive_time = min(point.revive_time, now + point.invisible_ms)
+            longest = min(point.invisible_ms, INVISIBLE_MAX_MS)
+            point.revive_time = min(point.revive_time, now + longest)
         self._sort_times()
 
     def save_progress(self) -> None:
@@ -359,6 +372,15 @@ class PopCheckpoints:
                 error,
             )
         return None
+
+
+def check_invisible_time(invisible_ms: int) -> None:
+    """Raise RequestError if a message would be hidden for too long."""
+    if invisible_ms > INVISIBLE_MAX_MS:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"invisibleTime is {invisible_ms} ms, it must be at most {INVISIBLE_MAX_MS} (3 days)",
+        )
 
 
 def answer_when_stored(pending: Sequence[Pending], answer: RemotingCommand) -> Answer:

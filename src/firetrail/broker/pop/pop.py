@@ -19,6 +19,7 @@ from firetrail.broker.pop.checkpoints import (
     PopCheckpoint,
     PopCheckpoints,
     answer_when_stored,
+    check_invisible_time,
 )
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
@@ -48,6 +49,8 @@ from firetrail.store.results import GetStatus
 
 MESSAGES_MAX = 32
 """Maximum number of messages of one pop: a checkpoint in Java's format has this many bits."""
+ATTEMPT_ID_MAX = 128
+"""Characters of the id of an attempt, which is saved with ordered pops. Clients send UUIDs."""
 POLL_MAX_S = 300.0
 """Longest time that a pop waits, even if it asks for more."""
 
@@ -114,16 +117,17 @@ class PopProcessor:
     def _pop(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = PopHeader.decode(request.fields)
         self._check(header)
+        _check_attempt(header)
         _check_pop(header)
         selection = self._selector.parsed(header.exp or "", header.exp_type)
 
         def attempt(is_over: bool) -> Answer:
-            if self._checkpoints.is_full:
+            if self._checkpoints.is_full(header.consumer_group):
                 return _answer(request, header, Taken(self._now_ms()), ResponseCode.POLLING_FULL)
             taken = (self._take_in_order if header.order else self._take)(header, selection)
             if taken.messages:
                 return answer_when_stored(taken.pending, _answer(request, header, taken))
-            if self._long_polling.is_full:
+            if self._long_polling.is_full(connection):
                 return _answer(request, header, taken, ResponseCode.POLLING_FULL)
             if is_over or taken.is_cut:
                 return _answer(request, header, taken, ResponseCode.POLLING_TIMEOUT)
@@ -134,6 +138,7 @@ class PopProcessor:
     def _notify(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = NotificationHeader.decode(request.fields)
         self._check(header)
+        _check_attempt(header)
 
         def attempt(is_over: bool) -> Answer:
             group = header.consumer_group
@@ -279,7 +284,7 @@ class PopProcessor:
         """Return the answer of an attempt; if there is none, hold the request for later ones."""
         wait_s = min(header.poll_time / 1000, POLL_MAX_S)
         since = self._long_polling.announcements
-        answer = attempt(wait_s <= 0)
+        answer = attempt(wait_s <= 0 or self._long_polling.is_full(connection))
         if answer is not None:
             return answer
 
@@ -299,6 +304,7 @@ class PopProcessor:
         held = HeldRequest(
             connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
         )
+        held.size = request.size
         self._long_polling.hold(held, wait_s, since)
         return None
 
@@ -328,6 +334,15 @@ def _poll_key(header: PopHeader | NotificationHeader) -> object:
     return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
 
 
+def _check_attempt(header: PopHeader | NotificationHeader) -> None:
+    if len(header.attempt_id or "") > ATTEMPT_ID_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"attemptId has {len(header.attempt_id or '')} characters; at most {ATTEMPT_ID_MAX} "
+            "are allowed",
+        )
+
+
 def _check_pop(header: PopHeader) -> None:
     if not 0 < header.max_msg_nums <= MESSAGES_MAX:
         raise RequestError(
@@ -339,6 +354,7 @@ def _check_pop(header: PopHeader) -> None:
             ResponseCode.INVALID_PARAMETER,
             f"invisibleTime is {header.invisible_time}, it must be greater than 0",
         )
+    check_invisible_time(header.invisible_time)
 
 
 def _offsets_of(buffers: Part) -> list[int]:

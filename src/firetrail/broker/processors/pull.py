@@ -7,7 +7,7 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.selection import MessageFilter
 from firetrail.broker.processors.slave_refusals import BUSY
-from firetrail.broker.services.long_polling import HeldRequest
+from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
@@ -88,7 +88,11 @@ class PullProcessor:
         offset = header.queue_offset
         result = self._get(header, offset, selection)
         code = self._code(result, offset)
-        if code is _NOTHING_YET and header.sys_flag & _SUSPEND and not self._long_polling.is_full:
+        if (
+            code is _NOTHING_YET
+            and header.sys_flag & _SUSPEND
+            and not self._long_polling.is_full(connection)
+        ):
             self._hold(connection, request, header, group, selection)
             return None
         self._check_end(header, offset, result)
@@ -229,7 +233,9 @@ class PullProcessor:
 
         queues = [(header.topic, header.queue_id)]
         held = HeldRequest(connection, queues, header.queue_offset, wake)
-        self._long_polling.hold(held, max(milliseconds, 0) / 1000)
+        seconds = min(max(milliseconds, 0) / 1000, PULL_MAX_S)
+        held.size = request.size
+        self._long_polling.hold(held, seconds)
 
     def _retry(
         self,

@@ -13,7 +13,8 @@ from firetrail.auth.caller import Caller
 from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
-from firetrail.broker.filter.selection import parse_filter
+from firetrail.broker.filter.selection import check_tags, parse_filter
+from firetrail.broker.services.queue_locks import check_client_id
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.topics import TopicTable
 from firetrail.errors import RequestError
@@ -34,6 +35,14 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
 from firetrail.settings.table import Live
+
+GROUPS_MAX = 2_000
+"""Groups of one connection, those of producers and consumers together."""
+SUBSCRIPTIONS_MAX = 1_000
+"""Topics that a consumer group can subscribe to."""
+SUBSCRIPTION_BYTES = 128 << 20
+"""Estimated bytes of the subscriptions of all groups. A subscription has some 300."""
+_OBJECT_BYTES = 200
 
 LANGUAGES = {language.value: language.name for language in Language}
 
@@ -66,6 +75,8 @@ class ConsumerGroup:
     consume_type: ConsumeType = ConsumeType.PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    kept_bytes: int = 0
+    """Estimated bytes of the subscriptions."""
 
     @property
     def client_ids(self) -> list[str]:
@@ -112,6 +123,7 @@ class Clients:
         self.filters: ConsumerFilters | None = None
         """Evaluates the filters of consumers when messages arrive, if the broker does that."""
         self._groups_by_connection: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
+        self._kept_bytes = 0  # of all subscriptions
         self.handlers: dict[int, Handler] = {
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
@@ -147,6 +159,8 @@ class Clients:
 
     def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         beat = HeartbeatData.decode(request.content)
+        check_client_id(beat.client_id)
+        self._check_groups(connection, beat)
         client = Client(
             beat.client_id,
             connection,
@@ -163,8 +177,43 @@ class Clients:
             self._consumer_beat(client, consumer)
         return request.answer()
 
+    def _check_groups(self, connection: Connection, beat: HeartbeatData) -> None:
+        """Raise RequestError, before anything is created, if a connection has too many groups."""
+        named = {("producer", each.group_name) for each in beat.producer_data_set}
+        named |= {("consumer", each.group_name) for each in beat.consumer_data_set}
+        count = len(named | self._groups_by_connection.get(connection, set()))
+        if count > GROUPS_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"client {beat.client_id} has {count} groups on one connection; at most "
+                f"{GROUPS_MAX} are allowed. Use more connections (another instanceName), or "
+                "unregister unused groups",
+            )
+
+    def _check_subscriptions(self, data: ConsumerData, before: int) -> int:
+        """Return the bytes of the subscriptions; raise RequestError if there are too many."""
+        wanted = data.subscription_data_set
+        if len(wanted) > SUBSCRIPTIONS_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {data.group_name} subscribes to {len(wanted)} topics; at most "
+                f"{SUBSCRIPTIONS_MAX} are allowed. Divide them among several groups",
+            )
+        for each in wanted:
+            check_tags(each.sub_string)
+        size = sum(map(_size_of, wanted))
+        if self._kept_bytes - before + size > SUBSCRIPTION_BYTES:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the subscriptions of all groups need more than {SUBSCRIPTION_BYTES} bytes; "
+                f"those of {data.group_name} are not kept. Subscribe to fewer topics and tags",
+            )
+        return size
+
     def _consumer_beat(self, client: Client, data: ConsumerData) -> None:
         name = data.group_name
+        known_group = self.consumers.get(name)
+        size = self._check_subscriptions(data, known_group.kept_bytes if known_group else 0)
         config = self._groups.require(name)
         self._topics.ensure(f"{RETRY_PREFIX}{name}", max(config.retry_queue_nums, 1))
         group = self.consumers.get(name)
@@ -175,6 +224,8 @@ class Clients:
         group.clients[client.connection] = client
         self._groups_of(client.connection).add(("consumer", name))
         changed = group.describe(data)
+        self._kept_bytes += size - group.kept_bytes
+        group.kept_bytes = size
         if joined or changed:
             if self.filters is not None:
                 self.filters.register(name, group.subscriptions.values())
@@ -237,6 +288,7 @@ class Clients:
         if group is not None and group.clients.pop(connection, None) is not None:
             if not group.clients:
                 del self.consumers[name]
+                self._kept_bytes -= group.kept_bytes
                 if self.filters is not None:
                     self.filters.unregister(name)
             self._notify(group)
@@ -249,3 +301,10 @@ class Clients:
         fields = GroupHeader(group.name).encode()
         for client in group.clients.values():
             client.connection.tell(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _size_of(subscription: SubscriptionData) -> int:
+    """Return about how many bytes a subscription has in memory."""
+    tags, codes = subscription.tags_set or (), subscription.code_set or ()
+    names = len(subscription.topic) + len(subscription.sub_string)
+    return _OBJECT_BYTES + names + sum(map(len, tags)) + 60 * len(tags) + 40 * len(codes)

@@ -9,7 +9,7 @@ in the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.pop_headers import ANY_QUEUE
@@ -19,6 +19,14 @@ from firetrail.store.queues.table import QueueKey
 
 HELD_MAX = 100_000
 """Maximum number of held requests; further ones are answered at once."""
+HELD_PER_CONNECTION = 10_000
+"""The same limit for one connection: a pull for each of so many queues."""
+HELD_BYTES = 256 << 20
+"""Maximum size of the frames of all held requests."""
+PULL_MAX_S = 60.0
+"""Longest time that a pull waits, even if it asks for more; stock clients ask for 20 or 30 s."""
+WAKE_SLICE = 200
+"""Requests that are woken before the event loop runs other tasks."""
 
 ANY_OFFSET = -1
 """The offset of a request that every arrival wakes, because it has to look for itself."""
@@ -27,7 +35,7 @@ ANY_OFFSET = -1
 class HeldRequest:
     """A waiting request. ``wake`` answers it if possible, and returns whether it did."""
 
-    __slots__ = ("connection", "group", "key", "offset", "queues", "timer", "wake")
+    __slots__ = ("connection", "group", "key", "offset", "queues", "size", "timer", "wake")
 
     def __init__(
         self,
@@ -50,6 +58,8 @@ class HeldRequest:
         equal to no other key."""
         self.wake = wake
         """Called with True when the time is over, in which case it has to answer."""
+        self.size = 0
+        """Bytes of the frame of the request."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -62,15 +72,17 @@ class LongPolling:
         self._held: dict[QueueKey, dict[HeldRequest, None]] = {}  # in the order of arrival
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._count = 0
+        self._bytes = 0
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         self.announcements = 0
         """How often arrivals were announced. It changes before anyone looks for held requests."""
         store.on_arrival(self._announced)
 
-    @property
-    def is_full(self) -> bool:
-        """Whether no more requests can be held."""
-        return self._count >= HELD_MAX
+    def is_full(self, connection: Connection) -> bool:
+        """Whether no more requests, or none of this connection, can be held."""
+        if self._count >= HELD_MAX or self._bytes >= HELD_BYTES:
+            return True
+        return len(self._by_connection.get(connection, ())) >= HELD_PER_CONNECTION
 
     def hold(self, held: HeldRequest, seconds: float, since: int | None = None) -> None:
         """Wake the request when a message arrives, or after ``seconds``.
@@ -82,6 +94,7 @@ class LongPolling:
             self._held.setdefault(queue, {})[held] = None
         self._by_connection.setdefault(held.connection, set()).add(held)
         self._count += 1
+        self._bytes += held.size
         held.timer = self._loop.call_later(seconds, self._time_out, held)
         if since == self.announcements:
             return
@@ -149,15 +162,27 @@ class LongPolling:
 
     def _arrived(self, ends: Mapping[QueueKey, int]) -> None:
         """Wake the requests that wait for messages before the new ends of queues."""
-        unsuccessful: set[object] = set()
-        for queue, newest in ends.items():
-            for held in list(self._held.get(queue, ())):
-                if newest <= held.offset or held.timer is None or held.key in unsuccessful:
-                    continue
-                if held.wake(False):
-                    self._drop(held)
-                elif held.key is not None:
-                    unsuccessful.add(held.key)
+        waiting = [
+            (newest, held) for queue, newest in ends.items() for held in self._held.get(queue, ())
+        ]
+        self._wake_slice(iter(waiting), set())
+
+    def _wake_slice(
+        self, waiting: Iterator[tuple[int, HeldRequest]], unsuccessful: set[object]
+    ) -> None:
+        """Wake some requests, and the others after other tasks of the event loop."""
+        woken = 0
+        for newest, held in waiting:
+            if newest <= held.offset or held.timer is None or held.key in unsuccessful:
+                continue
+            if held.wake(False):
+                self._drop(held)
+            elif held.key is not None:
+                unsuccessful.add(held.key)
+            woken += 1
+            if woken == WAKE_SLICE:
+                self._loop.call_soon(self._wake_slice, waiting, unsuccessful)
+                return
 
     def _newest(self, queue: QueueKey) -> int:
         return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
@@ -172,6 +197,7 @@ class LongPolling:
         held.timer.cancel()
         held.timer = None
         self._count -= 1
+        self._bytes -= held.size
         for queue in held.queues:
             waiting = self._held[queue]
             del waiting[held]

@@ -1,26 +1,45 @@
 """Locks on queues for consumers in order: one client per queue and group.
 
-A client renews its locks. A lock that is not renewed expires after a minute.
+A client renews its locks. A lock that is not renewed expires after a minute. Only queues of this
+broker are locked, and only for groups that exist, so there are at most as many locks as groups
+times queues.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.topics import TopicTable
+from firetrail.errors import RequestError
 from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
 LOCK_EXPIRY_S = 60.0
+CLIENT_ID_MAX = 1024
+"""Characters of the id of a client."""
 
 
 class RebalanceLockManager:
-    """The owners of locked queues. ``now`` is the event loop's clock."""
+    """The owners of locked queues.
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    Args:
+        now: The event loop's clock.
+        name: The name of the broker.
+        topics: Its topics.
+        groups: Its consumer groups.
+    """
+
+    def __init__(
+        self, now: Callable[[], float], name: str, topics: TopicTable, groups: GroupTable
+    ) -> None:
         self._now = now
+        self._name = name
+        self._topics = topics
+        self._groups = groups
         self._held: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
         self.handlers: dict[int, Handler] = {
             RequestCode.LOCK_BATCH_MQ: self._lock,
@@ -29,21 +48,29 @@ class RebalanceLockManager:
 
     def _lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         wanted = LockBody.decode(request.content)
+        check_client_id(wanted.client_id)
+        self._groups.require(wanted.consumer_group)
         now = self._now()
         held = self._held.setdefault(wanted.consumer_group, {})
         locked = []
-        for queue in wanted.mq_set:
+        for queue in filter(self._is_known, wanted.mq_set):
             owner, since = held.get(queue, ("", 0.0))
             if owner in ("", wanted.client_id) or now - since > LOCK_EXPIRY_S:
                 held[queue] = wanted.client_id, now
                 locked.append(queue)
         return request.answer(body=LockedBody(locked).encode(standard=True))
 
+    def _is_known(self, queue: MessageQueue) -> bool:
+        topic = self._topics.get(queue.topic)
+        if topic is None or queue.broker_name != self._name:
+            return False
+        return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
+
     def _unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         given = LockBody.decode(request.content)
         held = self._held.get(given.consumer_group, {})
         for queue in given.mq_set:
-            if held.get(queue, ("", 0.0))[0] == given.client_id:
+            if queue in held and held[queue][0] == given.client_id:
                 del held[queue]
         return request.answer()
 
@@ -56,3 +83,12 @@ class RebalanceLockManager:
                 self._held[group] = kept
             else:
                 del self._held[group]
+
+
+def check_client_id(client_id: str) -> None:
+    """Raise RequestError if the id of a client is too long to be kept."""
+    if len(client_id) > CLIENT_ID_MAX:
+        raise RequestError(
+            ResponseCode.INVALID_PARAMETER,
+            f"the client id has {len(client_id)} characters; at most {CLIENT_ID_MAX} are allowed",
+        )

@@ -32,6 +32,9 @@ MINUTE = Span(0, 7, 1)
 HOUR = Span(7, 7, 60)
 DAY = Span(14, 25, 360)
 SPANS = (MINUTE, HOUR, DAY)
+COUNTS_MAX = 100_000
+"""Pairs of a topic and a group that are counted separately, some 90 MiB. Further ones count only in
+the totals. A counter that has not changed for a day is dropped."""
 _SAMPLES = sum(span.samples for span in SPANS)
 
 
@@ -91,12 +94,16 @@ class Traffic:
         key = topic, group
         count = self.groups.get(key)
         if count is None:
+            if len(self.groups) >= COUNTS_MAX:
+                return
             count = self.groups[key] = Count()
         count.add(messages, size)
 
     def count_sent_back(self, topic: str, group: str, size: int) -> None:
         """Count a message that a group has sent back."""
-        self.sent_back.setdefault((topic, group), Count()).add(1, size)
+        key = topic, group
+        if key in self.sent_back or len(self.sent_back) < COUNTS_MAX:
+            self.sent_back.setdefault(key, Count()).add(1, size)
 
     def count_puts(self) -> None:
         """Count the puts that have arrived since the last call."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import altered_of_group
+from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import QUEUES_MAX
 from firetrail.errors import RequestError
@@ -30,6 +31,9 @@ SYSTEM_GROUPS = (
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_PULL",
 )
+
+FORBIDDEN_MAX = 10_000
+"""Pairs of a group and a topic that it may not read."""
 
 _NO_READING = 1 << 2
 """The bit that RocketMQ uses for a forbidden read permission."""
@@ -59,8 +63,20 @@ class GroupTable:
         self.forbidden = kept.forbidden_table or {}
         """Bits of forbidden permissions by group and topic."""
         self._saver = Saver(file, lambda: self.content().to_json())
+        self._creation = AutoCreation(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "auto_groups_max",
+            lambda: config.current.auto_groups_max,
+            lambda: config.current.auto_create_rate,
+            now_ms,
+        )
         for name in () if is_copy else SYSTEM_GROUPS:
             self._groups.setdefault(name, SubscriptionGroupConfig(name))
+
+    @property
+    def offsets_max(self) -> int:
+        """How many offsets the groups may have in all queues together."""
+        return self._live.current.offsets_max
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
         """Return the group, None if it does not exist."""
@@ -86,6 +102,8 @@ class GroupTable:
             )
         group = SubscriptionGroupConfig(name)
         if not self._is_copy:
+            if not name.startswith(SYSTEM_PREFIX):
+                self._creation.check(f"group {name}", len(self._groups))
             self.put([group])
         return group
 
@@ -144,6 +162,12 @@ class GroupTable:
 
     def forbid(self, name: str, topic: str, forbidden: bool) -> None:
         """Forbid the group to read the topic, or allow it again."""
+        if forbidden and sum(map(len, self.forbidden.values())) >= FORBIDDEN_MAX:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"{FORBIDDEN_MAX} topics are forbidden to groups, which is the limit; allow some "
+                f"before {topic} is forbidden to {name}",
+            )
         topics = self.forbidden.setdefault(name, {})
         bits = topics.get(topic, 0)
         topics[topic] = bits | _NO_READING if forbidden else bits & ~_NO_READING

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from firetrail.broker.state.groups import check_group
+from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
 from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_groups
 from firetrail.broker.state.saver import Saver
@@ -26,10 +26,14 @@ _SEPARATOR = "@"
 class OffsetTable:
     """Queue offsets by topic, group and queue id: the next message for the group."""
 
-    def __init__(self, file: OffsetFiles, store: BrokerStore, topics: TopicTable) -> None:
+    def __init__(
+        self, file: OffsetFiles, store: BrokerStore, topics: TopicTable, groups: GroupTable
+    ) -> None:
         self._store = store
         self._topics = topics
+        self._groups = groups
         self._offsets = file.load()
+        self._count = sum(map(len, self._offsets.values()))
         self.is_ours = file.is_ours
         """Whether Firetrail has saved the offsets that were loaded at the start."""
         self._resets: dict[tuple[str, str, int], int] = {}  # not announced to a pull yet
@@ -56,18 +60,33 @@ class OffsetTable:
         if queues is None:
             check_group(group)
             self._offsets[key] = queues = {}
-        if queues.get(queue_id) != offset:
+        known = queues.get(queue_id)
+        if known != offset:
+            self._count += known is None
             queues[queue_id] = offset
             self.saver.note_change()
 
     def mark(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset without causing a save; the next save includes it."""
-        self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})[queue_id] = offset
+        queues = self._offsets.setdefault(f"{topic}{_SEPARATOR}{group}", {})
+        self._count += queue_id not in queues
+        queues[queue_id] = offset
 
     def confirm(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Commit an offset from a consumer, unless a reset was not announced to it yet."""
         if not self._resets or (group, topic, queue_id) not in self._resets:
+            if self._count >= (most := self._groups.offsets_max):
+                self._check_known(group, topic, queue_id, most)
             self.commit(group, topic, queue_id, offset)
+
+    def _check_known(self, group: str, topic: str, queue_id: int, most: int) -> None:
+        if self.get(group, topic, queue_id) is None:
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"the offset of group {group} in queue {queue_id} of {topic} is not kept: there "
+                f"are {self._count} offsets, and offsets_max is {most}; delete unused groups or "
+                "raise the limit",
+            )
 
     def reset(
         self, group: str, topic: str, queue_id: int, offset: int, *, announce: bool = True
@@ -118,6 +137,7 @@ class OffsetTable:
             known.update(queues)
             changed = True
         if changed:
+            self._count = sum(map(len, self._offsets.values()))
             self.saver.changed()
         return changed
 
@@ -148,7 +168,7 @@ class OffsetTable:
         """Delete all offsets of a topic, of a group, or of a group in a topic."""
         for name, owner, _ in self._entries():
             if topic in (None, name) and group in (None, owner):
-                del self._offsets[f"{name}{_SEPARATOR}{owner}"]
+                self._count -= len(self._offsets.pop(f"{name}{_SEPARATOR}{owner}"))
                 self.saver.note_change()
         for table in (self._resets, self._pulled):
             for owner, name, queue_id in list(table):
@@ -201,10 +221,18 @@ class OffsetTable:
         header = ConsumerOffsetHeader.decode(request.fields)
         if header.commit_offset is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the field commitOffset is missing")
-        self._topics.require(header.topic)
-        if not 0 <= header.queue_id < QUEUES_MAX:
+        topic = self._topics.require(header.topic)
+        self._groups.require(header.consumer_group)
+        queues = max(topic.read_queue_nums, topic.write_queue_nums)
+        if not 0 <= header.queue_id < queues and not self._had_queue(header):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"queueId[{header.queue_id}] is illegal: no such queue"
             )
         self.confirm(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
         return request.answer()
+
+    def _had_queue(self, header: ConsumerOffsetHeader) -> bool:
+        """Whether a topic had a queue before the number of its queues was reduced."""
+        if not 0 <= header.queue_id < QUEUES_MAX:
+            return False
+        return self._store.max_offset(header.topic, header.queue_id) > 0

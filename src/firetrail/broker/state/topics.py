@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import ADD, altered
+from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import IllegalMessageError, RequestError
 from firetrail.format.light import is_light
@@ -87,6 +88,13 @@ class TopicTable:
         self.has_light_queues = False
         """Whether light queues can be read, each as a topic with one queue."""
         self._delay_levels = delay_levels
+        self._creation = AutoCreation(
+            ResponseCode.TOPIC_NOT_EXIST,
+            "auto_topics_max",
+            lambda: config.current.auto_topics_max,
+            lambda: config.current.auto_create_rate,
+            now_ms,
+        )
         if not is_copy:
             self._create_system_topics()
 
@@ -183,6 +191,7 @@ class TopicTable:
         if model is None or not model.perm & Permission.INHERIT:
             return self.require(name)
         queues = max(1, min(header.default_topic_queue_nums, model.write_queue_nums))
+        self._creation.check(f"topic {name}", len(self._topics))
         topic = replace(
             model,
             topic_name=name,
@@ -200,6 +209,8 @@ class TopicTable:
             check_topic_name(name)
             topic = TopicConfig(name, queues, queues, int(perm))
             if not self._is_copy:
+                if name not in self.system:
+                    self._creation.check(f"topic {name}", len(self._topics))
                 self._change([topic])
         return topic
 

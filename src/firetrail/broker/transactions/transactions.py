@@ -43,6 +43,7 @@ from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
+    get_property,
     replace_properties,
 )
 from firetrail.format.record import Record
@@ -81,6 +82,7 @@ class Transactions:
         self._now_ms = state.system.clock.now_ms
         self._open: dict[int, Half] = {}
         self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
+        self._by_group: Counter[str] = Counter()  # open half messages
         self._next = 0  # half messages before this offset are in _open, or have ended
         self._absent: set[str] = set()  # groups without a producer in the last round of checks
         self.handlers: dict[int, Handler] = {
@@ -97,6 +99,7 @@ class Transactions:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._live.current.name}] sending transaction message is forbidden",
             )
+        self._check_room(get_property(message.raw_properties or b"", PGROUP) or "")
         changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
         return Message(
             HALF_TOPIC,
@@ -111,9 +114,22 @@ class Transactions:
             wait_for_flush=message.wait_for_flush,
         )
 
+    def _check_room(self, group: str) -> None:
+        """Raise RequestError if too many transactions are open, in all or of one group."""
+        most = self._live.current.open_transactions_max
+        if len(self._open) >= most or self._by_group[group] >= max(most // 2, 1):
+            raise RequestError(
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(self._open)} transactions are open, {self._by_group[group]} of them of "
+                f"producer group {group}; open_transactions_max is {most}, and one group may have "
+                "half of them. End transactions, or raise the limit",
+            )
+
     def begun(self, place: PutResult, properties: bytes) -> None:
         """Remember a half message that was stored."""
-        self._remember(half_at(place, properties))
+        half = half_at(place, properties)
+        self._by_group[half.group] += 1
+        self._remember(half)
 
     # -- end ----------------------------------------------------------------------------------
 
@@ -204,6 +220,10 @@ class Transactions:
         self._next = max(self._next, half.offset + 1)
 
     def _forget(self, half: Half) -> None:
+        if self._open.get(half.offset) is half:
+            self._by_group[half.group] -= 1
+            if not self._by_group[half.group]:
+                del self._by_group[half.group]
         for offset in (half.offset, *half.earlier):
             self._open.pop(offset, None)
 
@@ -236,6 +256,7 @@ class Transactions:
             for identity, half in newest.items()
             if half.offset in copies and half.offset in self._open
         }
+        self._by_group = Counter(half.group for half in self._halves())
 
     def _ended(self, offset: int) -> None:
         """Apply an end mark: the half message has ended, or only this copy of it has."""

@@ -1,0 +1,62 @@
+"""Limits for what is created because a client mentions it: topics and consumer groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from firetrail.errors import RequestError
+from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.token_bucket import TokenBucket
+
+BURST = 10_000
+"""Topics or groups that may be created at once."""
+
+
+class AutoCreation:
+    """Decides whether one more may be created.
+
+    Args:
+        code: The code of a refusal: that of a request for something that does not exist.
+        setting: The setting with the largest number.
+        most: Returns that number.
+        rate: Returns how many may be created per second after a burst.
+        now_ms: The clock.
+    """
+
+    def __init__(
+        self,
+        code: ResponseCode,
+        setting: str,
+        most: Callable[[], int],
+        rate: Callable[[], int],
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._code = code
+        self._setting = setting
+        self._most = most
+        self._rate = rate
+        self._now_ms = now_ms
+        self._bucket = TokenBucket(BURST, rate(), now_ms() / 1000)
+
+    def check(self, what: str, count: int) -> None:
+        """Count a creation; raise RequestError if there are too many already, or too fast.
+
+        Args:
+            what: What is to be created, such as ``topic T1``.
+            count: How many there are.
+        """
+        if count >= self._most():
+            raise RequestError(
+                self._code,
+                f"{what} is not created automatically: there are {count} already, and "
+                f"{self._setting} is {self._most()}; create it with an administration tool, delete "
+                "unused ones or raise the limit",
+            )
+        self._bucket.resize(BURST, self._rate())
+        if not self._bucket.take(1, self._now_ms() / 1000):
+            raise RequestError(
+                self._code,
+                f"{what} is not created automatically: more than auto_create_rate="
+                f"{self._rate()} per second are created; try again, or create it with an "
+                "administration tool",
+            )

@@ -1,0 +1,64 @@
+"""The settings that limit what the clients of a server may use, for brokers and name servers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from firetrail.settings.table import Flag, Group, Whole
+
+LIMITS = Group(
+    "Server limits",
+    "These settings limit what clients may use of a broker (`broker.conf`) or a name server"
+    " (`namesrv.conf`). [Limits](design/limits.md) has all limits, and what happens beyond them.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)  # no slots: of several bases, only one can have them
+class ServerLimitSettings:
+    """The limits of a server that an operator can change."""
+
+    max_connections: int = LIMITS(
+        10_000, "", Whole(1, 1_000_000), "Open connections. More are refused."
+    )
+    connections_per_address: int = LIMITS(
+        2_000,
+        "",
+        Whole(0, 1_000_000),
+        "Open connections from one address, or from one IPv6 network of 64 bits. More are refused."
+        " 0 means no limit. All clients behind one gateway have one address.",
+    )
+    connection_rate_per_address: int = LIMITS(
+        500,
+        "",
+        Whole(0, 1_000_000),
+        "New connections per second from one address. More are refused. 0 means no limit.",
+    )
+    request_rate_per_address: int = LIMITS(
+        0,
+        "",
+        Whole(0),
+        "Requests per second from one address. Above it, nothing is read from the connection for a"
+        " while. 0 means no limit.",
+    )
+    byte_rate_per_address: int = LIMITS(
+        0, "", Whole(0, unit="bytes"), "The same limit for the bytes of requests per second."
+    )
+    limit_loopback: bool = LIMITS(
+        False,
+        "",
+        Flag(),
+        "Apply the limits of connections per address to clients on the same machine, too.",
+    )
+    buffered_bytes: int = LIMITS(
+        512 << 20,
+        "",
+        Whole(32 << 20, unit="bytes"),
+        "Bytes of requests that have not arrived completely and of answers that clients have not"
+        " read, of all connections. Above it, the slowest connections are closed.",
+    )
+    stranger_bytes: int = LIMITS(
+        64 << 20,
+        "",
+        Whole(1 << 20, unit="bytes"),
+        "The part of `buffered_bytes` for connections on which no request has succeeded yet.",
+    )
