@@ -19,6 +19,7 @@ from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.replication.etcd_server import find_etcd
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
+from tests.torture.exhausting import exhaust
 from tests.torture.failing import (
     FULL_WALK,
     START_WALK,
@@ -156,6 +157,10 @@ def _soak_a_pair(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(soak_pair(folder, seed, SOAK_S))
 
 
+def _exhaustion(folder: Path, seed: int) -> Counter[str]:
+    return asyncio.run(exhaust(folder, seed))
+
+
 def _failover(folder: Path, seed: int) -> Counter[str]:
     if find_etcd() is None:
         return Counter({"left out: there is no etcd": 1})
@@ -186,6 +191,7 @@ PARTS: dict[str, Part] = {
     "power loss of an append": _power_loss_of_an_append,
     "power loss of a pair": _power_loss_of_a_pair,
     "failover": _failover,
+    "exhaustion": _exhaustion,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,
 }

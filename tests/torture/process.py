@@ -79,6 +79,7 @@ class BrokerProcess:
         self.conf.write_text("".join(f"{key}={value}\n" for key, value in entries.items()))
         self._port, self._namesrv_port = free_ports(2)
         self.namesrv = f"127.0.0.1:{self._namesrv_port}"
+        self.address = f"127.0.0.1:{self._port}"
         self.faults: Faults | None = None
         self.limits: dict[int, int] = {}
         """Limits of the next process, by the constants of the module ``resource``."""
