@@ -8,7 +8,6 @@ of ``timerlog/``, and each unit points to a record of the topic ``rmq_sys_wheel_
 
 from __future__ import annotations
 
-import zlib
 from struct import Struct
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,12 +36,6 @@ BLANK = Struct(">iqI")
 BLANK_MAGIC = 0xCBD43194
 CHECK_FIELDS = Struct(">7q")
 CHECK_SIZE = 4096
-_SEAL = Struct(">8siI")
-_SEAL_NAME = b"FTTIMER1"
-"""Firetrail's seal follows the fields that Java knows: a name, the duration of a slot in ms, and
-the CRC-32 of everything before it. Java leaves these bytes unchanged, so after it has written the
-fields, they do not match."""
-
 WHEEL_SLOTS = 2 * 7 * 86_400
 """The number of slots in a wheel, whatever a slot's duration is."""
 WINDOW_MAX = 7 * 86_400 - 60
@@ -153,20 +146,9 @@ def units_per_file(file_size: int) -> int:
     return (file_size - BLANK.size) // UNIT.size
 
 
-def encode_check(check: TimerCheck, precision_ms: int) -> bytes:
-    """4096 bytes, sealed as written by Firetrail for a timer with slots of ``precision_ms``."""
-    fields = CHECK_FIELDS.pack(*check)
-    return (fields + _seal(fields, precision_ms)).ljust(CHECK_SIZE, b"\0")
-
-
 def encode_unsealed(check: TimerCheck) -> bytes:
     """4096 bytes as Java writes them."""
     return CHECK_FIELDS.pack(*check).ljust(CHECK_SIZE, b"\0")
-
-
-def _seal(fields: bytes, precision_ms: int) -> bytes:
-    crc = zlib.crc32(_SEAL_NAME + precision_ms.to_bytes(4, "big"), zlib.crc32(fields))
-    return _SEAL.pack(_SEAL_NAME, precision_ms, crc)
 
 
 def decode_check(raw: ReadableBuffer) -> TimerCheck:
@@ -183,15 +165,3 @@ def decode_check(raw: ReadableBuffer) -> TimerCheck:
                 f"timer checkpoint {check._fields[number]}", 8 * number, f"is {value}"
             )
     return check
-
-
-def is_sealed(raw: ReadableBuffer, precision_ms: int) -> bool:
-    """Return whether Firetrail wrote this ``timercheck``, and nothing has changed it since.
-
-    It must be that of a timer with slots of ``precision_ms``.
-    """
-    content = bytes(raw)
-    fields = content[: CHECK_FIELDS.size]
-    return len(content) == CHECK_SIZE and content.startswith(
-        _seal(fields, precision_ms), len(fields)
-    )

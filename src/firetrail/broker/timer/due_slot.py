@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from firetrail.broker.timer.timer_log import TimerLog
 from firetrail.format.properties import REAL_TOPIC, UNIQ_KEY, get_property
 from firetrail.format.record import Record
-from firetrail.format.timer import DELETES, NONE, ROLLS, TimerUnit
+from firetrail.format.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
 
 KEY_SEPARATOR = "+"
 """In a mark of RocketMQ up to 5.3, between the topic and the unique key of the message."""
@@ -26,19 +26,22 @@ class DueSlot:
         recalled: The values of the marks that cancel messages.
     """
 
-    def __init__(self, log: TimerLog, time_ms: int, last: int) -> None:
+    def __init__(self, log: TimerLog, time_ms: int, slot: TimerSlot) -> None:
         self._log = log
         self.time_ms = time_ms
         self.is_broken = False
         self.recalled: set[str] = set()
-        self._next = last
+        self._next = slot.last
+        self._left = slot.waiting  # less those that are read
         self._positions = array("q")
         self._marks = array("q")
 
     def gather(self, count: int) -> bool:
         """Read up to ``count`` units; return whether all of them are known now."""
         for _ in range(count):
-            if self._next == NONE or self._next < self._log.first:
+            if self._next == NONE and self._left == 0:
+                return True
+            if 0 <= self._next < self._log.first:
                 return True  # files before the first were removed with the records of their units
             unit = self._log.unit(self._next)
             if (
@@ -53,6 +56,7 @@ class DueSlot:
                 self._marks.append(self._next)
             else:
                 self._positions.append(self._next)
+            self._left -= unit.weight
             self._next = unit.previous
         return False
 

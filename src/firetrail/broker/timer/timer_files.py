@@ -34,10 +34,9 @@ from firetrail.format.timer import (
     TimerCheck,
     TimerUnit,
     decode_check,
-    encode_check,
     encode_unsealed,
-    is_sealed,
 )
+from firetrail.format.timer_seal import decode_seal, encode_check
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
@@ -102,7 +101,8 @@ class TimerFiles:
             self.check = decode_check(raw)
         except FormatError as error:
             return f"{self._path}: {error}"
-        if not is_sealed(raw, self._precision_ms):
+        seal = decode_seal(raw, self._precision_ms)
+        if seal is None:
             return f"{self._path} was written by a Java broker, or with another timerPrecisionMs"
         if not self.wheel.has_file:
             return f"{self._root / WHEEL} is missing, or has another size"
@@ -110,6 +110,7 @@ class TimerFiles:
             self.log.load(self.check.log_position)
             self.wheel.open()
             self._undo_unsaved()
+            self.wheel.verify(seal)
             self._undo_lost_records()
         except StoreError as error:
             return str(error)
@@ -221,6 +222,7 @@ class TimerFiles:
         Everything that was delivered is in the commit log by now; all slots before ``read_ms`` are.
         """
         self.wheel.begin_writing()
+        seal = self.wheel.seal(read_ms)
         self._saving = check = TimerCheck(
             read_ms,
             self.log.end,
@@ -236,7 +238,7 @@ class TimerFiles:
             self.log.flush()
             self.wheel.write()
             self._files.make_folder(self._path.parent)
-            self._files.replace(self._path, encode_check(check, self._precision_ms))
+            self._files.replace(self._path, encode_check(check, self._precision_ms, seal))
 
         return save
 

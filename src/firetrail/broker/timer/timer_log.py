@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from firetrail.broker.timer.wheel import REBUILT
 from firetrail.errors import StoreDamagedError
 from firetrail.format.timer import (
     BLANK,
@@ -38,7 +39,7 @@ class TimerLog:
             folder,
             file_size,
             growth=GROWTH,
-            remedy="remove the folder timerlog/: the timer is then rebuilt from its topic",
+            remedy=REBUILT,
         )
 
     def load(self, end: int) -> None:

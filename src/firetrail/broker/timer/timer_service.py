@@ -15,12 +15,13 @@ from pathlib import Path
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.repeat import repeat
 from firetrail.broker.stored import LONG_DIGITS, parsed_number
-from firetrail.broker.timer.delivery import NEVER_ENQUEUED, TimerDelivery
+from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.placement import SlotPlacement
 from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape, topic_hash
 from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
+from firetrail.broker.timer.wheel import REBUILT, WheelDamagedError
 from firetrail.errors import StoreDamagedError
 from firetrail.format.properties import (
     REAL_TOPIC,
@@ -137,6 +138,8 @@ class TimerService:
         self._delivery.suspect_before_ms = max(now, self.read_ms)
         if not problem and self.read_ms < now - self._longest_ms:
             problem = "it was last saved so long ago that its wheel has no room for new messages"
+        if problem and self.read_ms > now + CLOCK_MS:  # it is damaged: what was delivered is unknown
+            self.read_ms, check = 0, TimerCheck()
         if problem:
             self._rebuild(problem, check.queue_offset)
         self.read_ms = min(self.read_ms, now)
@@ -230,7 +233,11 @@ class TimerService:
 
     def waiting_at(self, time_ms: int) -> int:
         """Return how many messages wait in a slot."""
-        slot = self._files.wheel.get(time_ms) if self._files.is_open else None
+        try:
+            slot = self._files.wheel.get(time_ms) if self._files.is_open else None
+        except WheelDamagedError as error:
+            self._damage = str(error)
+            return 0
         return 0 if slot is None else slot.waiting
 
     @property
@@ -263,6 +270,9 @@ class TimerService:
                     stored_to = self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
                     readable = self._gate.open_ms(current, self._files.queue_offset, stored_to)
                 busy |= self._deliver_some(readable)
+        except WheelDamagedError as error:
+            self._damage = str(error)
+            busy = True
         finally:
             if self._put:
                 self._put = False
@@ -359,12 +369,12 @@ class TimerService:
             slot = self._files.wheel.get(self.read_ms)
             if self.read_ms >= end_ms or slot is None:
                 return self.read_ms < end_ms
-            self._slot = DueSlot(self._files.log, self.read_ms, slot.last)
+            self._slot = DueSlot(self._files.log, self.read_ms, slot)
             self.read_ms += self._precision_ms  # no record may be added to the slot any more
         if not self._slot.gather(GATHER_SIZE):
             return True
         if self._slot.is_broken:
-            self._damage = f"the chain of units of slot {self._slot.time_ms} is damaged"
+            self._damage = f"the chain of units of slot {self._slot.time_ms} is damaged; {REBUILT}"
             return True
         if self._deliver_slot(self._slot):
             self._files.wheel.clear(self._slot.time_ms)
@@ -423,7 +433,10 @@ class TimerService:
     def _empty_up_to(self, read_ms: int) -> None:
         """Empty the slots that the master has delivered: those before ``read_ms``."""
         time = max(self.read_ms, read_ms - self._longest_ms)
-        while self._files.is_open and time < read_ms:
-            self._files.wheel.clear(time)
-            time = self._files.wheel.next_used(time + self._precision_ms, read_ms)
+        try:
+            while self._files.is_open and time < read_ms:
+                self._files.wheel.clear(time)
+                time = self._files.wheel.next_used(time + self._precision_ms, read_ms)
+        except WheelDamagedError as error:
+            self._damage = str(error)
         self.read_ms = read_ms

@@ -4,18 +4,31 @@ Changes stay in memory until :meth:`TimerWheel.write`. The timer writes them onc
 has synced the units that they refer to. After a crash, a slot in the file therefore never refers to
 a unit that was lost. Slots are read and written with calls, not through a mapping: the file is
 sparse, and a write to a mapped page fails with a signal if the disk is full.
+
+The checksums of all slots are in memory, so that a slot that was damaged in the file is noticed
+when it is read, and their sum is part of ``timercheck``.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from firetrail.errors import StoreDamagedError
 from firetrail.format.timer import EMPTY, SLOT, WHEEL_SLOTS, TimerSlot, decode_slot, encode_slot
+from firetrail.format.timer_seal import NEXT_SLOTS, WheelSeal, added, slot_sum
 from firetrail.system import Files
 
 CHUNK = 8192
 """Slots that are read at a time when the wheel is searched."""
+REBUILT = "nothing has to be done: the timer is rebuilt"
+"""The remedy for damaged files of the timer."""
+
+
+class WheelDamagedError(StoreDamagedError):
+    """A slot is not what was written; the timer catches the error and is rebuilt."""
 
 
 class TimerWheel:
@@ -32,6 +45,8 @@ class TimerWheel:
         self._changed: dict[int, TimerSlot] = {}
         self._writing: dict[int, TimerSlot] = {}
         self._sync_failure: OSError | None = None
+        self._sums = array("I")  # the checksums of the slots; 0: not in use
+        self._total = 0
         self.waiting = 0
         """The sum of all slots."""
 
@@ -56,12 +71,55 @@ class TimerWheel:
             self._files.close(descriptor)
             raise
         self._descriptor = descriptor
-        self._changed, self._writing, self.waiting = {}, {}, 0
+        self._changed, self._writing = {}, {}
+        self._forget_sums()
 
     def open(self) -> None:
-        """Open the file, and count the waiting messages."""
+        """Open the file, note the checksums of its slots, and count the waiting messages.
+
+        Raises:
+            WheelDamagedError: A slot has a time that does not belong there.
+        """
         self._descriptor = self._files.open(self._path, writable=True)
-        self.waiting = sum(slot.waiting for slot in self._used())
+        self._forget_sums()
+        for index, slot in self._used():
+            if slot.time % self._slots != index:
+                raise self._damaged(index, f"the slot has the impossible time {slot.time}")
+            self._sums[index] = slot_sum(encode_slot(slot))
+            self._total = added(self._total, self._sums[index])
+            self.waiting += slot.waiting
+
+    def _forget_sums(self) -> None:
+        self._sums = array("I", bytes(4 * self._slots))
+        self._total = self.waiting = 0
+
+    def seal(self, read_ms: int) -> WheelSeal:
+        """Return the current content of the wheel, whose slots before ``read_ms`` are empty."""
+        found = []
+        start = read_ms // self._precision_ms
+        for time in range(start, start + NEXT_SLOTS):
+            with suppress(WheelDamagedError):  # the timer is rebuilt when it is due
+                slot = self.get(time * self._precision_ms)
+                if slot is not None:
+                    found.append(slot)
+        return WheelSeal(self._total, tuple(found))
+
+    def verify(self, seal: WheelSeal) -> None:
+        """Compare the content with that of a seal, after what came later has been undone.
+
+        The seal's own slots that are empty were delivered before a crash; they are due once more.
+
+        Raises:
+            WheelDamagedError: The content differs in another way.
+        """
+        for slot in seal.following:
+            if self.get(slot.time * self._precision_ms) is None:
+                self._set(slot)
+        if self._total != seal.total:
+            raise self._damaged(0, "its slots are not those that were saved")
+
+    def _damaged(self, index: int, detail: str) -> WheelDamagedError:
+        return WheelDamagedError(str(self._path), index * SLOT.size, None, detail, REBUILT)
 
     def remove(self) -> None:
         """Remove the file, durably."""
@@ -78,7 +136,7 @@ class TimerWheel:
     # -- slots --------------------------------------------------------------------------------
 
     def get(self, time_ms: int) -> TimerSlot | None:
-        """Return the slot of a time, None if it is not in use."""
+        """Return the slot of a time, None if it is not in use. Raises WheelDamagedError."""
         time = time_ms // self._precision_ms
         slot = self._slot(time % self._slots)
         return slot if slot.time == time else None
@@ -99,47 +157,44 @@ class TimerWheel:
 
     def _change(self, index: int, old: TimerSlot, new: TimerSlot) -> None:
         self.waiting += new.waiting - (old.waiting if old.time else 0)
+        before, after = self._sums[index], slot_sum(encode_slot(new)) if new.time else 0
+        self._sums[index] = after
+        self._total = added(self._total, after - before)
         self._changed[index] = new
 
     def _slot(self, index: int) -> TimerSlot:
         slot = self._changed.get(index) or self._writing.get(index)
-        return slot if slot is not None else decode_slot(self._read(index, 1))
+        if slot is not None:
+            return slot
+        raw = self._read(index, 1)
+        slot = decode_slot(raw)
+        if (slot_sum(raw) if slot.time else 0) != self._sums[index]:
+            raise self._damaged(index, "the slot is not what was written")
+        return slot
 
     def next_used(self, start_ms: int, end_ms: int) -> int:
         """Return the time of the first slot in use from ``start_ms`` up to before ``end_ms``.
 
         At most CHUNK slots are searched. If none of them is in use, the time after them is
-        returned, which is at most ``end_ms``.
+        returned, which is at most ``end_ms``. Raises WheelDamagedError.
         """
         time, end = start_ms // self._precision_ms, end_ms // self._precision_ms
         end = min(end, time + CHUNK)
         while time < end:
             index = time % self._slots
             count = min(end - time, self._slots - index)
-            for found, slot_time in self._times(index, count):
-                if slot_time == time + found - index:
-                    return slot_time * self._precision_ms
+            for number, checksum in enumerate(self._sums[index : index + count]):
+                if checksum and self._slot(index + number).time == time + number:
+                    return (time + number) * self._precision_ms
             time += count
         return end * self._precision_ms
-
-    def _times(self, index: int, count: int) -> list[tuple[int, int]]:
-        """Return the indexes and times of some slots, in order; unused ones may be missing."""
-        content = self._read(index, count)
-        times: dict[int, int] = {}
-        if content.count(0) != len(content):
-            times = {n: fields[0] for n, fields in enumerate(SLOT.iter_unpack(content), index)}
-        for changes in (self._writing, self._changed):
-            for n, slot in changes.items():
-                if index <= n < index + count:
-                    times[n] = slot.time
-        return sorted(times.items())
 
     def _read(self, index: int, count: int) -> bytes:
         assert self._descriptor is not None
         return self._files.read_at(self._descriptor, index * SLOT.size, count * SLOT.size)
 
-    def _used(self) -> Iterator[TimerSlot]:
-        """Yield the slots in the file that are in use; holes are skipped."""
+    def _used(self) -> Iterator[tuple[int, TimerSlot]]:
+        """Yield the slots in the file that are in use, with their index; holes are skipped."""
         assert self._descriptor is not None
         end = self._slots * SLOT.size
         for start, stop in self._files.data_ranges(self._descriptor, 0, end):
@@ -148,8 +203,8 @@ class TimerWheel:
                 if content.count(0) == len(content):
                     continue
                 for number, fields in enumerate(SLOT.iter_unpack(content), index):
-                    if fields[0] and fields[0] % self._slots == number:  # else a crash garbled it
-                        yield TimerSlot._make(fields)
+                    if fields[0]:
+                        yield number, TimerSlot._make(fields)
 
     # -- writing ------------------------------------------------------------------------------
 

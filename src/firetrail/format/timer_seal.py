@@ -1,0 +1,91 @@
+"""Firetrail's seal in ``timercheck``: who wrote the file last, and what the wheel contains.
+
+The seal follows the fields that Java knows. Java leaves its bytes unchanged, so after Java has
+written the fields, the checksum of the seal does not match. Page: ``docs/format/timer.md``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from struct import Struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from firetrail.format.timer import (
+    CHECK_FIELDS,
+    CHECK_SIZE,
+    SLOT,
+    TimerCheck,
+    TimerSlot,
+    decode_slot,
+    encode_slot,
+)
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+NEXT_SLOTS = 100
+"""How many slots from the read time on the seal repeats. A crash may have emptied some of them in
+the wheel before the file with the seal was replaced."""
+
+_HEAD = Struct(">8siQi")
+"""Name, duration of a slot in ms, sum of the wheel, number of slots that follow."""
+_NAME = b"FTTIMER2"
+_CRC = Struct(">I")
+"""CRC-32 of everything before it, at the end of the seal."""
+_SUM_MASK = (1 << 64) - 1
+
+
+class WheelSeal(NamedTuple):
+    """What a wheel contained when the progress was saved.
+
+    Attributes:
+        total: The sum of the checksums of all slots in use (:func:`added`).
+        following: The slots in use among the next :data:`NEXT_SLOTS` to be delivered.
+    """
+
+    total: int = 0
+    following: tuple[TimerSlot, ...] = ()
+
+
+def slot_sum(raw: ReadableBuffer) -> int:
+    """Return the checksum of an encoded slot that is in use; it is never 0."""
+    return zlib.crc32(raw) or 1
+
+
+def added(total: int, change: int) -> int:
+    """Return the sum of a wheel in which the checksum of one slot has changed."""
+    return (total + change) & _SUM_MASK
+
+
+def encode_check(check: TimerCheck, precision_ms: int, seal: WheelSeal) -> bytes:
+    """4096 bytes, sealed as written by Firetrail for a timer with slots of ``precision_ms``."""
+    assert len(seal.following) <= NEXT_SLOTS
+    head = _HEAD.pack(_NAME, precision_ms, seal.total, len(seal.following))
+    content = CHECK_FIELDS.pack(*check) + head + b"".join(map(encode_slot, seal.following))
+    return (content + _CRC.pack(zlib.crc32(content))).ljust(CHECK_SIZE, b"\0")
+
+
+def decode_seal(raw: ReadableBuffer, precision_ms: int | None = None) -> WheelSeal | None:
+    """Return the seal of a ``timercheck`` that Firetrail wrote last; None if it has no such seal.
+
+    With ``precision_ms``, it must be that of a timer with slots of this duration.
+    """
+    content = bytes(raw)
+    if len(content) != CHECK_SIZE:
+        return None
+    name, precision, total, count = _HEAD.unpack_from(content, CHECK_FIELDS.size)
+    if name != _NAME or not 0 <= count <= NEXT_SLOTS:
+        return None
+    if precision_ms not in (None, precision):
+        return None
+    start = CHECK_FIELDS.size + _HEAD.size
+    end = start + count * SLOT.size
+    if _CRC.unpack_from(content, end) != (zlib.crc32(content[:end]),):
+        return None
+    slots = (decode_slot(content, at) for at in range(start, end, SLOT.size))
+    return WheelSeal(total, tuple(slots))
+
+
+def sealed_precision_ms(raw: ReadableBuffer) -> int:
+    """Return the duration of a slot in the seal of a ``timercheck`` that :func:`decode_seal` reads."""
+    return int(_HEAD.unpack_from(raw, CHECK_FIELDS.size)[1])
