@@ -10,7 +10,7 @@ from firetrail.cli.output import human_size, human_time, shortened, table
 
 KEYS = {
     *("store", "state", "owner", "tail", "log", "topics", "index", "checkpoint", "watermark"),
-    *("foreign", "problems"),
+    *("timer", "foreign", "problems"),
 }
 LOG_KEYS = "file_size min_offset max_offset bytes first_store_time last_store_time files"
 QUEUE_KEYS = (

@@ -17,9 +17,7 @@ from firetrail.format.timer_seal import (
 
 natural = st.integers(0, 2**63 - 1)
 checks = st.builds(TimerCheck, *[natural] * 7)
-seals = st.builds(
-    WheelSeal, st.integers(0, 2**64 - 1), st.lists(slots, max_size=3).map(tuple)
-)
+seals = st.builds(WheelSeal, st.integers(0, 2**64 - 1), st.lists(slots, max_size=3).map(tuple))
 FULL = WheelSeal(7, (TimerSlot(1, 2, 3, 4),) * NEXT_SLOTS)
 
 

@@ -7,6 +7,7 @@ import json
 
 from firetrail.broker.state.config_check import unreadable_files
 from firetrail.broker.state.overruns import set_back_files
+from firetrail.broker.timer.timer_inspection import timer_problems
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -30,7 +31,8 @@ from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Check the log, the consume queues, the index and the checkpoint, whether they agree with each other,
-and whether the broker's files in config/ can be read.
+whether the broker's files in config/ can be read, and, unless the store is open, whether every
+message that waits for its delivery time is in the files of the timer.
 
 Without --repair the store is only read. After a crash, a torn tail is not a problem, and neither is
 a queue or index that ends before the log: recovery takes care of them when the store is opened.
@@ -116,6 +118,7 @@ def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
     finally:
         progress.clear()
     report.problems += unreadable_files(view.system, view.root)
+    report.problems += timer_problems(view)
     return report
 
 

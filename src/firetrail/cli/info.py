@@ -7,6 +7,7 @@ import json
 from contextlib import closing
 from typing import Any
 
+from firetrail.broker.timer.timer_inspection import timer_waiting
 from firetrail.cli import common
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -57,6 +58,7 @@ def collect(view: StoreView) -> Facts:
     tail = read_tail(view)
     noted = [*view.log.misfits, *view.queue_faults.values(), *view.index_faults]
     problems = [problem for problem in noted if problem.kind not in WARNINGS]
+    waiting = timer_waiting(view)
     return {
         "store": str(view.root),
         "state": view.state.value,
@@ -67,6 +69,7 @@ def collect(view: StoreView) -> Facts:
         "index": [_index_file(view, number) for number in range(len(view.index.files))],
         "checkpoint": view.checkpoint._asdict(),
         "watermark": None if view.watermark is None else view.watermark._asdict(),
+        "timer": None if waiting is None else waiting._asdict(),
         "foreign": view.foreign(),
         "problems": [problem._asdict() for problem in problems],
     }
@@ -184,11 +187,20 @@ def _show_summary(facts: Facts) -> list[str]:
         ("Messages", f"{messages} in the queues of {counted(len(facts['topics']), 'topic')}"),
         ("Checkpoint", _show_checkpoint(facts["checkpoint"])),
     ]
+    if facts["timer"] is not None:
+        lines.append(("Timer", _show_timer(facts["timer"])))
     watermark = facts["watermark"]
     if watermark is not None:
         text = f"on disk to {watermark['durable_offset']}, dispatched to "
         lines.append(("Watermark", text + str(watermark["dispatched_offset"])))
     return [f"{colour(name.ljust(10), 'bold')}  {value}" for name, value in lines]
+
+
+def _show_timer(timer: Facts) -> str:
+    waits = f"{counted(timer['messages'], 'message')} waiting"
+    if timer["first_ms"] is None:
+        return waits
+    return f"{waits}, due {human_time(timer['first_ms'])} to {human_time(timer['last_ms'])}"
 
 
 def _state(facts: Facts) -> str:

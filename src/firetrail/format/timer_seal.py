@@ -87,5 +87,5 @@ def decode_seal(raw: ReadableBuffer, precision_ms: int | None = None) -> WheelSe
 
 
 def sealed_precision_ms(raw: ReadableBuffer) -> int:
-    """Return the duration of a slot in the seal of a ``timercheck`` that :func:`decode_seal` reads."""
+    """Return the duration of a slot in a ``timercheck`` with a good seal."""
     return int(_HEAD.unpack_from(raw, CHECK_FIELDS.size)[1])

@@ -71,6 +71,10 @@ class ProblemKind(StrEnum):
     CHECKPOINT_AHEAD = "checkpoint-ahead"
     CHECKPOINT_BEHIND = "checkpoint-behind"
     WATERMARK_TORN = "watermark-torn"
+    # -- the timer ----------------------------------------------------------------------------
+    TIMER_FILE = "timer-file"
+    TIMER_SLOT = "timer-slot"
+    TIMER_UNIT = "timer-unit"
     # -- warnings: the messages are not affected ----------------------------------------------
     LOG_BEGIN = "log-begin"
     STORE_TIME = "store-time"
@@ -105,6 +109,10 @@ WARNINGS = frozenset(
 """Kinds of problem that do not make a store a damaged one."""
 
 
+TIMER_KINDS = frozenset({ProblemKind.TIMER_FILE, ProblemKind.TIMER_SLOT, ProblemKind.TIMER_UNIT})
+"""Kinds of problem that a broker repairs when it starts."""
+
+
 class Problem(NamedTuple):
     """A problem and its location.
 
@@ -126,7 +134,10 @@ MOVE_IT = "move it out of the store"
 
 def advice(problems: Iterable[Problem], store: str) -> str | None:
     """Return how a store with these problems is repaired; None if there are none."""
-    found = list(problems)
+    everything = list(problems)
+    found = [problem for problem in everything if problem.kind not in TIMER_KINDS]
+    if everything and not found:
+        return "start a Firetrail broker: it rebuilds the files of the timer from their topic"
     if any(problem.file == COMMIT_LOG for problem in found):
         return f"{PUT_LOG_BACK}, and check again"
     manual = filter(_needs_manual_repair, found)

@@ -138,7 +138,7 @@ class TimerService:
         self._delivery.suspect_before_ms = max(now, self.read_ms)
         if not problem and self.read_ms < now - self._longest_ms:
             problem = "it was last saved so long ago that its wheel has no room for new messages"
-        if problem and self.read_ms > now + CLOCK_MS:  # it is damaged: what was delivered is unknown
+        if problem and self.read_ms > now + CLOCK_MS:  # a damaged number
             self.read_ms, check = 0, TimerCheck()
         if problem:
             self._rebuild(problem, check.queue_offset)

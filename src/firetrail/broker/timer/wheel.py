@@ -82,7 +82,7 @@ class TimerWheel:
         """
         self._descriptor = self._files.open(self._path, writable=True)
         self._forget_sums()
-        for index, slot in self._used():
+        for index, slot in used_slots(self._files, self._descriptor, self._slots):
             if slot.time % self._slots != index:
                 raise self._damaged(index, f"the slot has the impossible time {slot.time}")
             self._sums[index] = slot_sum(encode_slot(slot))
@@ -193,19 +193,6 @@ class TimerWheel:
         assert self._descriptor is not None
         return self._files.read_at(self._descriptor, index * SLOT.size, count * SLOT.size)
 
-    def _used(self) -> Iterator[tuple[int, TimerSlot]]:
-        """Yield the slots in the file that are in use, with their index; holes are skipped."""
-        assert self._descriptor is not None
-        end = self._slots * SLOT.size
-        for start, stop in self._files.data_ranges(self._descriptor, 0, end):
-            for index in range(start // SLOT.size, -(-stop // SLOT.size), CHUNK):
-                content = self._read(index, min(CHUNK, -(-stop // SLOT.size) - index))
-                if content.count(0) == len(content):
-                    continue
-                for number, fields in enumerate(SLOT.iter_unpack(content), index):
-                    if fields[0]:
-                        yield number, TimerSlot._make(fields)
-
     # -- writing ------------------------------------------------------------------------------
 
     def begin_writing(self) -> None:
@@ -231,3 +218,17 @@ class TimerWheel:
     def end_writing(self) -> None:
         """Forget the changes that were written."""
         self._writing = {}
+
+
+def used_slots(files: Files, descriptor: int, slots: int) -> Iterator[tuple[int, TimerSlot]]:
+    """Yield the slots in a file that are in use, with their index; holes are skipped."""
+    for start, stop in files.data_ranges(descriptor, 0, slots * SLOT.size):
+        first, end = start // SLOT.size, min(-(-stop // SLOT.size), slots)
+        for index in range(first, end, CHUNK):
+            count = min(CHUNK, end - index)
+            content = files.read_at(descriptor, index * SLOT.size, count * SLOT.size)
+            if content.count(0) == len(content):
+                continue
+            for number, fields in enumerate(SLOT.iter_unpack(content), index):
+                if fields[0]:
+                    yield number, TimerSlot._make(fields)
