@@ -57,7 +57,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=9876,
         help="port of the name server, 0 for a free one (default: %(default)s)",
     )
-    default = f"grpcServerPort in FILE, or {grpc_service.DEFAULT_PORT}; a free one with --port 0"
+    default = f"{grpc_service.DEFAULT_PORT} or grpcServerPort in FILE; a free port if --port is 0"
     grpc_service.add_arguments(parser, default)
     return parser
 
