@@ -28,7 +28,7 @@ def test_handles_round_trip(topic: str, broker: str, time: int, key: str) -> Non
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is not a handle of version 1"),
+        ("", "it is empty; the answer to the send has it"),
         ("%%%", "is not Base64 text"),
         ("Zürich", "is not Base64 text"),
         ("v2 T b 5 k", "is not a handle of version 1"),

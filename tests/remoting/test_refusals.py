@@ -44,6 +44,16 @@ def test_the_first_rejection_is_logged_at_once_then_counts(
     assert caplog.messages == [first, more, first]
 
 
+def test_a_single_rejection_is_counted_in_the_singular(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    refuse(refusals, RequestCode.SEND_MESSAGE_V2, ResponseCode.SERVICE_NOT_AVAILABLE, 2)
+    clock.now += LOG_INTERVAL_S
+    refusals.flush()
+    more = "1 more request 310 (SEND_MESSAGE_V2) was answered with code 14 in the last 60 s"
+    assert caplog.messages[-1] == more
+
+
 def test_the_log_level_depends_on_the_code_of_a_rejection(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals(Clock())
     refuse(refusals, RequestCode.SEND_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)

@@ -176,7 +176,7 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings):
         20,
         "maxErrorRateOfBloomFilter",
         Whole(1, 99, unit="percent"),
-        "Share of the messages that a filter rejects only after reading them; smaller needs more bits.",
+        "Share of messages that a filter rejects only after it has read them.",
     )
 
     server_side_reset: bool = CONSUMING.live(

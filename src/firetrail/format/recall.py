@@ -31,6 +31,8 @@ class RecallHandle(NamedTuple):
 
 def decode_handle(text: str) -> RecallHandle:
     """Decode a handle; raise FormatError if the text is not a handle."""
+    if not text:
+        raise FormatError("recall handle", 0, "it is empty; the answer to the send has it")
     try:
         words = base64.b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
     except (binascii.Error, UnicodeError):

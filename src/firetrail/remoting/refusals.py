@@ -89,9 +89,11 @@ class Refusals:
             request, response = key
             _log.log(
                 _level(*key),
-                "%d more requests %s were answered with code %d in the last %d s",
+                "%d more %s %s %s answered with code %d in the last %d s",
                 kind.unlogged,
+                "request" if kind.unlogged == 1 else "requests",
                 _name(request),
+                "was" if kind.unlogged == 1 else "were",
                 response,
                 now - kind.logged_at,
             )

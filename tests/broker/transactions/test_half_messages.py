@@ -52,7 +52,7 @@ class TestProducersThatAreAway:
             await talk.broker.check_transactions()
             await until(lambda: asked)
             assert decode_message(asked[0].content).properties["TRANSACTION_CHECK_TIMES"] == "1"
-        warning = "producer group PG has 1 open transactions, but no connected producer to ask"
+        warning = "producer group PG (of gRPC clients: topic PG) has 1 open transaction, but no"
         assert caplog.text.count(warning) == 1
 
     async def test_half_messages_wait_as_long_as_the_log_is_kept(

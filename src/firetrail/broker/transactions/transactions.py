@@ -55,6 +55,7 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import EndTransactionHeader
 from firetrail.store.lifecycle.retention import HOUR_MS
 from firetrail.store.results import PutResult
+from firetrail.text import counted
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 """The group whose offsets say up to where all half messages and end marks are settled."""
@@ -307,10 +308,11 @@ class Transactions:
             )
         for group in absent.keys() - self._absent:
             _log.warning(
-                "producer group %s has %d open transactions, but no connected producer to ask for "
-                "the outcome; they wait for one for %d hours (fileReservedTime)",
+                "producer group %s (of gRPC clients: topic %s) has %s, but no connected producer "
+                "to ask for the outcome; they wait for one for %d hours (fileReservedTime)",
                 group,
-                absent[group],
+                group,
+                counted(absent[group], "open transaction"),
                 self._store.config.file_reserved_hours,
             )
         self._absent = set(absent)
