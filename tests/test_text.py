@@ -2,7 +2,7 @@
 
 import pytest
 
-from firetrail.text import counted, did_you_mean, some_of
+from firetrail.text import counted, did_you_mean, human_duration, some_of
 
 
 @pytest.mark.parametrize(
@@ -11,11 +11,27 @@ from firetrail.text import counted, did_you_mean, some_of
         (0, "file", "0 files"),
         (1, "file", "1 file"),
         (1, "entry", "1 entry"),
+        (3, "day", "3 days"),
         (2, "entry", "2 entries"),
     ],
 )
 def test_a_count_has_its_plural(number: int, thing: str, text: str) -> None:
     assert counted(number, thing) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (90, "90 seconds"),
+        (5400, "90 minutes"),
+        (3600, "1 hour"),
+        (259_200, "3 days"),
+    ],
+)
+def test_durations_are_shown_in_the_largest_unit_that_fits(seconds: int, text: str) -> None:
+    assert human_duration(seconds) == text
 
 
 def test_a_long_list_names_five_and_counts_the_others() -> None:

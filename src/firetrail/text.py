@@ -13,6 +13,7 @@ NAMED_MAX = 5
 SIMILAR_MIN = 0.75
 """Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
 _CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_VOWELS = "aeiou"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -34,10 +35,19 @@ def human_time(time_ms: int | None) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Format a count: ``1 file``, ``2 files``; ``1 entry``, ``2 entries``."""
+    """Format a count: ``1 file``, ``2 files``; ``1 entry``, ``2 entries``; ``2 days``."""
     if number == 1:
         return f"1 {thing}"
-    return f"{number} {thing[:-1]}ies" if thing.endswith("y") else f"{number} {thing}s"
+    ends_in_ies = thing.endswith("y") and thing[-2:-1] not in _VOWELS
+    return f"{number} {thing[:-1]}ies" if ends_in_ies else f"{number} {thing}s"
+
+
+def human_duration(seconds: int) -> str:
+    """Format a duration in the largest unit that divides it: ``5400`` as ``90 minutes``."""
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
+        if seconds and seconds % size == 0:
+            return counted(seconds // size, unit)
+    return counted(seconds, "second")
 
 
 def os_reason(error: OSError) -> str:

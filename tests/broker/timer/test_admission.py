@@ -18,10 +18,12 @@ from firetrail.remoting.codes import ResponseCode
 
 NOW = START_S * 1000 + 300
 MAX_MS = 3 * 86_400_000
-ILLEGAL = (
-    "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; or "
-    "if set del msg, the delay time should be bigger than the current time"
+TOO_LATE = (
+    "the delay time should not be bigger than the max delay 259200000ms, which is 3 days; choose "
+    "an earlier time, or raise timerMaxDelaySec of the broker"
 )
+NO_NUMBER = "the delay or the delivery time should be a whole number"
+OVER = "the delay time should be bigger than the current time if it recalls a message"
 
 
 def admitted(bench: Bench, properties: dict[str, str], sys_flag: int = 0) -> Message:
@@ -76,22 +78,25 @@ async def test_a_message_waits_in_the_slot_that_ends_at_its_time(
 
 
 @pytest.mark.parametrize(
-    "properties",
+    ("properties", "reason"),
     [
-        {"TIMER_DELAY_SEC": "soon"},
-        {"TIMER_DELAY_MS": "1.5"},
-        {"TIMER_DELIVER_MS": "99999999999999999999"},
-        {"TIMER_DELIVER_MS": str(NOW + MAX_MS + 1)},
-        {"TIMER_DELAY_SEC": str(MAX_MS // 1000 + 1)},
-        {"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "U1"},
+        ({"TIMER_DELAY_SEC": "soon"}, NO_NUMBER),
+        ({"TIMER_DELAY_MS": "1.5"}, NO_NUMBER),
+        ({"TIMER_DELIVER_MS": "99999999999999999999"}, NO_NUMBER),
+        ({"TIMER_DELIVER_MS": str(NOW + MAX_MS + 1)}, TOO_LATE),
+        ({"TIMER_DELAY_SEC": str(MAX_MS // 1000 + 1)}, TOO_LATE),
+        ({"TIMER_DELIVER_MS": str(NOW), "TIMER_DEL_UNIQKEY": "U1"}, OVER),
     ],
 )
-async def test_impossible_times_are_refused(tmp_path: Path, properties: dict[str, str]) -> None:
+async def test_impossible_times_are_refused(
+    tmp_path: Path, properties: dict[str, str], reason: str
+) -> None:
     bench = Bench(tmp_path)
     bench.clock.set_wall(NOW)
     with pytest.raises(RequestError) as caught:
         admitted(bench, properties)
-    assert (caught.value.code, caught.value.remark) == (ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+    assert caught.value.code == ResponseCode.MESSAGE_ILLEGAL
+    assert caught.value.remark == f"timer message illegal, {reason}"
     await bench.close()
 
 

@@ -32,6 +32,7 @@ from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
 from firetrail.remoting.codes import ResponseCode
 from firetrail.settings.table import Live
 from firetrail.store.put.draft import stored_as
+from firetrail.text import human_duration
 
 TRANSACTION_BITS, COMMITTED = 0xC, 0x8
 """The state of a transaction in the system flags."""
@@ -79,11 +80,20 @@ class TimerAdmission:
             )
         now = self._now_ms()
         time = _delivery_time(found, now)
-        if time is None or time - now > config.timer_max_delay_s * 1000:
-            raise _illegal(config)
+        if time is None:
+            raise _illegal("the delay or the delivery time should be a whole number")
+        longest_s = config.timer_max_delay_s
+        if time - now > longest_s * 1000:
+            raise _illegal(
+                f"the delay time should not be bigger than the max delay {longest_s * 1000}ms, "
+                f"which is {human_duration(longest_s)}; choose an earlier time, or raise "
+                "timerMaxDelaySec of the broker"
+            )
         if time <= now:
             if TIMER_DEL_UNIQKEY in found:
-                raise _illegal(config)
+                raise _illegal(
+                    "the delay time should be bigger than the current time if it recalls a message"
+                )
             return message
         out = slot_before(time, config.timer_precision_ms)
         self._check_congestion(out)
@@ -144,10 +154,6 @@ def _delivery_time(found: Mapping[str, str], now_ms: int) -> int | None:
     return None
 
 
-def _illegal(config: BrokerConfig) -> RequestError:
-    return RequestError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        "timer message illegal, the delay time should not be bigger than the max delay "
-        f"{config.timer_max_delay_s * 1000}ms; or if set del msg, the delay time should be bigger "
-        "than the current time",
-    )
+def _illegal(reason: str) -> RequestError:
+    """Return the refusal of a delivery time; it begins as RocketMQ's does."""
+    return RequestError(ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, {reason}")
