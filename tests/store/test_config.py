@@ -304,8 +304,24 @@ def test_a_broker_conf_as_people_have_it(tmp_path: Path) -> None:
     assert ignored["brokerName"] == "has no effect: it belongs to the broker"
 
 
+@pytest.mark.parametrize(
+    ("lines", "key"),
+    [
+        ("mappedFileSizeCommitLog=1048576", "mappedFileSizeCommitLog"),
+        ("mapedFileSizeCommitLog=1048576", "mapedFileSizeCommitLog"),
+        ("commit_log_file_size=1048576", "commit_log_file_size"),
+    ],
+)
+def test_a_correction_names_the_key_that_was_written(lines: str, key: str) -> None:
+    (remark,) = StoreConfig.from_properties(lines).adjusted
+    assert str(remark) == (
+        "maxMessageSize is taken as 1,048,432 bytes: "
+        f"a log file of {key} = 1048576 bytes has room for 1048432"
+    )
+
+
 def test_a_rule_may_correct_a_setting_that_has_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    def conflicts(values: dict[str, Any]) -> list[Conflict]:
+    def conflicts(values: dict[str, Any], _: object = None) -> list[Conflict]:
         unlocked = Conflict("lock_memory", False, "needs the write-buffer pool")
         return [unlocked] if values["lock_memory"] or not values["index_enabled"] else []
 

@@ -427,13 +427,17 @@ def _load(entries: Mapping[str, Entry]) -> LoadedConfig:
     if _ROOT_KEY in entries:
         for name in ("commit_log_paths", "read_only_log_paths"):
             values[name] = relocated(entries[_ROOT_KEY].text, values[name])
-    for name, nearest, detail in conflicts(values):
-        values[name] = nearest
+
+    def written_as(name: str) -> str:
         setting = SETTINGS[name]
         written = (key for key in reversed(setting.names_in_file) if key in entries)
-        key = next(written, setting.key)
+        return next(written, setting.key)
+
+    for name, nearest, detail in conflicts(values, written_as):
+        values[name] = nearest
+        key = written_as(name)
         place = entries[key].place if key in entries else ""
-        shown = setting.kind.show(nearest)
+        shown = SETTINGS[name].kind.show(nearest)
         reading.adjusted.append(Remark(key, f"is taken as {shown}: {detail}", place))
     return LoadedConfig(
         StoreConfig(**values),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -72,29 +72,36 @@ def relocated(root: str, folders: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
-    """Yield the settings that are valid individually but not together."""
+def conflicts(values: Mapping[str, Any], shown: Callable[[str], str] = str) -> Iterator[Conflict]:
+    """Yield the settings that are valid individually but not together.
+
+    Args:
+        values: The settings by name.
+        shown: Returns the key of a setting for the reader. Default: its name.
+    """
     log_size, slots = values["commit_log_file_size"], values["index_slots"]
     room = body_room(log_size)
     if values["max_message_size"] > room:
         yield Conflict(
             "max_message_size",
             room,
-            f"a log file of commit_log_file_size = {log_size} bytes has room for {room}",
+            f"a log file of {shown('commit_log_file_size')} = {log_size} bytes has room for {room}",
         )
     entries = (INT32_MAX - index_file_size(slots, 0)) // layout.INDEX_ENTRY.size
     if values["index_entries"] > entries:
         yield Conflict(
             "index_entries",
             entries,
-            f"with index_slots = {slots} at most {entries}, or the Java store cannot map the file",
+            f"with {shown('index_slots')} = {slots} at most {entries}, or the Java store cannot "
+            "map the file",
         )
     warning = values["disk_warning_ratio"]
     if values["disk_clean_forcibly_ratio"] > warning:
         yield Conflict(
             "disk_clean_forcibly_ratio",
             warning,
-            f"at most disk_warning_ratio = {warning}; otherwise puts stop before files are deleted",
+            f"at most {shown('disk_warning_ratio')} = {warning}; otherwise puts stop before files "
+            "are deleted",
         )
     if values["write_buffer_pool"] and (
         values["flush"] is not FlushMode.ASYNC or values["role"] is BrokerRole.SLAVE
