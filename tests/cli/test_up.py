@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Firetrail
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
@@ -197,6 +198,26 @@ def test_a_broker_that_nobody_finds(tmp_path: Path, arguments: list[str], remark
         addresses(process, 1)
         process.terminate()
         assert remark in process.communicate(timeout=PATIENCE_S)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ["--namesrv-port", "31112"],
+            "port = 31112: its replicas (haListenPort, by default the port of the broker + 1) and "
+            "the name server (--namesrv-port) need a port each; choose another one for one of them",
+        ),
+        (["--grpc-port", "31111"], "port = 31111: the broker (--port, listenPort) and gRPC cli"),
+    ],
+)
+def test_two_servers_cannot_have_the_same_port(
+    tmp_path: Path, firetrail: Firetrail, options: list[str], said: str
+) -> None:
+    result = firetrail("up", tmp_path / "data", "--port", "31111", *options)
+    assert result.code == 2
+    assert said in result.err
+    assert not (tmp_path / "data").exists()
 
 
 @pytest.mark.parametrize("arguments", [["up", "--port", "70000"], ["broker"]])

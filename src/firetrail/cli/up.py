@@ -141,9 +141,31 @@ def _warn_of_loopback(bind: str, advertised: str) -> None:
         )
 
 
+def _check_ports(loaded: LoadedBroker, name_server: int, grpc: int) -> None:
+    """Raise ConfigError if two of the ports are the same; 0 stands for any port."""
+    broker = loaded.store.store_host.port
+    replicas = loaded.broker.ha_listen_port or (broker and broker + 1)
+    users: dict[int, str] = {}
+    for user, port in (
+        ("the broker (--port, listenPort)", broker),
+        ("its replicas (haListenPort, by default the port of the broker + 1)", replicas),
+        ("the name server (--namesrv-port)", name_server),
+        ("gRPC clients (--grpc-port, grpcServerPort)", grpc),
+    ):
+        if port > 0 and port in users:
+            what = f"{users[port]} and {user} need a port each; choose another one for one of them"
+            raise ConfigError("port", port, what)
+        users[port] = user
+
+
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the broker and the name server until they are stopped."""
     loaded = settings(args)
+    is_any = loaded.store.store_host.port == 0
+    grpc_port = grpc_service.port_of(
+        args, loaded.broker, 0 if is_any else grpc_service.DEFAULT_PORT
+    )
+    _check_ports(loaded, args.namesrv_port, grpc_port.number if grpc_port.is_required else 0)
     with ExitStack() as resources:
         folder = args.store or Path(
             resources.enter_context(tempfile.TemporaryDirectory(prefix="firetrail-"))
@@ -159,10 +181,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             ignore_unsupported=args.ignore_unsupported,
             tls=broker_tls(args, loaded.broker),
         )
-        is_any = loaded.store.store_host.port == 0
-        default = 0 if is_any else grpc_service.DEFAULT_PORT
-        port = grpc_service.port_of(args, loaded.broker, default)
-        serving.run(serve(broker, folder, args.json, port))
+        serving.run(serve(broker, folder, args.json, grpc_port))
     return ExitCode.OK
 
 
