@@ -22,6 +22,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.cli import reset, tail
 from firetrail.cli import send as send_command
+from firetrail.cli.output import human_time
 from firetrail.client import Admin, Message, Producer, PullConsumer
 from firetrail.format.hosts import Host
 from firetrail.format.recall import decode_handle
@@ -29,6 +30,7 @@ from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigTable
 from firetrail.store.config import StoreConfig
+from firetrail.system import SYSTEM
 
 UP = [sys.executable, "-m", "firetrail", "up", "--port", "0", "--namesrv-port", "0"]
 
@@ -411,6 +413,25 @@ class TestDeliveryTimes:
         assert (handle.topic, handle.unique_key) == ("Later", waiting["message_id"])
         due = ask("send", "Later", "x", "--deliver-at", "1763199000000", "--json").json
         assert "recall_handle" not in due  # that time is over
+        assert due["queue_offset"] == 0
+
+    def test_a_message_that_waits_has_a_time_instead_of_a_position(self, ask: Any) -> None:
+        before_ms = SYSTEM.clock.now_ms()
+        waiting = ask("send", "Later", "x", "--delay", "1h", "--json").json
+        assert list(waiting) == ["status", "broker", "deliver_at", "message_id", "recall_handle"]
+        assert 0 <= waiting["deliver_at"] - before_ms - 3_600_000 <= PATIENCE_S * 1000
+        at_ms = before_ms + 3_600_000
+        said = ask("send", "Later", "x", "--deliver-at", str(at_ms)).out
+        assert f" waits until {human_time(at_ms)}  " in said
+        assert "  recall handle " in said
+        assert "offset" not in said
+
+    def test_a_time_too_far_ahead_is_refused_with_the_limit(
+        self, firetrail: Firetrail, namesrv: str
+    ) -> None:
+        result = firetrail("send", "--namesrv", namesrv, "Later", "x", "--delay", "73h")
+        assert result.code == 2
+        assert "the max delay 259200000ms, which is 3 days; choose an earlier time" in result.err
 
     @pytest.mark.parametrize(
         ("text", "seconds"), [("250ms", 0.25), ("90s", 90), ("10m", 600), ("2h", 7200)]

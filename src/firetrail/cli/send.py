@@ -15,13 +15,17 @@ from datetime import timedelta
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import moment, not_negative
-from firetrail.cli.output import counted, say
+from firetrail.cli.output import counted, human_time, say
 from firetrail.client import Message, Producer, SendResult, SendStatus
+from firetrail.client.delivery_time import delivery_ms
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Send one message to a topic, or each line of standard input as a message.
 
-For each message, print the status, the broker, the queue, the queue offset and the message id.
+For each message, print the status, the broker, the queue, the queue offset and the message id. A
+message with a delivery time waits outside its queue: print that time instead of queue and offset,
+and the handle that recalls the message.
 
 Exit code 0: all messages are stored and confirmed; 8: all are stored, but some are not confirmed as
 the broker's settings require: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE; 2: a
@@ -131,9 +135,10 @@ async def _send(args: argparse.Namespace) -> int:
                 properties=dict(args.property),
                 delay_level=args.delay_level,
             )
-            deliver_at = args.delay if args.deliver_at is None else args.deliver_at
+            later = args.delay if args.deliver_at is None else args.deliver_at
+            deliver_at = None if later is None else delivery_ms(later)
             sent = await producer.send(message, order_key=args.order_key, deliver_at=deliver_at)
-            _print_sent(args, sent)
+            _print_sent(args, sent, deliver_at)
             unconfirmed += sent.status is not SendStatus.OK
     return unconfirmed
 
@@ -171,9 +176,16 @@ async def _lines() -> AsyncIterator[bytes]:
         yield line
 
 
-def _print_sent(args: argparse.Namespace, sent: SendResult) -> None:
+def _print_sent(args: argparse.Namespace, sent: SendResult, deliver_at: int | None) -> None:
+    """Print where a message is stored; for one that waits, when it is delivered.
+
+    The broker's answer has the position of a waiting message among those that wait, which is not a
+    position in the topic.
+    """
     queue = sent.queue
-    if args.json:
+    if deliver_at is not None and _waits(sent, deliver_at):
+        _print_waiting(args, sent, deliver_at)
+    elif args.json:
         found = {
             "status": sent.status,
             "broker": queue.broker_name,
@@ -182,9 +194,28 @@ def _print_sent(args: argparse.Namespace, sent: SendResult) -> None:
             "message_id": sent.message_id,
             "offset_message_id": sent.offset_message_id,
         }
-        if sent.recall_handle is not None:
-            found["recall_handle"] = sent.recall_handle
         print(json.dumps(found), flush=True)
     else:
         place = f"{queue.broker_name} queue {queue.queue_id} offset {sent.queue_offset}"
         print(f"{sent.status}  {place}  {sent.message_id}", flush=True)
+
+
+def _waits(sent: SendResult, deliver_at: int) -> bool:
+    return sent.recall_handle is not None or deliver_at > SYSTEM.clock.now_ms()
+
+
+def _print_waiting(args: argparse.Namespace, sent: SendResult, deliver_at: int) -> None:
+    handle = sent.recall_handle
+    if args.json:
+        found = {
+            "status": sent.status,
+            "broker": sent.queue.broker_name,
+            "deliver_at": deliver_at,
+            "message_id": sent.message_id,
+            "recall_handle": handle,
+        }
+        print(json.dumps(found), flush=True)
+    else:
+        place = f"{sent.queue.broker_name} waits until {human_time(deliver_at)}"
+        recall = f"  recall handle {handle}" if handle is not None else ""
+        print(f"{sent.status}  {place}  {sent.message_id}{recall}", flush=True)
