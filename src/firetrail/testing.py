@@ -6,8 +6,9 @@ from firetrail.testing import rocketmq
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -64,12 +65,27 @@ class RocketMQ(BackgroundBroker):
             RequestError: The broker refuses it.
         """
 
-        async def create() -> None:
+        self._administer(lambda admin: admin.create_topic(topic, queues, message_type=message_type))
+
+    def create_group(self, group: str, *, orderly: bool = False) -> None:
+        """Create a consumer group. Otherwise, it is created when a consumer first uses it.
+
+        Args:
+            group: The name of the group.
+            orderly: Whether gRPC clients get the messages in order. Default: False.
+
+        Raises:
+            RequestError: The broker refuses it.
+        """
+        self._administer(lambda admin: admin.create_group(group, orderly=orderly))
+
+    def _administer(self, call: Callable[[Admin], Coroutine[Any, Any, object]]) -> None:
+        async def administer() -> None:
             async with Admin(self.namesrv) as admin:
-                await admin.create_topic(topic, queues, message_type=message_type)
+                await call(admin)
 
         assert self._loop is not None, "the broker has been started"
-        asyncio.run_coroutine_threadsafe(create(), self._loop).result()
+        asyncio.run_coroutine_threadsafe(administer(), self._loop).result()
 
 
 @pytest.fixture

@@ -206,7 +206,7 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     "Admin.topic_types": {"topic": (5, "", b"T")},
     "Admin.topic_stats": {"topic": TEXT},
     "Admin.groups_of": {"topic": TEXT},
-    "Admin.create_group": {"group": GROUP},
+    "Admin.create_group": {"group": GROUP, "orderly": BOOL},
     "Admin.delete_group": {"group": TEXT, "offsets": BOOL},
     "Admin.consume_stats": {"group": TEXT, "topic": OR_NONE},
     "Admin.consumers": {"group": TEXT, "address": ADDRESS},

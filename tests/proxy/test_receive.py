@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
-from tests.proxy.services import Service, code, message, receive_request, serving
+from tests.proxy.services import GROUP, Service, code, message, receive_request, serving
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.proxy import receive
@@ -359,6 +359,23 @@ async def test_messages_of_a_group_are_received_in_order(service: Service) -> No
     assert await asyncio.wait_for(pending, PATIENCE_S) == [(b"1", 2), (b"2", 2)]
     assert code(await service.ack(*map(handle_of, found), topic="F")) == "OK"
     assert await receive("c") == [(b"3", 1)]
+
+
+async def test_a_group_without_order_is_reported_once_per_fifo_topic(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    for topic, kind in (("F", "FIFO"), ("N", "NORMAL")):
+        await service.create_topic(topic, kind, queues=1)
+        for body in (b"1", b"2"):
+            group = {"message_group": "g"} if kind == "FIFO" else {}
+            await service.send(message(body, topic, **group))
+        for _ in range(2):
+            assert len(await service.receive(topic=topic, batch_size=1)) == 1
+    (line,) = [each.message for each in caplog.records if "not in order" in each.message]
+    assert line == (
+        f"group {GROUP} receives messages of the FIFO topic F, but not in order; to get them in "
+        f"order: firetrail group create {GROUP} --orderly"
+    )
 
 
 async def test_dead_letters_of_messages_in_order(service: Service) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 from firetrail.cli import cluster
 from firetrail.cli.command import ExitCode, Subparsers
@@ -15,7 +16,8 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.codes import ResponseCode
 
 DESCRIPTION = """\
-List the consumer groups of a cluster, show the members of a group, create or delete a group."""
+List the consumer groups of a cluster, show the settings and the members of a group, create or
+delete a group."""
 EXAMPLES = """\
   firetrail group list
   firetrail group show billing
@@ -31,8 +33,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "list the names of all consumer groups")
-    cluster.add_action(actions, "show", "show the connected members of a group", "group")
+    cluster.add_action(actions, "list", "list all consumer groups with their settings")
+    cluster.add_action(
+        actions, "show", "show the settings and the connected members of a group", "group"
+    )
     create = cluster.add_action(
         actions, "create", "create or change a group on every master", "group"
     )
@@ -62,13 +66,12 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _run(args: argparse.Namespace) -> None:
     async with Admin(args.namesrv) as admin:
         if args.action == "list":
-            names = sorted(await admin.groups())
-            print(json.dumps(names) if args.json else "\n".join(names))
+            _list(args, await admin.groups())
         elif args.action == "show":
             members = await _members(admin, args.group)
             if not members:
                 await cluster.check_group(admin, args.namesrv, args.group)
-            _show(args, members)
+            _show(args, (await admin.groups()).get(args.group), members)
         elif args.action == "create":
             config = SubscriptionGroupConfig(
                 args.group, retry_max_times=args.retries, consume_message_orderly=args.orderly
@@ -95,13 +98,54 @@ async def _members(admin: Admin, group: str) -> dict[str, tuple[str, str, int]]:
     return found
 
 
-def _show(args: argparse.Namespace, members: dict[str, tuple[str, str, int]]) -> None:
+def _list(args: argparse.Namespace, groups: dict[str, SubscriptionGroupConfig]) -> None:
+    found = [groups[name] for name in sorted(groups)]
+    if args.json:
+        print(json.dumps([_settings(config) for config in found]))
+    else:
+        rows = [(config.group_name, *_described(config)) for config in found]
+        print("\n".join(table(("", "", ""), rows)[1:]))  # no heads: scripts read a name per line
+
+
+def _settings(config: SubscriptionGroupConfig) -> dict[str, Any]:
+    """Return the settings of a group for JSON."""
+    return {
+        "group": config.group_name,
+        "retries": config.retry_max_times,
+        "orderly": bool(config.consume_message_orderly),
+        "may_consume": config.consume_enable,
+        "may_broadcast": config.consume_broadcast_enable,
+    }
+
+
+def _described(config: SubscriptionGroupConfig) -> tuple[str, str]:
+    """Return the retries, and the settings that differ from the default ones, as text."""
+    notes = {
+        "orderly": bool(config.consume_message_orderly),
+        "consumption is disabled": not config.consume_enable,
+        "broadcasting is disabled": not config.consume_broadcast_enable,
+    }
+    return f"retries {config.retry_max_times}", ", ".join(
+        note for note, holds in notes.items() if holds
+    )
+
+
+def _show(
+    args: argparse.Namespace,
+    config: SubscriptionGroupConfig | None,
+    members: dict[str, tuple[str, str, int]],
+) -> None:
+    """Print the settings of a group, if brokers have any, and its members."""
     rows = [(client, *rest) for client, rest in sorted(members.items())]
     if args.json:
         names = ("client_id", "address", "language", "version")
-        for row in rows:
-            print(json.dumps(dict(zip(names, row, strict=True))))
-    elif rows:
+        found = {"group": args.group} if config is None else _settings(config)
+        found["members"] = [dict(zip(names, row, strict=True)) for row in rows]
+        print(json.dumps(found))
+        return
+    if config is not None:
+        print(f"{args.group}: {', '.join(filter(None, _described(config)))}")
+    if rows:
         print("\n".join(table(("CLIENT", "ADDRESS", "LANGUAGE", "VERSION>"), rows)))
     else:
         print(f"{args.group}: no member is connected")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from firetrail.client.arguments import checked_address, checked_group
 from firetrail.client.offsets import Offsets
@@ -80,14 +81,20 @@ class Admin(TopicAdmin):
             found |= SubscriptionGroupTable.decode(answer.content).subscription_group_table
         return found
 
-    async def create_group(self, group: SubscriptionGroupConfig | str) -> None:
+    async def create_group(
+        self, group: SubscriptionGroupConfig | str, *, orderly: bool = False
+    ) -> None:
         """Create a consumer group, or change it, on every master.
 
         Args:
             group: the name of the group, for the default settings, or its settings.
+            orderly: whether gRPC clients get the messages in order, whatever the settings say.
+                Remoting clients decide that themselves. Default: False, as the settings say.
         """
         config = SubscriptionGroupConfig(group) if isinstance(group, str) else group
         checked_group(instance("group", config, SubscriptionGroupConfig).group_name)
+        if truth("orderly", orderly):
+            config = replace(config, consume_message_orderly=True)
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         await self._everywhere(code, body=config.encode(), addresses=await self._addresses())
 

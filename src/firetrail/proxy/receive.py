@@ -30,6 +30,7 @@ from firetrail.proxy.schema.messages import (
     Status,
     Timestamp,
 )
+from firetrail.proxy.unordered import UnorderedGroups
 from firetrail.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -97,6 +98,7 @@ class ReceiveCalls:
         self._requests = requests
         self._renewals = renewals
         self._now_ms = now_ms
+        self._unordered = UnorderedGroups(brokers)
         self._turn = 0
         self._returning: set[asyncio.Task[None]] = set()
         self._late: set[asyncio.Future[RemotingCommand]] = set()  # pops of calls that have ended
@@ -114,6 +116,7 @@ class ReceiveCalls:
         if request.batch_size <= 0:
             raise ProxyError(Code.BAD_REQUEST, f"the batch size {request.batch_size} is too small")
         config = await resolved(self._brokers.group(group))
+        is_orderly = bool(config and config.consume_message_orderly)
         broker = await self._broker(topic, request.message_queue.broker.name)
         header = PopHeader(
             group,
@@ -126,7 +129,7 @@ class ReceiveCalls:
             FROM_LAST,
             wanted.expression_type,
             wanted.sub_string,
-            bool(config and config.consume_message_orderly),
+            is_orderly,
             request.attempt_id or None,
         )
         command = RemotingCommand(RequestCode.POP_MESSAGE, header.encode())
@@ -142,6 +145,8 @@ class ReceiveCalls:
         attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
         try:
             await self._choose(where, wanted, popped, attempts_max)
+            if popped and not is_orderly:
+                await self._unordered.check(group, topic)
             if client.is_gone:  # it has announced its end while the call waited
                 self._return(where, popped)
             return self._frames(where, popped, renew=request.auto_renew)
