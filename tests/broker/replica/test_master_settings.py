@@ -16,6 +16,7 @@ from firetrail.broker.replica.master_settings import (
 )
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.delay import DelayLevels
+from firetrail.format.hosts import Host
 from firetrail.replication.master_check import Master
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
@@ -56,6 +57,18 @@ async def test_what_is_no_broker_is_named() -> None:
     message = r"of the master does not answer: 127.0.0.1:1: cannot .* address of a running broker"
     with pytest.raises(NotReachedError, match=message):
         await replica_settings("127.0.0.1:1")
+
+
+async def test_an_ha_port_is_named(tmp_path: Path) -> None:
+    here = Host("127.77.0.9", 31111)  # an address of its own, so that both ports are free
+    master = Broker(tmp_path, BrokerConfig(bind=here.ip), SMALL.replace(store_host=here))
+    await master.start()
+    try:
+        message = "127.77.0.9:31112 is the address of an HA port, not of a broker; give the address"
+        with pytest.raises(ReplicationError, match=f"^{message} of its broker, 127.77.0.9:31111$"):
+            await replica_settings("127.77.0.9:31112")
+    finally:
+        await master.stop()
 
 
 @pytest.mark.parametrize(("told", "known"), [("h:9876;i:9876", ["h:9876", "i:9876"]), ("?", [])])

@@ -11,6 +11,7 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import ADDRESSES
 from firetrail.errors import (
+    FiretrailError,
     NoSuchError,
     NotReachedError,
     ReplicationError,
@@ -19,7 +20,7 @@ from firetrail.errors import (
 from firetrail.format.java_properties import Entry
 from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.body import Body
-from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.replication.master_check import Master, MasterAddress
@@ -37,6 +38,8 @@ ADOPTED = (
 NAME_SERVERS = "namesrvAddr"
 FIRST_SLAVE_ID = 1
 ADOPTED_JSON = "firetrailReplica.json"
+PRECEDING_S = 1.0
+"""How long a broker on the port before a silent one may take to answer."""
 
 
 class ReplicaSettings(NamedTuple):
@@ -125,6 +128,7 @@ async def adopted_settings(master: str) -> AdoptedSettings:
     try:
         told = await Master(client, MasterAddress(master)).settings()
     except NotReachedError as error:
+        await _check_is_no_ha_port(client, master)
         raise NotReachedError(
             f"{error}; give the address of a running broker (not that of a name server or of an HA "
             "port)"
@@ -138,6 +142,26 @@ async def adopted_settings(master: str) -> AdoptedSettings:
         )
     adopted = {key: told[key] for key in ADOPTED if key in told}
     return AdoptedSettings(adopted | {NAME_SERVERS: _name_servers(told)})
+
+
+async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
+    """Raise ReplicationError if a broker listens on the preceding port and has this HA port.
+
+    A master closes a connection to its HA port without an answer if it gets a request there.
+    """
+    _, port = split_address(address)
+    if port < 2:
+        return
+    broker = f"{address.removesuffix(str(port))}{port - 1}"
+    try:
+        told = await Master(client, MasterAddress(broker), PRECEDING_S).settings()
+    except (FiretrailError, OSError):
+        return
+    if told.get("haListenPort") == str(port):
+        raise ReplicationError(
+            f"{address} is the address of an HA port, not of a broker; give the address of its "
+            f"broker, {broker}"
+        )
 
 
 def _name_servers(told: Mapping[str, str]) -> str:
