@@ -162,7 +162,17 @@ async def test_no_port_opens_nothing(broker: Broker) -> None:
     assert grpc_service.prepared(broker, GrpcPort(NO_PORT, is_required=False)) is None
 
 
-@pytest.mark.parametrize("command", [("up",), ("broker", "data"), ("proxy",), ("namesrv",)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("up", "--grpc-port", "0"),
+        ("up", "--no-grpc"),
+        ("broker", "data", "--grpc-port", "0"),
+        ("broker", "data", "--no-grpc"),
+        ("proxy",),
+        ("namesrv",),
+    ],
+)
 def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_opened(
     command: tuple[str, ...],
     tmp_path: Path,
@@ -171,9 +181,8 @@ def test_a_certificate_that_cannot_be_used_is_reported_before_anything_is_opened
 ) -> None:
     pytest.importorskip("hpack")
     monkeypatch.chdir(tmp_path)
-    port = () if command[0] in ("proxy", "namesrv") else ("--grpc-port", "0")
     files = "--tls-cert", "none.pem", "--tls-key", "none.key"
-    assert main([*command, "--port", "0", *port, *files]) == 2
+    assert main([*command, "--port", "0", *files]) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
         "firetrail: error: TLS certificate = 'none.pem': the file does not exist; check the path"
     )
