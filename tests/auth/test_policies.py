@@ -17,7 +17,15 @@ from firetrail.auth.policies import (
     refusal,
     source_text,
 )
-from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType, need
+from firetrail.auth.resources import (
+    NAME_MAX,
+    Action,
+    MatchKind,
+    Requirement,
+    Resource,
+    ResourceType,
+    need,
+)
 from firetrail.errors import ConfigError
 
 SECRET = "canary-of-the-secret"
@@ -195,6 +203,13 @@ def test_a_later_entry_replaces_the_one_with_the_same_resource() -> None:
 def test_a_policy_has_a_limit() -> None:
     with pytest.raises(ConfigError, match="at most 1000 per policy"):
         Policy(entry(f"Topic:t{number}") for number in range(1001))
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(NAME_MAX, True), (NAME_MAX + 1, False)])
+def test_long_names_of_clients_are_not_kept(length: int, is_kept: bool) -> None:
+    first, again = (need(ResourceType.GROUP, "g" * length, Action.SUB) for _ in range(2))
+    assert first == again
+    assert (first is again) is is_kept
 
 
 def test_addresses_are_parsed() -> None:

@@ -179,6 +179,24 @@ async def test_a_disabled_user_cannot_continue_on_its_stream(secured: Secured) -
     assert stream.sent[-1].status.message == "User:alice is disabled."
 
 
+async def test_changes_of_a_user_count_on_its_open_streams(secured: Secured) -> None:
+    method: Any = secured.service.methods[f"{SERVICE}Telemetry"]
+    settings = Settings(publishing=Publishing(topics=[Resource(name="T1")]))
+    streams = [FakeStream(signed_by("alice")) for _ in range(2)]
+    handlers = [method.handle(stream) for stream in streams]
+    handlers[0].received(TelemetryCommand(settings=settings))
+    assert streams[0].sent[-1].status.code == Code.OK
+
+    await secured.users.delete_acl("User:alice")
+    handlers[0].received(TelemetryCommand(settings=settings))
+    assert "User:alice has no permission" in streams[0].sent[-1].status.message
+
+    await secured.users.merge_acl(acl("alice", "Topic:T1 Pub"))
+    await secured.users.update(UserInfo("alice", "another-long-password"))
+    handlers[1].received(TelemetryCommand(settings=settings))
+    assert streams[1].sent[-1].status.message == "check signature failed."
+
+
 async def test_a_client_id_belongs_to_the_user_who_used_it_first(secured: Secured) -> None:
     await secured.users.merge_acl(acl("bob", "* All"))
     assert (await secured.call("QueryRoute", signed_by("alice"), route("T1"))).code
@@ -218,6 +236,20 @@ async def test_white_lists_name_messages(tmp_path: Path) -> None:
         assert status.code != Code.UNAUTHORIZED
         status = await secure.call("SendMessage", dict(METADATA))
         assert status.code == Code.UNAUTHORIZED
+        await secure.service.stop()
+
+
+async def test_a_signed_client_may_make_calls_of_the_white_list(tmp_path: Path) -> None:
+    words = frozenset({"apache.rocketmq.v2.HeartbeatRequest"})
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", alice=["Topic:T1 Pub"])
+        secure = Secured(broker, users, AccessPolicy(unauthenticated=words, unauthorized=words))
+        assert (await secure.call("QueryRoute", signed_by("alice"), route("T1"))).code
+        status = await secure.call("Heartbeat", signed_by("alice"))
+        assert status.code != Code.UNAUTHORIZED
+        # The client id is no proof of being alice.
+        status = await secure.call("Heartbeat", {**METADATA, "x-mq-client-id": "c1"})
+        assert status.message == "client c1 belongs to another user"
         await secure.service.stop()
 
 

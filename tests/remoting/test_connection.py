@@ -302,6 +302,26 @@ class TestLimits:
             assert (await loopback.ask(ECHO, body=b"x" * 1000)).code == 0
             assert (await loopback.ask(SLOW, body=b"x" * 2000)).code == 0
 
+    async def test_a_guard_is_not_asked_about_a_body_above_the_limit(self) -> None:
+        """It would decode the body before the limit counts."""
+        asked: list[int] = []
+
+        def guard(connection: Connection, request: RemotingCommand) -> None:
+            asked.append(len(request.body))
+
+        server, client = RemotingServer(HANDLERS, ServerLimits(body=1000), guard=guard), None
+        try:
+            address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+            client = RemotingClient()
+            with pytest.raises(RequestError, match="at most 1000 are allowed"):
+                await client.ask(address, RemotingCommand(ECHO, body=b"x" * 1001))
+            await client.ask(address, RemotingCommand(ECHO, body=b"x" * 1000))
+            assert asked == [1000]
+        finally:
+            if client is not None:
+                await client.close()
+            await server.stop()
+
     async def test_a_frame_above_the_limit_closes_the_connection(self) -> None:
         async with serving(ServerLimits(frames=Limits(frame=1000))) as loopback:
             with pytest.raises(ConnectionError):

@@ -293,6 +293,14 @@ async def test_a_server_without_tls_is_named() -> None:
             await client.connect(f"127.0.0.1:{port.number}")
 
 
+async def test_a_connection_that_is_lost_before_the_handshake() -> None:
+    session = ClientTls(insecure=True).session("localhost")
+    connection = Connection(RemotingServer({}), tls=session)
+    connection.connection_lost(None)
+    with pytest.raises(TlsError, match="lost during the TLS handshake"):
+        await connection.secure()
+
+
 async def test_a_client_shows_its_certificate(authority: Authority, issued: Issued) -> None:
     config = TlsConfig(
         certificate=issued.certificate, key=issued.key, client_auth="require", trust=authority.trust

@@ -23,6 +23,8 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
 from firetrail.text import printable
 
+WRONG_SIGNATURE = "check signature failed."
+"""RocketMQ's remark about a signature that is not the one of the user."""
 NAME_SHOWN = 64
 """The most characters of an unknown user's name in a message."""
 
@@ -110,7 +112,7 @@ class Guard:
         """Return the user who signed a request; raise RequestError if nobody did."""
         user = self.known(fields.get(ACCESS_KEY, ""))
         if not user.verifier.accepts(fields, body):
-            raise RequestError(NO_PERMISSION, "check signature failed.")
+            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
         return user
 
     def known(self, name: str) -> User:

@@ -128,7 +128,17 @@ class Requirement:
         return f"{self.kind}:{self.name}"
 
 
-@lru_cache(4096)
 def need(kind: ResourceType, name: str, *actions: Action) -> Requirement:
-    """Return the need for one of the actions on a resource; the last 4,096 are kept."""
+    """Return the need for one of the actions on a resource.
+
+    The last 4,096 are kept, but none with a name that is too long for a topic or a group: clients
+    choose the names.
+    """
+    return (_kept_need if len(name) <= NAME_MAX else _new_need)(kind, name, *actions)
+
+
+def _new_need(kind: ResourceType, name: str, *actions: Action) -> Requirement:
     return Requirement(kind, name, frozenset(actions))
+
+
+_kept_need = lru_cache(4096)(_new_need)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from firetrail.access.guard import Guard, source_of
+from firetrail.access.guard import WRONG_SIGNATURE, Guard, source_of
 from firetrail.access.needs import GET, PUB, SUB, consumed, group_need, topic_need
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
+from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import GRPC_DATE_TIME, parse_grpc_authorization
 from firetrail.errors import ProxyError, RequestError
@@ -106,45 +107,64 @@ class GrpcGuard:
         self._now_ms = now_ms
 
     def authenticated(self, name: str, call: Call) -> Caller:
-        """Return who makes a call; raise ProxyError if the call is not signed by a known user."""
+        """Return who makes a call; raise ProxyError if the call is not signed by a known user.
+
+        A call on the white list need not be signed. If it is, its user counts nevertheless: the
+        other calls of the client are those of this user.
+        """
         message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
         policy = self._guard.policy
-        is_checked = policy.authorization and message not in policy.unauthorized
-        source = source_of(call.peer)
-        if message in policy.unauthenticated:
-            return Caller(None, source, is_checked=is_checked)
+        user: User | None = None
         try:
-            given = parse_grpc_authorization(call.metadata.get("authorization", ""))
-            if given is None:
-                raise RequestError(NO_PERMISSION, NO_USER)
-            user = self._guard.known(given.access_key)
-            date_time = call.metadata.get(GRPC_DATE_TIME, "")
-            if not user.verifier.accepts_grpc(date_time, given.signature):
-                raise RequestError(NO_PERMISSION, "check signature failed.")
-            self._check_age(date_time)
+            user = self._signer_of(call)
         except RequestError as error:
-            raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
-        return Caller(user, source, is_checked=is_checked)
+            if message not in policy.unauthenticated:
+                raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+        is_checked = policy.authorization and message not in policy.unauthorized
+        return Caller(user, source_of(call.peer), is_checked=is_checked)
 
-    def authorize(self, name: str, caller: Caller, request: Any) -> None:
-        """Raise ProxyError unless the caller has the permissions that a call requires."""
+    def _signer_of(self, call: Call) -> User:
+        given = parse_grpc_authorization(call.metadata.get("authorization", ""))
+        if given is None:
+            raise RequestError(NO_PERMISSION, NO_USER)
+        user = self._guard.known(given.access_key)
+        date_time = call.metadata.get(GRPC_DATE_TIME, "")
+        if not user.verifier.accepts_grpc(date_time, given.signature):
+            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
+        self._check_age(date_time)
+        return user
+
+    def authorize(self, name: str, caller: Caller, request: Any) -> Caller:
+        """Return the caller as it is now; raise ProxyError unless it has the permissions.
+
+        A stream outlives changes of its user: it may be disabled, or have another password or
+        other policies.
+        """
         try:
-            if caller.user is not None:
-                self._guard.known(caller.user.name)  # a stream outlives a user that is disabled
+            caller = self._present(caller)
             if not caller.is_checked or caller.is_super:
-                return
+                return caller
             wanted = CALL_NEEDS.get(name)
             if wanted is None:
                 raise RequestError(NO_PERMISSION, f"there is no rule for {name}")
             caller.require(*wanted(request))
         except RequestError as error:
             raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+        return caller
+
+    def _present(self, caller: Caller) -> Caller:
+        if caller.user is None:
+            return caller
+        user = self._guard.known(caller.user.name)
+        if user is caller.user:
+            return caller
+        if user.password != caller.user.password:
+            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
+        return Caller(user, caller.source, is_checked=caller.is_checked)
 
     def caller(self, name: str, call: Call, request: Any) -> Caller:
         """Return who makes a call, after all checks; raise ProxyError if it is refused."""
-        caller = self.authenticated(name, call)
-        self.authorize(name, caller, request)
-        return caller
+        return self.authorize(name, self.authenticated(name, call), request)
 
     def _check_age(self, date_time: str) -> None:
         try:

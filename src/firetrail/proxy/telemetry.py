@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from firetrail.auth.caller import Caller
+from firetrail.auth.caller import NO_USER, Caller
 from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.brokers import RegisteringBrokers, resolved
 from firetrail.proxy.call import StatusCode, Stream, StreamHandler
@@ -107,8 +107,10 @@ class Telemetry:
         Raises:
             ProxyError: The settings are not allowed.
         """
-        if self._guard is not None and caller is not None:
-            self._guard.authorize("Telemetry", caller, settings)
+        if self._guard is not None:
+            if caller is None:
+                raise ProxyError(Code.UNAUTHORIZED, NO_USER)
+            caller = self._guard.authorize("Telemetry", caller, settings)
         client = self.client_of(stream, caller)
         group = adopt(client, settings, self._brokers.reserved)
         beat = self._heartbeat(client)

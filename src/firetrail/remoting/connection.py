@@ -32,6 +32,7 @@ COUNTED_MIN = 16 << 10
 UNREAD_MAX = 64 << 20
 """When this many bytes wait to be written, the next command closes the connection."""
 _NOT_READ = "the peer does not read"
+_LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the server use TLS?"
 
 _log = logging.getLogger(__name__)
 
@@ -197,6 +198,8 @@ class Connection(asyncio.Protocol):
         """Wait for the TLS handshake, which a client begins; raise TlsError if it fails."""
         if self._tls is None:
             return
+        if self.is_closed:
+            raise TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}")
         self._secured = self._loop.create_future()
         self._decrypted(self._tls, b"", self._loop.time())
         await self._secured
@@ -217,8 +220,8 @@ class Connection(asyncio.Protocol):
         if self._tls is not None:
             self._tls.lost()
         if self._secured is not None and not self._secured.done():
-            what = "the connection was lost during the TLS handshake; does the server use TLS?"
-            self._secured.set_exception(self._tls_failure or TlsError(f"{self.peer}: {what}"))
+            lost = TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}")
+            self._secured.set_exception(self._tls_failure or lost)
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():

@@ -316,24 +316,33 @@ class RemotingServer:
         return self._begin(request, self._outcome(connection, request, answer))
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
-        refusal = self._guard(connection, request) if self._guard is not None else None
+        refusal = self._refusal(connection, request) if self._guard is not None else None
         answer = self._answer(connection, request) if refusal is None else refusal
         if answer is None or isinstance(answer, RemotingCommand):
             self._finish(connection, request, self._noted(connection, request, answer))
         else:
             self._begin(request, self._await(connection, request, answer))
 
+    def _refusal(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
+        """Return the guard's refusal. A guard decodes bodies, so it gets none that is too large."""
+        if len(request.body) > self._bodies_max.get(request.code, self._body_max):
+            return self._too_large(request)
+        return self._guard(connection, request) if self._guard is not None else None
+
+    def _too_large(self, request: RemotingCommand) -> RemotingCommand:
+        most = self._bodies_max.get(request.code, self._body_max)
+        return request.answer(
+            ResponseCode.INVALID_PARAMETER,
+            f"the body of {request_name(request.code)} has {len(request.body)} bytes; at most "
+            f"{most} are allowed. Send less in one request",
+        )
+
     def _answer(self, connection: Connection, request: RemotingCommand) -> Answer:
         code = request.code
         if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
-        size, most = len(request.body), self._bodies_max.get(code, self._body_max)
-        if size > most:
-            return request.answer(
-                ResponseCode.INVALID_PARAMETER,
-                f"the body of {request_name(code)} has {size} bytes; at most {most} are allowed. "
-                "Send less in one request",
-            )
+        if len(request.body) > self._bodies_max.get(code, self._body_max):
+            return self._too_large(request)
         if code in COSTLY:
             return self._answer_costly(connection, request)
         return answer_to(self._handlers, connection, request)
