@@ -435,6 +435,15 @@ class TestDeliveryTimes:
         assert "  recall handle " in said
         assert "offset" not in said
 
+    def test_a_message_with_a_delay_level_has_the_level_instead_of_a_position(
+        self, ask: Any
+    ) -> None:
+        delayed = ask("send", "Later", "x", "--delay-level", "18", "--json").json
+        assert list(delayed) == ["status", "broker", "delay_level", "message_id"]
+        assert delayed["delay_level"] == 18
+        said = ask("send", "Later", "x", "--delay-level", "18").out
+        assert " waits for delay level 18  " in said
+
     def test_a_time_too_far_ahead_is_refused_with_the_limit(
         self, firetrail: Firetrail, namesrv: str
     ) -> None:

@@ -24,8 +24,8 @@ DESCRIPTION = """\
 Send one message to a topic, or each line of standard input as a message.
 
 For each message, print the status, the broker, the queue, the queue offset and the message id. A
-message with a delivery time waits outside its queue: print that time instead of queue and offset,
-and the handle that recalls the message.
+delayed message waits outside its queue: print its time or delay level instead of queue and offset,
+and the handle that recalls a message with a delivery time.
 
 Exit code 0: all messages are stored and confirmed; 8: all are stored, but some are not confirmed as
 the broker's settings require: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE; 2: a
@@ -177,45 +177,24 @@ async def _lines() -> AsyncIterator[bytes]:
 
 
 def _print_sent(args: argparse.Namespace, sent: SendResult, deliver_at: int | None) -> None:
-    """Print where a message is stored; for one that waits, when it is delivered.
+    """Print where a message is stored; for one that waits, until when.
 
     The broker's answer has the position of a waiting message among those that wait, which is not a
     position in the topic.
     """
-    queue = sent.queue
-    if deliver_at is not None and _waits(sent, deliver_at):
-        _print_waiting(args, sent, deliver_at)
-    elif args.json:
-        found = {
-            "status": sent.status,
-            "broker": queue.broker_name,
-            "queue_id": queue.queue_id,
-            "queue_offset": sent.queue_offset,
-            "message_id": sent.message_id,
-            "offset_message_id": sent.offset_message_id,
-        }
-        print(json.dumps(found), flush=True)
+    queue, handle = sent.queue, sent.recall_handle
+    found: dict[str, object] = {"status": sent.status, "broker": queue.broker_name}
+    after = ""
+    if args.delay_level:
+        place = f"waits for delay level {args.delay_level}"
+        found |= {"delay_level": args.delay_level, "message_id": sent.message_id}
+    elif deliver_at is not None and (handle is not None or deliver_at > SYSTEM.clock.now_ms()):
+        place = f"waits until {human_time(deliver_at)}"
+        after = f"  recall handle {handle}" if handle is not None else ""
+        found |= {"deliver_at": deliver_at, "message_id": sent.message_id, "recall_handle": handle}
     else:
-        place = f"{queue.broker_name} queue {queue.queue_id} offset {sent.queue_offset}"
-        print(f"{sent.status}  {place}  {sent.message_id}", flush=True)
-
-
-def _waits(sent: SendResult, deliver_at: int) -> bool:
-    return sent.recall_handle is not None or deliver_at > SYSTEM.clock.now_ms()
-
-
-def _print_waiting(args: argparse.Namespace, sent: SendResult, deliver_at: int) -> None:
-    handle = sent.recall_handle
-    if args.json:
-        found = {
-            "status": sent.status,
-            "broker": sent.queue.broker_name,
-            "deliver_at": deliver_at,
-            "message_id": sent.message_id,
-            "recall_handle": handle,
-        }
-        print(json.dumps(found), flush=True)
-    else:
-        place = f"{sent.queue.broker_name} waits until {human_time(deliver_at)}"
-        recall = f"  recall handle {handle}" if handle is not None else ""
-        print(f"{sent.status}  {place}  {sent.message_id}{recall}", flush=True)
+        place = f"queue {queue.queue_id} offset {sent.queue_offset}"
+        found |= {"queue_id": queue.queue_id, "queue_offset": sent.queue_offset}
+        found |= {"message_id": sent.message_id, "offset_message_id": sent.offset_message_id}
+    text = f"{sent.status}  {queue.broker_name} {place}  {sent.message_id}{after}"
+    print(json.dumps(found) if args.json else text, flush=True)
