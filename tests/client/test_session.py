@@ -24,7 +24,7 @@ from firetrail.client import (
     known_routes,
 )
 from firetrail.client.session import Session
-from firetrail.errors import NoAnswerError, NotReachedError
+from firetrail.errors import NoAnswerError, NoSuchError, NotReachedError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
@@ -48,6 +48,22 @@ async def test_addresses_stay_known_while_a_route_is_requested_again(namesrv: st
     session.forget_route("unknown")
     assert (await session.route("T")).queue_datas
     await session.close()
+
+
+async def test_a_broker_may_be_registered_with_its_name() -> None:
+    """The id of a message has the IP address of its broker."""
+    server = NameServer(NameServerConfig(listen_port=0))
+    for name, address in (("a", "localhost:10911"), ("b", "no/host:10912")):
+        topics = TopicConfigTable()
+        server.register_local(cluster="C", name=name, address=address, topics=topics)
+    session = await Session(f"127.0.0.1:{await server.start()}").open()
+    try:
+        assert await session.listed("127.0.0.1:10911") == "localhost:10911"
+        with pytest.raises(NoSuchError, match=r"^127\.0\.0\.1:10912: the name server lists no"):
+            await session.listed("127.0.0.1:10912")
+    finally:
+        await session.close()
+        await server.stop()
 
 
 @contextlib.asynccontextmanager

@@ -40,7 +40,7 @@ from firetrail.remoting.bodies import (
     HeartbeatData,
     TopicRouteData,
 )
-from firetrail.remoting.client import REQUEST_S, RemotingClient
+from firetrail.remoting.client import REQUEST_S, RemotingClient, resolved_addresses
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Payload, RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -339,12 +339,20 @@ class Session:
         return {name: d.master for name, d in (await self._all_brokers()).items() if d.master}
 
     async def listed(self, address: str) -> str:
-        """Return the address if a broker has it; raise NoSuchError if no name server lists it."""
-        brokers = await self._all_brokers()
-        if not any(address in data.broker_addrs.values() for data in brokers.values()):
-            what = "the name server lists no broker with this address"
-            raise NoSuchError(f"{address}: {what}; is the id one of this cluster?")
-        return address
+        """Return the address of the broker at ``ip:port``, which may be registered with its name.
+
+        Raises:
+            NoSuchError: The name server lists no such broker.
+        """
+        brokers = (await self._all_brokers()).values()
+        known = sorted({each for data in brokers for each in data.broker_addrs.values()})
+        if address in known:
+            return address
+        for each in known:
+            if address in await resolved_addresses(each):
+                return each
+        what = "the name server lists no broker with this address"
+        raise NoSuchError(f"{address}: {what}; is the id one of this cluster?")
 
     async def master_at(self, connection: Connection) -> str | None:
         """Return the name of the master that a connection of this session leads to, if it does."""

@@ -11,7 +11,7 @@ from firetrail.errors import ConfigError, RequestError, TlsError
 from firetrail.remoting.access import Access
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
 from firetrail.remoting.handlers import Handler, answer_to, outcome_of
 from firetrail.text import os_reason
@@ -31,6 +31,16 @@ def split_address(address: str) -> tuple[str, int]:
     if not 0 < int(port) < 1 << 16:
         raise ConfigError("address", address, "the port must be in 1..65535")
     return host.strip("[]"), int(port)
+
+
+async def resolved_addresses(address: str) -> set[str]:
+    """Return the addresses ``ip:port`` of the host in ``host:port``; none if it is unknown."""
+    try:
+        host, port = split_address(address)
+        found = await asyncio.get_running_loop().getaddrinfo(host, port)
+    except (ConfigError, OSError, UnicodeError):
+        return set()
+    return {address_text(each[4]) for each in found}
 
 
 def is_cancelled() -> bool:
