@@ -39,6 +39,20 @@ def test_other_bytes_end_a_session(context: ssl.SSLContext) -> None:
         TlsSession(context).decrypt(b"\x16\x03\x01\x00\x05hello")
 
 
+def test_nothing_is_encrypted_after_a_failure(context: ssl.SSLContext) -> None:
+    session, client = TlsSession(context), Client()
+    client.greet(session)
+    session.take_output()
+    with pytest.raises(ssl.SSLError):
+        session.decrypt(b"\x17\x03\x03\x00\x20" + b"x" * 32)
+    with pytest.raises(ssl.SSLError):
+        session.encrypt(b"too late")
+    assert not session.is_open
+    alert = session.take_output()
+    session.end()
+    assert (len(alert) > 0, session.take_output()) == (True, b"")
+
+
 def test_the_end_of_the_client_is_no_data(context: ssl.SSLContext) -> None:
     client, session = Client(), TlsSession(context)
     client.greet(session)

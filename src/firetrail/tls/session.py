@@ -59,6 +59,9 @@ class TlsSession:
             self.is_ended = True
         except ssl.SSLWantReadError:
             pass
+        except ssl.SSLError:
+            self._is_open = False  # OpenSSL encrypts nothing after an error
+            raise
         return b"".join(parts)
 
     def encrypt(self, data: bytes | memoryview) -> None:
@@ -79,7 +82,7 @@ class TlsSession:
 
     @property
     def is_open(self) -> bool:
-        """Whether the handshake is done."""
+        """Whether the handshake is done, and nothing has failed since."""
         return self._is_open
 
     @property
