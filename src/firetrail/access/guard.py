@@ -6,7 +6,6 @@ requires in the one table of rules. Everything that is not allowed is refused wi
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -27,8 +26,6 @@ WRONG_SIGNATURE = "check signature failed."
 """RocketMQ's remark about a signature that is not the one of the user."""
 NAME_SHOWN = 64
 """The most characters of an unknown user's name in a message."""
-
-_log = logging.getLogger(__name__)
 
 
 class Directory(Protocol):

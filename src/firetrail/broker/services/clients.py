@@ -36,8 +36,8 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
 from firetrail.settings.table import Live
 
-GROUPS_MAX = 2_000
-"""Groups of one connection, those of producers and consumers together."""
+GROUPS_MAX = 10_000
+"""Groups of one connection, producers and consumers together. A proxy has one per topic."""
 SUBSCRIPTIONS_MAX = 1_000
 """Topics that a consumer group can subscribe to."""
 SUBSCRIPTION_BYTES = 128 << 20
