@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from firetrail.client import Admin
+from firetrail.client import Access, Admin
 
 HERE = Path(__file__).parent
 CACHE = HERE / "target"
@@ -209,9 +209,9 @@ async def create_topics(namesrv: str, *names: str) -> None:
             await admin.create_topic(name, 4)
 
 
-async def registered(namesrv: str) -> None:
+async def registered(namesrv: str, access: Access | None = None) -> None:
     """Wait until a broker is known: 5.x registers ten seconds after its start."""
-    async with asyncio.timeout(WAIT_S), Admin(namesrv) as admin:
+    async with asyncio.timeout(WAIT_S), Admin(namesrv, access=access) as admin:
         while not await admin.masters():
             await asyncio.sleep(0.1)
 

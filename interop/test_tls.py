@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from interop.servers import LINES, QUICK_FLAGS, Servers, jars
-from interop.stock import BROKER_CONF, WAIT_S, firetrail_up, needs, output
+from interop.stock import BROKER_CONF, WAIT_S, firetrail_up, needs, output, registered
 from tests.tls.authority import Authority
 
 from firetrail.client import Access, Admin, ClientTls, Message, Producer, PullConsumer, TlsError
@@ -131,6 +131,7 @@ def test_our_client_at_java_servers(tmp_path: Path) -> None:
 
     async def talk(namesrv: str) -> list[bytes]:
         access = Access(tls=ClientTls(ca=authority.trust))
+        await registered(namesrv, access)
         async with Admin(namesrv, access=access) as admin:
             await admin.create_topic("T", 1)
         async with (
