@@ -371,7 +371,8 @@ async def test_a_group_without_order_is_reported_once_per_fifo_topic(
             await service.send(message(body, topic, **group))
         for _ in range(2):
             assert len(await service.receive(topic=topic, batch_size=1)) == 1
-    (line,) = [each.message for each in caplog.records if "not in order" in each.message]
+    lines = [each.getMessage() for each in caplog.records]
+    (line,) = [each for each in lines if "not in order" in each]
     assert line == (
         f"group {GROUP} receives messages of the FIFO topic F, but not in order; to get them in "
         f"order: firetrail group create {GROUP} --orderly"

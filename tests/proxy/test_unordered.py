@@ -27,7 +27,7 @@ async def test_a_limited_number_of_groups_is_reported(
     groups = groups_with(lambda _: FIFO)
     for name in ("A", "A", "B", "C"):
         await groups.check(name, "F")
-    assert [record.message.split()[1] for record in caplog.records] == ["A", "B"]
+    assert [record.getMessage().split()[1] for record in caplog.records] == ["A", "B"]
 
 
 async def test_a_topic_whose_type_is_unknown_is_not_reported(
