@@ -16,7 +16,6 @@ import mmap
 import os
 import resource
 import shutil
-import stat
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -92,10 +91,6 @@ class Files:
     def size(self, path: Path) -> int:
         """Return the length of the file in bytes."""
         return path.stat().st_size
-
-    def permissions(self, path: Path) -> int:
-        """Return the permission bits of a file, such as 0o600."""
-        return stat.S_IMODE(path.stat().st_mode)
 
     def modified_ms(self, path: Path) -> int:
         """Return when the file was last changed, in ms since 1970."""

@@ -24,6 +24,7 @@ from firetrail.auth.policies import (
 from firetrail.auth.resources import Action, Resource
 from firetrail.errors import ConfigError
 from firetrail.remoting.body import Body
+from firetrail.settings.table import HIDDEN
 
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -158,9 +159,9 @@ def check_password(password: object) -> str:
     size = len(password.encode("utf-8", "replace"))
     if not PASSWORD_MIN <= size <= PASSWORD_MAX or not password.isprintable():
         allowed = f"{PASSWORD_MIN} to {PASSWORD_MAX} printable characters are allowed"
-        raise ConfigError("password", "(hidden)", allowed)
+        raise ConfigError("password", HIDDEN, allowed)
     if password in SAMPLE_PASSWORDS or len(set(password)) == 1:
-        raise ConfigError("password", "(hidden)", "choose one that is not easy to guess")
+        raise ConfigError("password", HIDDEN, "choose one that is not easy to guess")
     return password
 
 

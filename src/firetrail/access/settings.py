@@ -12,14 +12,13 @@ from firetrail.access.bodies import check_password, check_user_name
 from firetrail.access.guard import AccessPolicy
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
-from firetrail.settings.table import Flag, Group, Kind, Text
+from firetrail.settings.table import HIDDEN, Flag, Group, Kind, Text
 
 ACCESS = Group(
     "Broker: access control",
-    "Users and their policies are RocketMQ's ACL 2.0. They are changed with `firetrail user`,"
-    " `firetrail acl` or `mqadmin`, and kept in `config/firetrailUsers.json`.",
+    "Users and their policies are RocketMQ's ACL 2.0. They are changed with `mqadmin`,"
+    " and kept in `config/firetrailUsers.json`.",
 )
-HIDDEN = "(hidden)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def secret_content(name: str, path: str) -> str:
     """
     files, file = SYSTEM.files, Path(path)
     try:
-        if files.permissions(file) & 0o077:
+        if not files.is_private(file):
             raise ConfigError(name, path, f"others can read the secret; run 'chmod 600 {path}'")
         if files.size(file) > _FILE_BYTES_MAX:
             raise ConfigError(name, path, "the file is too large for a secret; check the path")

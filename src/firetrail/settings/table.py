@@ -28,6 +28,9 @@ from firetrail.format.whole import INT32_MAX
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
 
+HIDDEN = "(hidden)"
+"""Shown in place of a secret."""
+
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
@@ -389,7 +392,7 @@ class Setting:
 
     def shown(self, value: Any) -> Any:
         """Return a value for an error message, which must not show a secret."""
-        return "(hidden)" if self.kind.is_secret else value
+        return HIDDEN if self.kind.is_secret else value
 
     def _has_type_of(self, value: object) -> bool:
         """Return whether a value has the type of the default; a whole number is a fraction too."""

@@ -178,7 +178,7 @@ class TlsConfig:
         text = content(NAME, path).decode("utf-8-sig", "replace")
         reading = read_settings(SETTINGS, parse_properties(text, path), UNUSED, NO_KEY)
         has_password = any(reading.values.get(name) for name in PASSWORDS)
-        if has_password and SYSTEM.files.permissions(Path(path)) & 0o077:
+        if has_password and not SYSTEM.files.is_private(Path(path)):
             remedy = f"others can read the password in it; run 'chmod 600 {path}'"
             raise ConfigError(NAME, path, remedy)
         remarks = [*reading.ignored, *reading.adjusted, *reading.unknown]
