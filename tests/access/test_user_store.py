@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ async def test_the_file_is_private_and_refused_if_it_is_not(tmp_path: Path) -> N
     reopened(tmp_path)
 
 
+async def test_only_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    store = await user_store(tmp_path)
+    other = reopened(tmp_path)
+    assert not other.reload()
+    await store.create(info("alice"))
+    path = tmp_path / "config" / USERS_FILE
+    os.utime(path, (1, 1))
+    assert other.reload()
+    assert other.find("alice") is not None
+    path.chmod(0o644)
+    os.utime(path, (2, 2))
+    with pytest.raises(StoreError, match="chmod 600"):
+        other.reload()
+    assert not other.reload(), "a file that cannot be used is reported once"
+    assert other.find("alice") is not None
+
+
 async def test_a_damaged_file_is_refused_without_showing_a_secret(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,6 +151,21 @@ async def test_updates_change_what_is_given(tmp_path: Path) -> None:
     assert shown(store, "alice")["policies"]
     with pytest.raises(ConfigError, match="The user is not exist"):
         await store.update(UserInfo("nobody", "another-password"))
+
+
+async def test_the_last_super_user_remains(tmp_path: Path) -> None:
+    store = await user_store(tmp_path, alice=[])
+    await store.create(info("spare", user_type="Super", user_status="disable"))
+    for change in (
+        store.update(UserInfo("root", None, "Normal")),
+        store.update(UserInfo("root", None, None, "disable")),
+        store.delete("root"),
+    ):
+        with pytest.raises(ConfigError, match=r"last enabled super user.* create another one"):
+            await change
+    await store.update(UserInfo("alice", None, "Super"))
+    await store.update(UserInfo("root", None, "Normal"))
+    assert [user.name for user in reopened(tmp_path).users if user.is_super] == ["alice", "spare"]
 
 
 async def test_policies_are_deleted_by_resource_and_as_a_whole(tmp_path: Path) -> None:

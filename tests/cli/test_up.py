@@ -17,6 +17,7 @@ from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
 from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import BrokerConfig
 from firetrail.cli import up
 from firetrail.format.java_properties import Entry
 from firetrail.remoting.client import RemotingClient
@@ -117,6 +118,13 @@ def test_the_size_of_an_existing_log_counts(tmp_path: Path) -> None:
     assert not loaded.remarks
     assert loaded.store.max_message_size == StoreConfig().max_message_size
     assert up._for_existing_log(tmp_path / "new", entries) == entries
+
+
+def test_the_name_server_has_the_limits_of_the_broker() -> None:
+    broker = BrokerConfig(bind="::1", max_connections=7, connections_per_address=3)
+    config = up._name_server(broker, 1234)
+    assert (config.bind_address, config.listen_port) == ("::1", 1234)
+    assert (config.max_connections, config.connections_per_address) == (7, 3)
 
 
 @pytest.mark.parametrize("command", ["up", "broker"])

@@ -10,7 +10,6 @@ from firetrail.auth.policies import (
     PASSWORD_MAX,
     PASSWORD_MIN,
     SAMPLE_PASSWORDS,
-    USER_NAME,
     Decision,
     Policy,
     PolicyEntry,
@@ -23,6 +22,7 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, Resource
 from firetrail.errors import ConfigError
+from firetrail.format.names import USER_NAME
 from firetrail.remoting.body import Body
 from firetrail.settings.table import HIDDEN
 

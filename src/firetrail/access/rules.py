@@ -263,12 +263,21 @@ def _request_mode(asked: Asked) -> Iterator[Requirement]:
     yield group_need(body.consumer_group, UPDATE)
 
 
+def _register(asked: Asked) -> Iterator[Requirement]:
+    """Yield the needs of a broker that registers: for its cluster, and for that of the server.
+
+    Otherwise a user of another cluster could add brokers to the routes of this one.
+    """
+    for name in sorted({asked.name("clusterName"), asked.cluster} - {""}):
+        yield need(CLUSTER, name, UPDATE)
+
+
 _SIGNED = Rule(_nothing)
 _SUPER = Rule(_nothing, is_admin=True, is_super=True)
 _OFFSETS = _topic(SUB, GET)
 _CONSUME = Rule(_consume)
 _MANAGE = _on_cluster(UPDATE)
-_REGISTER = Rule(_named(("clusterName", CLUSTER, (UPDATE,))), is_admin=True)
+_REGISTER = Rule(_register, is_admin=True)
 _INSPECT = _on_cluster(GET)
 _GET_BOTH = _get_named(("consumerGroup", "group", "filterGroups", "compareGroup"))
 

@@ -23,7 +23,7 @@ from firetrail.access.bodies import (
     user_type,
 )
 from firetrail.auth.credentials import Credentials
-from firetrail.auth.policies import Policy, PolicyType, User, UserType
+from firetrail.auth.policies import Policy, PolicyType, User, UserStatus, UserType
 from firetrail.auth.resources import Resource
 from firetrail.errors import ConfigError, StoreError
 from firetrail.settings.config_file import ConfigFile
@@ -50,6 +50,7 @@ class UserStore:
         self._file = ConfigFile(system, root, USERS_FILE)
         self._users: Mapping[str, User] = {}
         self._changing = asyncio.Lock()
+        self._read_ms: int | None = None
 
     def load(self) -> None:
         """Read the file.
@@ -57,7 +58,7 @@ class UserStore:
         Raises:
             StoreError: The file is damaged, invalid, or readable by others than its owner.
         """
-        path = self._file.path
+        path, self._read_ms = self._file.path, self._file.modified_ms()
         for each in (path, path.with_name(f"{USERS_FILE}.bak")):
             if each.exists() and not self._files.is_private(each):
                 raise StoreError(
@@ -73,6 +74,21 @@ class UserStore:
         except (ConfigError, KeyError) as error:
             raise StoreError(f"{path}: {error}; correct the file") from None
         self._users = users
+
+    def reload(self) -> bool:
+        """Read the file again if it has changed; return whether it has.
+
+        For a server that does not change its users itself: another process does.
+
+        Raises:
+            StoreError: The new file cannot be used. The users stay as they were, and the same file
+                is not read again.
+        """
+        written = self._file.modified_ms()
+        if written == self._read_ms:
+            return False
+        self.load()
+        return True
 
     def find(self, name: str) -> User | None:
         """Return the user with a name; None if there is none."""
@@ -115,7 +131,12 @@ class UserStore:
             await self._put(user)
 
     async def update(self, info: UserInfo) -> None:
-        """Change what is given of a user; raise ConfigError if it does not exist."""
+        """Change what is given of a user.
+
+        Raises:
+            ConfigError: There is no such user, a value is invalid, or no enabled super user would
+                remain.
+        """
         async with self._changing:
             user = self._existing(info.username)
             await self._put(
@@ -128,7 +149,11 @@ class UserStore:
             )
 
     async def delete(self, name: str) -> None:
-        """Delete a user and its policies, if it exists."""
+        """Delete a user and its policies, if it exists.
+
+        Raises:
+            ConfigError: It is the last enabled super user.
+        """
         async with self._changing:
             if name in self._users:
                 await self._swap({k: v for k, v in self._users.items() if k != name})
@@ -168,6 +193,13 @@ class UserStore:
         await self._swap({**self._users, user.name: user})
 
     async def _swap(self, users: Mapping[str, User]) -> None:
+        if _has_super(self._users) and not _has_super(users):
+            raise ConfigError(
+                "userType",
+                "",
+                "this is the last enabled super user, without whom nobody could manage users; "
+                "create another one first",
+            )
         await asyncio.to_thread(self._save, users)
         self._users = users
 
@@ -177,6 +209,10 @@ class UserStore:
             UserInfo(user.name, user.password, user.type, user.status) for user in users.values()
         ]
         self._file.save_both(UserFileBody(infos, acls).to_json())
+
+
+def _has_super(users: Mapping[str, User]) -> bool:
+    return any(user.is_super and user.status is UserStatus.ENABLED for user in users.values())
 
 
 def _reduced(policy: Policy, resource: str) -> Policy:

@@ -6,7 +6,6 @@ applies. A policy has at most one entry per resource.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -17,8 +16,6 @@ from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, R
 from firetrail.auth.signature import Verifier
 from firetrail.errors import ConfigError
 
-USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-"""Names of users. Other characters would break lists, keys or log lines."""
 PASSWORD_MIN, PASSWORD_MAX = 12, 256
 """The length of a new password, in bytes."""
 SAMPLE_PASSWORDS = frozenset({"12345678", "rocketmq", "rocketmq2", "RocketMQ", "123456789012"})

@@ -158,6 +158,11 @@ def _check_ports(loaded: LoadedBroker, name_server: int, grpc: int) -> None:
         users[port] = user
 
 
+def _name_server(broker: BrokerConfig, port: int) -> NameServerConfig:
+    """Return the settings of the name server: the address and the limits of the broker."""
+    return NameServerConfig(bind_address=broker.bind, listen_port=port, **broker.limits())
+
+
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the broker and the name server until they are stopped."""
     loaded = settings(args)
@@ -174,9 +179,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             folder,
             loaded.broker,
             loaded.store,
-            name_server=NameServerConfig(
-                bind_address=loaded.broker.bind, listen_port=args.namesrv_port
-            ),
+            name_server=_name_server(loaded.broker, args.namesrv_port),
             conf=args.conf,
             ignore_unsupported=args.ignore_unsupported,
             tls=broker_tls(args, loaded.broker),

@@ -1,4 +1,4 @@
-"""The names of files, folders and topics. Only this module builds and parses them.
+"""The names of files, folders, topics and users. Only this module builds and parses them.
 
 ::
 
@@ -83,6 +83,9 @@ TOPIC_PATTERN = r"[%|a-zA-Z0-9_-]+"
 GROUP_MAX = 120
 """Bytes in the name of a group: with a prefix it is the name of a topic."""
 GROUP_RULE = f"1 to {GROUP_MAX} letters, digits and % | _ - are allowed"
+
+USER_NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+"""Names of users. Other characters would break lists, keys or lines of a log."""
 
 _TOPIC = re.compile(TOPIC_PATTERN)
 _DIGITS = re.compile(r"[0-9]+")

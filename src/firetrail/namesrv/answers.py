@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from firetrail.auth.caller import NO_PERMISSION
+from firetrail.auth.resources import Action, ResourceType, need
 from firetrail.errors import RequestError
 from firetrail.namesrv.kv import ORDER_TOPICS
 from firetrail.namesrv.routes import EXPIRY_MAX_S, EXPIRY_S, TOPICS_MAX, Registration
@@ -76,10 +78,12 @@ class RouteAnswers:
             header.ha_server_addr or "",
             min(expiry_ms / 1000, EXPIRY_MAX_S) if expiry_ms else EXPIRY_S,
             body.filter_server_list,
+            request.caller.user_name if request.caller is not None else "",
         )
         if not (who.cluster and who.name and who.address):
             detail = "a registration needs the names of cluster and broker, and an address"
             raise RequestError(ResponseCode.SYSTEM_ERROR, detail)
+        self._require_owner(request, who.name, who.broker_id, who.address)
         topics = body.topic_config_serialize_wrapper
         if refusal := self._routes.refusal(who, topics.topic_config_table):
             raise RequestError(
@@ -106,15 +110,36 @@ class RouteAnswers:
         table = self._kv.namespace(ORDER_TOPICS)
         return KVTable(table).encode() if table and self._state.config.return_order_topics else b""
 
+    def _require_owner(
+        self, request: RemotingCommand, name: str, broker_id: int, address: str
+    ) -> None:
+        """Refuse a request about a broker that another user has registered.
+
+        The cluster in the request is a claim: the one of the registered broker counts.
+        """
+        caller = request.caller
+        if caller is None or not caller.is_checked or caller.is_super:
+            return
+        for broker in self._routes.registered(name, broker_id, address):
+            caller.require(need(ResourceType.CLUSTER, broker.cluster, Action.UPDATE))
+            if broker.user != caller.user_name:
+                raise RequestError(
+                    NO_PERMISSION,
+                    f"broker {name:.255} with id {broker_id}, or the address {address:.255}, was "
+                    "registered by another user; use that user, or stop the other broker first",
+                )
+
     def unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Remove a broker that stops."""
         header = RegisterBrokerHeader.decode(request.fields)
+        self._require_owner(request, header.broker_name, header.broker_id, header.broker_addr)
         self._routes.unregister(header.broker_name, header.broker_id, header.broker_addr)
         return request.answer()
 
     def query_version(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Tell a broker whether it has to register its topics again. Counts as a heartbeat."""
         header = RegisterBrokerHeader.decode(request.fields)
+        self._require_owner(request, header.broker_name, header.broker_id, header.broker_addr)
         changed = self._routes.is_changed(header.broker_addr, DataVersion.decode(request.content))
         if not changed:
             self._routes.heard_of(header.broker_addr, self._monotonic())
@@ -126,6 +151,8 @@ class RouteAnswers:
     def heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Note that a broker is alive."""
         header = BrokerHeartbeatHeader.decode(request.fields)
+        broker_id = MASTER_ID if header.broker_id is None else header.broker_id
+        self._require_owner(request, header.broker_name, broker_id, header.broker_addr)
         self._routes.heard_of(header.broker_addr, self._monotonic())
         return request.answer()
 

@@ -41,8 +41,8 @@ EXPIRY_S = 120.0
 
 
 @dataclass(slots=True)
-class _RegisteredBroker:
-    """A registered broker."""
+class RegisteredBroker:
+    """A registered broker. ``user`` has registered it; empty without access control."""
 
     cluster: str
     name: str
@@ -55,11 +55,12 @@ class _RegisteredBroker:
     version: DataVersion = field(default_factory=DataVersion)
     ha_address: str = ""
     filter_servers: list[str] = field(default_factory=list)
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """The description of a broker in its registration."""
+    """The description of a broker in its registration, and the user who sent it."""
 
     cluster: str
     name: str
@@ -68,14 +69,15 @@ class Registration:
     ha_address: str = ""
     expiry_s: float | None = EXPIRY_S
     filter_servers: list[str] = field(default_factory=list)
+    user: str = ""
 
 
 class Routes:
     """The registered brokers and their queues."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, dict[int, _RegisteredBroker]] = {}
-        self._rivals: list[_RegisteredBroker] = []  # their name and id belong to another broker now
+        self._brokers: dict[str, dict[int, RegisteredBroker]] = {}
+        self._rivals: list[RegisteredBroker] = []  # their name and id belong to another broker now
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._state_versions: dict[str, int] = {}  # the highest one of a master, by name
 
@@ -121,7 +123,7 @@ class Routes:
             if member.address == who.address and broker_id != who.broker_id:
                 del members[broker_id]  # a follower that has become the master
         first = who.broker_id not in members
-        members[who.broker_id] = _RegisteredBroker(
+        members[who.broker_id] = RegisteredBroker(
             who.cluster,
             who.name,
             who.broker_id,
@@ -132,6 +134,7 @@ class Routes:
             topics.data_version,
             who.ha_address,
             who.filter_servers,
+            who.user,
         )
         if who.broker_id == MASTER_ID and (changed or first):
             self._set_queues(who.name, topics.topic_config_table.values())
@@ -183,7 +186,7 @@ class Routes:
 
     def _rivals_of(
         self, name: str, broker_id: int, address: str | None = None
-    ) -> list[_RegisteredBroker]:
+    ) -> list[RegisteredBroker]:
         return [
             broker
             for broker in self._rivals
@@ -218,7 +221,7 @@ class Routes:
             lambda broker: broker.expiry_s is not None and now - broker.heard_at > broker.expiry_s
         )
 
-    def _drop(self, is_gone: Callable[[_RegisteredBroker], bool]) -> list[str]:
+    def _drop(self, is_gone: Callable[[RegisteredBroker], bool]) -> list[str]:
         gone = [broker for broker in (*self._rivals, *self._all()) if is_gone(broker)]
         for broker in gone:
             self.unregister(broker.name, broker.broker_id, broker.address)
@@ -230,11 +233,19 @@ class Routes:
             if broker.address == address:
                 broker.heard_at = now
 
-    def _all(self) -> Iterator[_RegisteredBroker]:
+    def _all(self) -> Iterator[RegisteredBroker]:
         for members in self._brokers.values():
             yield from members.values()
 
     # -- brokers ------------------------------------------------------------------------------
+
+    def registered(self, name: str, broker_id: int, address: str) -> list[RegisteredBroker]:
+        """Return the brokers with a name and id, and those with an address."""
+        return [
+            broker
+            for broker in (*self._rivals, *self._all())
+            if (broker.name, broker.broker_id) == (name, broker_id) or broker.address == address
+        ]
 
     def version_of(self, address: str) -> DataVersion | None:
         """Return the version of the topics with which a broker has registered."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from firetrail.access.guard import Guard
 from firetrail.access.user_store import UserStore, open_users
+from firetrail.errors import StoreError
 from firetrail.namesrv.admin import AdminAnswers
 from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import NameServerConfig
@@ -152,3 +153,14 @@ class NameServer:
             await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
             for address in self.routes.expire(self._state.clock.monotonic()):
                 _log.warning("broker %s is removed, because it has sent nothing for long", address)
+            if self._users is not None:
+                await asyncio.to_thread(_reload, self._users)
+
+
+def _reload(users: UserStore) -> None:
+    """Use the users in a changed file; keep the present ones if it cannot be used."""
+    try:
+        if users.reload():
+            _log.warning("the users were read again, because their file has changed")
+    except (StoreError, OSError) as error:
+        _log.error("the users stay as they are, because the new file cannot be used: %s", error)

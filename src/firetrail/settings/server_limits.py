@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from firetrail.settings.table import Flag, Group, Whole
 
@@ -62,3 +63,7 @@ class ServerLimitSettings:
         Whole(1 << 20, unit="bytes"),
         "The part of `buffered_bytes` for connections on which no request has succeeded yet.",
     )
+
+    def limits(self) -> dict[str, Any]:
+        """Return these limits by their names, for another server of the same process."""
+        return {limit.name: getattr(self, limit.name) for limit in fields(ServerLimitSettings)}

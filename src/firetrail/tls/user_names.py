@@ -12,17 +12,16 @@ that matches a name of the certificate counts.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
+
+from firetrail.format.names import USER_NAME
 
 KINDS = ("CN", "DNS", "EMAIL", "URI")
 DEFAULT = "CN:*"
 PATTERNS_MAX = 64
 """A certificate is compared with all of them once per connection."""
-_USER = re.compile(r"[A-Za-z0-9._@-]{1,64}")
-"""What the name of a user may be. A name with other characters could forge lines of a log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class NamePattern:
             user = name[len(self.before) : len(name) - len(self.after)]
         else:
             user = ""
-        return user if _USER.fullmatch(user) else None
+        return user if USER_NAME.fullmatch(user) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields
+from firetrail.settings.table import HIDDEN
 
 EARLIEST = -2
 LATEST = -1
@@ -236,7 +237,6 @@ class Option:
     allowed: str
 
 
-HIDDEN = "(hidden)"
 _SECRET_WORDS = ("secret", "password", "token")
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
