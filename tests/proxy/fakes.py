@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar, cast
 
@@ -117,6 +118,9 @@ class FakeBrokers:
         self, client: ProxyClient, broker: str, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         raise AssertionError("no broker is asked in this test")
+
+    def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
+        raise AssertionError("no request is withdrawn in this test")
 
     def heartbeat(self, client: ProxyClient) -> Awaitable[None] | None:
         self.beats.append(heartbeat_of(client))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, cast
 
 import pytest
+from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
 from tests.proxy.services import GROUP, Service, code, message, receive_request, serving
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
 from firetrail.proxy import receive
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.schema.messages import Duration, Message
@@ -213,6 +216,50 @@ async def test_messages_of_another_process_that_arrive_late_are_returned(
     await asyncio.gather(waiting, return_exceptions=True)
     assert service.receiving._late
     await service.send(message())  # the broker answers the pop of the call that has ended
+    assert attempts(await service.receive()) == [(b"hello", 2)]
+    assert not service.receiving._late
+
+
+async def test_too_many_late_pops_are_not_awaited(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receive, "LATE_MAX", 2)
+    service.brokers.waits = True
+    held = service.broker._parts.state.long_polling._by_connection
+    for before in (0, 1, 2, 2):
+        waiting = asyncio.create_task(service.receive())
+        await until(lambda before=before: len(held) == before + 1)  # type: ignore[misc]
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await until(lambda before=before: len(held) == min(before + 1, 2))  # type: ignore[misc]
+    assert len(service.receiving._late) == 2
+
+
+@pytest.mark.parametrize("is_held", [True, False], ids=["after a wait", "at once"])
+async def test_messages_of_a_call_that_ends_while_their_pop_is_synced_are_returned(
+    service: Service, monkeypatch: pytest.MonkeyPatch, is_held: bool
+) -> None:
+    monkeypatch.setattr(receive, "RETURNED_MS", 1)
+    add = PopCheckpoints.add
+    taken, synced = asyncio.Event(), asyncio.Event()
+
+    def add_and_wait(self: PopCheckpoints, point: PopCheckpoint) -> Awaitable[None]:
+        add(self, point)
+        taken.set()
+        return cast(Awaitable[None], synced.wait())
+
+    if not is_held:
+        await service.send(message())
+    monkeypatch.setattr(PopCheckpoints, "add", add_and_wait)
+    waiting = asyncio.create_task(service.receive())
+    if is_held:
+        await until(lambda: service.broker._parts.state.long_polling._held)
+        await service.send(message())
+    await asyncio.wait_for(taken.wait(), PATIENCE_S)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    monkeypatch.setattr(PopCheckpoints, "add", add)
+    synced.set()
     assert attempts(await service.receive()) == [(b"hello", 2)]
     assert not service.receiving._late
 

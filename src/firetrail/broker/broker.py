@@ -459,6 +459,17 @@ class Broker:
         """Answer all requests that wait for messages, as if their time were over."""
         self._parts.state.long_polling.release()
 
+    def withdraw(self, connection: Connection) -> bool:
+        """Drop the requests of a connection that wait for messages.
+
+        Args:
+            connection: The connection.
+
+        Returns:
+            Whether there were any. If not, they have been answered, or will be very soon.
+        """
+        return self._parts.state.long_polling.closed(connection)
+
     def closed(self, connection: Connection) -> None:
         """Forget the client of a closed connection, and the requests of it that wait.
 

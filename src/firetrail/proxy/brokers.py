@@ -6,6 +6,7 @@ In the same process most requests are answered at once, and need no task of the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from inspect import isawaitable
 from typing import Protocol, TypeVar
@@ -56,8 +57,6 @@ class Brokers(Protocol):
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Ask a broker on behalf of a client, and return its response, whatever the code.
 
-        A cancelled request is withdrawn: the broker delivers it no messages any more.
-
         Args:
             client: The client; brokers see its address and id.
             broker: The name of the broker.
@@ -66,6 +65,16 @@ class Brokers(Protocol):
         Raises:
             RequestError: No broker has this name.
             NotReachedError: The broker cannot be reached, or does not answer.
+        """
+
+    def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
+        """Cancel a request that waits for messages, if the broker has taken none for it yet.
+
+        Args:
+            answer: The future that a request returned, or a task that awaits it.
+
+        Returns:
+            Whether it was cancelled. If not, the answer may still come.
         """
 
 

@@ -163,6 +163,10 @@ class ClusterBrokers:
             timeout_s = int(command.fields.get(field, "0")) / 1000 + LONG_POLL_MARGIN_S
         return await self._session.pass_on(await self._address(broker), command, timeout_s)
 
+    def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
+        """Return False: a broker in another process cannot be told."""
+        return False
+
     async def _address(self, broker: str) -> str:
         """Return the address of a master; receipts may name one whose topics are not known yet."""
         try:

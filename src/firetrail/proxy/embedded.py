@@ -70,6 +70,7 @@ class EmbeddedBroker:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._connections: dict[ProxyClient, EmbeddedConnection] = {}
+        self._polls: dict[asyncio.Future[RemotingCommand], EmbeddedConnection] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self.on_command: ClientCommands = ignored
         self._reserved: tuple[object, frozenset[str]] = (None, frozenset())
@@ -144,12 +145,26 @@ class EmbeddedBroker:
             connection = EmbeddedConnection(self, client)
             answer = connection.ask(self._broker.ask, command)
             if not isinstance(answer, RemotingCommand):
-                answer.add_done_callback(lambda _: self._broker.closed(connection))
+                self._polls[answer] = connection
+                answer.add_done_callback(self._polled)
             return answer
         answer = self._connection_of(client).ask(self._broker.ask, command)
         # A call that ends early must not stop the broker half-way, for example after it has stored
         # a half message and before it has noted the transaction.
         return answer if isinstance(answer, RemotingCommand) else asyncio.shield(answer)
+
+    def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
+        """Cancel a request that waits for messages.
+
+        Returns False if messages are taken for it, and only the record of the pop has to be synced.
+        """
+        connection = self._polls.get(answer)
+        if connection is None or not self._broker.withdraw(connection):
+            return False
+        return answer.cancel()
+
+    def _polled(self, answer: asyncio.Future[RemotingCommand]) -> None:
+        self._broker.closed(self._polls.pop(answer))
 
     def heartbeat(self, client: ProxyClient) -> None:
         """Register the producers and consumers of a client, or refresh their registration.

@@ -157,20 +157,16 @@ class ReceiveCalls:
     async def _waited(
         self, where: Where, broker: str, answer: Awaitable[RemotingCommand]
     ) -> RemotingCommand:
-        """Wait for messages. If the call ends meanwhile, those that arrive are returned.
-
-        A future of a broker in this process is withdrawn by its cancellation. A broker in another
-        process cannot be told, and may still answer.
-        """
-        is_remote = not isinstance(answer, asyncio.Future)
+        """Wait for messages. If the call ends meanwhile, those that still arrive are returned."""
         pending = asyncio.ensure_future(answer)
         try:
             return await asyncio.shield(pending)
         except asyncio.CancelledError:
-            if not is_remote or len(self._late) >= LATE_MAX:
-                pending.cancel()
-            self._late.add(pending)
-            pending.add_done_callback(partial(self._came_late, where, broker))
+            if not self._brokers.withdraw(pending):
+                if len(self._late) >= LATE_MAX:
+                    pending.cancel()
+                self._late.add(pending)
+                pending.add_done_callback(partial(self._came_late, where, broker))
             raise
 
     def _came_late(

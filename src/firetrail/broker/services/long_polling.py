@@ -131,10 +131,12 @@ class LongPolling:
         queues = queue, (queue[0], ANY_QUEUE)
         self._arrived({queue: self._newest(queue) for queue in queues})
 
-    def closed(self, connection: Connection) -> None:
-        """Drop the requests of a closed connection."""
-        for held in list(self._by_connection.get(connection, ())):
+    def closed(self, connection: Connection) -> bool:
+        """Drop the requests of a closed connection; return whether there were any."""
+        waiting = list(self._by_connection.get(connection, ()))
+        for held in waiting:
             self._drop(held)
+        return bool(waiting)
 
     def release(self) -> None:
         """Answer all requests now, as if their time were over."""
