@@ -52,7 +52,7 @@ LAYERS: dict[str, set[str]] = {
     },
 }
 LAYERS["cli"] = set(LAYERS) | {"__version__"}
-LAYERS["__main__"] = {"cli"}
+LAYERS["__main__"] = set()
 # The package itself offers the embedded store: `from firetrail import Store`.
 LAYERS[""] = {"format", "system", "store"}
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from firetrail.cli.main import main
+from firetrail_command import main
 
 if __name__ == "__main__":
     sys.exit(main())
