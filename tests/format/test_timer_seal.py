@@ -11,6 +11,7 @@ from firetrail.format.timer_seal import (
     added,
     decode_seal,
     encode_check,
+    flipped_bit,
     sealed_precision_ms,
     slot_sum,
 )
@@ -38,6 +39,25 @@ def test_a_flipped_bit_breaks_the_seal(check: TimerCheck, bit: int) -> None:
     raw = bytearray(encode_check(check, 1000, FULL))
     raw[bit // 8] ^= 1 << bit % 8
     assert decode_seal(raw, 1000) is None
+
+
+@given(checks, st.integers(0, 8 * 56 - 1), st.integers(0, 8 * 56 - 1))
+def test_one_flipped_bit_is_found_and_two_are_not(check: TimerCheck, bit: int, other: int) -> None:
+    good = encode_check(check, 1000, FULL)
+    assert flipped_bit(good) is None
+    raw = bytearray(good)
+    raw[bit // 8] ^= 1 << bit % 8
+    assert flipped_bit(raw) == (TimerCheck._fields[bit // 64], bit // 8, good)
+    if other != bit:
+        raw[other // 8] ^= 1 << other % 8
+        assert flipped_bit(raw) is None
+
+
+def test_numbers_that_java_has_written_are_no_flipped_bits() -> None:
+    ours = encode_check(TimerCheck(5, 6, 7, 8), 1000, WheelSeal())
+    assert flipped_bit((9000).to_bytes(8, "big") + ours[8:]) is None
+    assert flipped_bit((GOLDEN / "config" / "timercheck").read_bytes()) is None
+    assert flipped_bit(b"") is None
 
 
 def test_java_breaks_the_seal_when_it_writes() -> None:

@@ -47,6 +47,20 @@ class WheelSeal(NamedTuple):
     following: tuple[TimerSlot, ...] = ()
 
 
+class FlippedBit(NamedTuple):
+    """A flipped bit in a ``timercheck`` of Firetrail.
+
+    Attributes:
+        field: The field of :class:`~firetrail.format.timer.TimerCheck` that it changed.
+        offset: The byte of the file that has it.
+        corrected: The content of the file before.
+    """
+
+    field: str
+    offset: int
+    corrected: bytes
+
+
 def slot_sum(raw: ReadableBuffer) -> int:
     """Return the checksum of an encoded slot that is in use; it is never 0."""
     return zlib.crc32(raw) or 1
@@ -84,6 +98,24 @@ def decode_seal(raw: ReadableBuffer, precision_ms: int | None = None) -> WheelSe
         return None
     slots = (decode_slot(content, at) for at in range(start, end, SLOT.size))
     return WheelSeal(total, tuple(slots))
+
+
+def flipped_bit(raw: ReadableBuffer) -> FlippedBit | None:
+    """Find the bit of the fields without which the seal is good.
+
+    Return None if the seal is good, or if no single bit explains why it is not: Java wrote the
+    fields last, or more is damaged.
+    """
+    content = bytearray(raw)
+    if len(content) != CHECK_SIZE or decode_seal(content) is not None:
+        return None
+    for offset in range(CHECK_FIELDS.size):
+        for bit in range(8):
+            content[offset] ^= 1 << bit
+            if decode_seal(content) is not None:
+                return FlippedBit(TimerCheck._fields[offset // 8], offset, bytes(content))
+            content[offset] ^= 1 << bit
+    return None
 
 
 def sealed_precision_ms(raw: ReadableBuffer) -> int:

@@ -93,6 +93,30 @@ async def test_missing_and_damaged_files_are_rebuilt(
     await bench.close()
 
 
+@pytest.mark.parametrize("bit", [10, 12, 20, 63])
+async def test_a_flipped_bit_in_the_read_time_loses_no_message(
+    tmp_path: Path, bit: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(tmp_path)
+    bench.clock.advance(-bench.clock.ms % (1 << 21))  # so that the bit is not set
+    for number in range(9):
+        bench.send(b"%d" % number, 1_000 * (1 + number))
+    bench.pass_time(2_500)
+
+    def flip(folder: Path) -> None:
+        path = folder / "config" / CHECK
+        raw = bytearray(path.read_bytes())
+        raw[7 - bit // 8] ^= 1 << bit % 8
+        path.write_bytes(raw)
+
+    bench = await bench.restarted(flip)
+    assert "corrected a flipped bit in read_ms" in caplog.text
+    assert "rebuilt" not in caplog.text
+    bench.pass_time(8_000, 500)
+    assert bench.bodies == [b"%d" % number for number in range(9)]
+    await bench.close()
+
+
 async def test_a_damaged_chain_is_rebuilt_while_the_timer_runs(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for number in range(9):

@@ -109,6 +109,18 @@ async def test_damaged_units_are_reported(tmp_path: Path) -> None:
     assert found(tmp_path) == []
 
 
+async def test_a_flipped_bit_in_the_progress_is_reported(tmp_path: Path) -> None:
+    await filled(tmp_path).close()
+    path = tmp_path / "config" / CHECK
+    raw = bytearray(path.read_bytes())
+    raw[6] ^= 2
+    path.write_bytes(raw)
+    (problem,) = found(tmp_path)
+    assert (problem.file, problem.offset) == ("config/timercheck", 6)
+    assert problem.detail == "a bit of read_ms is flipped"
+    assert problem.kind is ProblemKind.TIMER_FILE
+
+
 async def test_missing_files_are_reported(tmp_path: Path) -> None:
     bench = filled(tmp_path)
     await bench.close()

@@ -12,6 +12,7 @@ wait.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -36,13 +37,15 @@ from firetrail.format.timer import (
     decode_check,
     encode_unsealed,
 )
-from firetrail.format.timer_seal import decode_seal, encode_check
+from firetrail.format.timer_seal import decode_seal, encode_check, flipped_bit
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 
 MASTER_UNLIMITED = 1 << 62
 """The queue offset of the master in ``timercheck``. A Java broker that takes over does not go back
 before it, so after a crash it continues after the last unit, and adds no record twice."""
+
+_log = logging.getLogger(__name__)
 
 
 class TimerShape(NamedTuple):
@@ -97,6 +100,10 @@ class TimerFiles:
             raw = self._files.read(self._path)
         except FileNotFoundError:
             return f"{self._path} is missing"
+        flipped = flipped_bit(raw)
+        if flipped is not None:
+            _log.warning("%s: corrected a flipped bit in %s", self._path, flipped.field)
+            raw = flipped.corrected
         try:
             self.check = decode_check(raw)
         except FormatError as error:

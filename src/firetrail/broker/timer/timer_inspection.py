@@ -38,6 +38,7 @@ from firetrail.format.timer_seal import (
     WheelSeal,
     added,
     decode_seal,
+    flipped_bit,
     sealed_precision_ms,
     slot_sum,
 )
@@ -90,6 +91,11 @@ def timer_problems(view: StoreView, wheel_slots: int = WHEEL_SLOTS) -> list[Prob
     raw = _read_check(view)
     if view.state is StoreState.OPEN or raw is None:
         return []
+    flipped = flipped_bit(raw)
+    if flipped is not None:
+        detail = f"a bit of {flipped.field} is flipped"
+        file = f"{CONFIG}/{CHECK}"
+        return [Problem(file, flipped.offset, None, ProblemKind.TIMER_FILE, detail)]
     seal = decode_seal(raw)
     if seal is None:
         return []
