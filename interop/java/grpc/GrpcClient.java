@@ -1,6 +1,7 @@
-// RocketMQ's gRPC client for Java: every type of message, push and simple consumers, and check-back
-// of transactions. Prints a line of JSON for each message. Arguments: endpoints,
-// tls or plain, and messages or delays.
+// RocketMQ's gRPC client for Java: every type of message, push and simple consumers, check-back of
+// transactions, and a kill of the server. Prints a line of JSON for each message. Arguments:
+// endpoints, tls or plain, and messages or features. After "ready", a line on standard input lets
+// the program go on when the server was started again.
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -8,16 +9,22 @@ import java.time.Duration;
 import java.util.Collections;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.function.BooleanSupplier;
+import java.util.function.Function;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
-import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
@@ -27,6 +34,9 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 public class GrpcClient {
     static final long WAIT_MS = 90_000;
+    static final long DELAY_MS = 4_000;
+    static final Duration AWAIT = Duration.ofSeconds(5);
+    static final Duration INVISIBLE = Duration.ofSeconds(15);
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static final Map<String, AtomicInteger> GOT = new ConcurrentHashMap<>();
 
@@ -39,15 +49,22 @@ public class GrpcClient {
         return new String(bytes, StandardCharsets.UTF_8);
     }
 
-    static synchronized void say(String kind, String who, String body, String id, int times) {
-        System.out.printf(
-                "{\"%s\": \"%s\", \"body\": \"%s\", \"id\": \"%s\", \"times\": %d}%n",
-                kind, who, body, id, times);
+    static synchronized void say(String format, Object... values) {
+        System.out.printf(format + "%n", values);
+    }
+
+    static String seconds(long millis) {
+        return String.format("%d.%03d", millis / 1000, millis % 1000);
     }
 
     static void got(String who, MessageView message) {
-        String id = message.getMessageId().toString();
-        say("got", who, body(message), id, message.getDeliveryAttempt());
+        say(
+                "{\"got\": \"%s\", \"body\": \"%s\", \"id\": \"%s\", \"times\": %d, \"at\": %s}",
+                who,
+                body(message),
+                message.getMessageId(),
+                message.getDeliveryAttempt(),
+                seconds(System.currentTimeMillis()));
         GOT.computeIfAbsent(who, key -> new AtomicInteger()).incrementAndGet();
     }
 
@@ -55,11 +72,10 @@ public class GrpcClient {
         return GOT.getOrDefault(who, new AtomicInteger()).get();
     }
 
-    static void waitFor(String what, BooleanSupplier condition) throws InterruptedException {
-        long end = System.currentTimeMillis() + WAIT_MS;
-        while (!condition.getAsBoolean()) {
+    static void until(String who, int count) throws InterruptedException {
+        for (long end = System.currentTimeMillis() + WAIT_MS; count(who) < count; ) {
             if (System.currentTimeMillis() > end) {
-                throw new IllegalStateException("no " + what + " in time, only " + GOT);
+                throw new IllegalStateException(who + " got too little: " + GOT);
             }
             Thread.sleep(20);
         }
@@ -72,22 +88,25 @@ public class GrpcClient {
                 .setBody(body.getBytes(StandardCharsets.UTF_8));
     }
 
-    static void send(Producer producer, String how, String body, Message message)
-            throws Exception {
-        SendReceipt receipt = producer.send(message);
-        say("sent", how, body, receipt.getMessageId().toString(), 0);
+    static SendReceipt send(Producer producer, String how, String body, MessageBuilder message)
+            throws ClientException {
+        SendReceipt receipt = producer.send(message.build());
+        say(
+                "{\"sent\": \"%s\", \"body\": \"%s\", \"id\": \"%s\"}",
+                how, body, receipt.getMessageId());
+        return receipt;
     }
 
     static void sends(Producer producer) throws Exception {
         for (int n = 0; n < 6; n++) {
             String body = "normal" + n;
             String tag = n % 2 == 0 ? "TagA" : "Odd";
-            send(producer, "normal", body, message("GrpcNormal", body).setTag(tag).build());
+            send(producer, "normal", body, message("GrpcNormal", body).setTag(tag));
         }
         for (int n = 0; n < 20; n++) {
             String body = String.format("%d-%02d", n % 4, n / 4);
             String group = "order-" + n % 4;
-            send(producer, "fifo", body, message("GrpcFifo", body).setMessageGroup(group).build());
+            send(producer, "fifo", body, message("GrpcFifo", body).setMessageGroup(group));
         }
         for (String body : List.of("commit", "rollback", "unknown")) {
             Transaction transaction = producer.beginTransaction();
@@ -100,73 +119,183 @@ public class GrpcClient {
         }
     }
 
-    static PushConsumer push(String who, String group, String topic) throws Exception {
+    static PushConsumer push(
+            String who,
+            String group,
+            String topic,
+            FilterExpression filter,
+            Function<MessageView, ConsumeResult> consume)
+            throws ClientException {
         return PROVIDER.newPushConsumerBuilder()
                 .setClientConfiguration(configuration)
                 .setConsumerGroup(group)
-                .setSubscriptionExpressions(
-                        Collections.singletonMap(topic, FilterExpression.SUB_ALL))
+                .setSubscriptionExpressions(Collections.singletonMap(topic, filter))
                 .setMessageListener(
                         message -> {
                             got(who, message);
-                            return ConsumeResult.SUCCESS;
+                            return consume.apply(message);
                         })
                 .build();
     }
 
-    static void receives() throws Exception {
-        FilterExpression tagged = new FilterExpression("TagA");
-        boolean isPutOff = false;
-        try (SimpleConsumer consumer =
-                PROVIDER.newSimpleConsumerBuilder()
+    static PushConsumer push(String who, String group, String topic) throws ClientException {
+        return push(who, group, topic, FilterExpression.SUB_ALL, message -> ConsumeResult.SUCCESS);
+    }
+
+    // The topic of dead letters exists only after the first one.
+    static SimpleConsumer simple(String group, String topic, FilterExpression filter)
+            throws Exception {
+        for (long end = System.currentTimeMillis() + WAIT_MS; ; Thread.sleep(200)) {
+            try {
+                return PROVIDER.newSimpleConsumerBuilder()
                         .setClientConfiguration(configuration)
-                        .setConsumerGroup("GrpcSimple")
-                        .setAwaitDuration(Duration.ofSeconds(5))
-                        .setSubscriptionExpressions(
-                                Collections.singletonMap("GrpcNormal", tagged))
-                        .build()) {
-            long end = System.currentTimeMillis() + WAIT_MS;
-            while (count("simple") < 4 && System.currentTimeMillis() < end) {
-                for (MessageView message : consumer.receive(16, Duration.ofSeconds(15))) {
-                    got("simple", message);
-                    if (body(message).equals("normal0") && !isPutOff) {
-                        isPutOff = true;
-                        consumer.changeInvisibleDuration(message, Duration.ofSeconds(1));
-                    } else {
-                        consumer.ack(message);
-                    }
+                        .setConsumerGroup(group)
+                        .setAwaitDuration(AWAIT)
+                        .setSubscriptionExpressions(Collections.singletonMap(topic, filter))
+                        .build();
+            } catch (ClientException | IllegalStateException error) {
+                if (System.currentTimeMillis() > end) {
+                    throw error;
                 }
             }
         }
     }
 
-    static void delays(Producer producer) throws Exception {
-        PushConsumer delayed = push("delay", "GrpcDelayed", "GrpcDelay");
-        for (String body : List.of("recalled", "later")) {
-            long due = System.currentTimeMillis() + (body.equals("later") ? 17_000 : 15_000);
-            Message message = message("GrpcDelay", body).setDeliveryTimestamp(due).build();
-            SendReceipt receipt = producer.send(message);
-            say("sent", "delay", body, receipt.getMessageId().toString(), 0);
-            if (body.equals("recalled")) {
-                producer.recallMessage("GrpcDelay", receipt.getRecallHandle());
+    // Receives and acknowledges messages; the first one with the body "putOff" is put off.
+    static void receive(SimpleConsumer consumer, String who, int count, String putOff)
+            throws Exception {
+        boolean isPutOff = false;
+        long end = System.currentTimeMillis() + WAIT_MS;
+        while (count(who) < count && System.currentTimeMillis() < end) {
+            for (MessageView message : consumer.receive(16, INVISIBLE)) {
+                got(who, message);
+                if (body(message).equals(putOff) && !isPutOff) {
+                    isPutOff = true;
+                    consumer.changeInvisibleDuration(message, Duration.ofSeconds(1));
+                } else {
+                    consumer.ack(message);
+                }
             }
         }
-        waitFor("delayed messages", () -> count("delay") >= 1);
-        delayed.close();
+        consumer.close();
     }
 
-    static void consumes(Producer producer) throws Exception {
+    static void messages(Producer producer) throws Exception {
         sends(producer);
         PushConsumer all = push("push", "GrpcPush", "GrpcNormal");
         PushConsumer ordered = push("fifo", "GrpcOrderly", "GrpcFifo");
         PushConsumer halves = push("halves", "GrpcHalves", "GrpcTransaction");
-        receives();
-        waitFor("pushed messages", () -> count("push") >= 6);
-        waitFor("ordered messages", () -> count("fifo") >= 20);
-        waitFor("committed messages", () -> count("halves") >= 2);
+        FilterExpression tagged = new FilterExpression("TagA");
+        receive(simple("GrpcSimple", "GrpcNormal", tagged), "simple", 4, "normal0");
+        until("push", 6);
+        until("fifo", 20);
+        until("halves", 2);
         for (PushConsumer consumer : List.of(all, ordered, halves)) {
             consumer.close();
         }
+    }
+
+    static Void filtered(Producer producer) throws Exception {
+        for (int n = 0; n < 6; n++) {
+            MessageBuilder made = message("GrpcNormal", "n" + n);
+            made.addProperty("colour", "blue").addProperty("n", String.valueOf(n));
+            send(producer, "numbered", "n" + n, made);
+        }
+        FilterExpression condition =
+                new FilterExpression("n > 2 AND colour = 'blue'", FilterExpressionType.SQL92);
+        receive(simple("GrpcSql", "GrpcNormal", condition), "sql", 3, null);
+        return null;
+    }
+
+    static Void ordered(Producer producer) throws Exception {
+        for (String body : List.of("k0", "again-k1", "k2", "k3")) {
+            send(producer, "keep", body, message("GrpcFifo", body).setMessageGroup("keep"));
+        }
+        AtomicBoolean hasFailed = new AtomicBoolean();
+        push(
+                "ordered",
+                "GrpcOrderly",
+                "GrpcFifo",
+                FilterExpression.SUB_ALL,
+                message -> {
+                    boolean isWanted = body(message).equals("again-k1");
+                    return isWanted && hasFailed.compareAndSet(false, true)
+                            ? ConsumeResult.FAILURE
+                            : ConsumeResult.SUCCESS;
+                });
+        until("ordered", 5);
+        return null;
+    }
+
+    // A message that its consumers never consume is received as a dead letter.
+    static Void failing(Producer producer) throws Exception {
+        send(producer, "failing", "fails", message("GrpcFailing", "fails"));
+        push(
+                "failing",
+                "GrpcFailingGroup",
+                "GrpcFailing",
+                FilterExpression.SUB_ALL,
+                message -> ConsumeResult.FAILURE);
+        until("failing", 2);
+        String dead = "%DLQ%GrpcFailingGroup";
+        receive(simple("GrpcUndertaker", dead, FilterExpression.SUB_ALL), "dead", 1, null);
+        return null;
+    }
+
+    static Void delayed(Producer producer) throws Exception {
+        push("delayed", "GrpcDelayGroup", "GrpcDelay");
+        for (String body : List.of("later", "recalled", "past")) {
+            long due = System.currentTimeMillis() + (body.equals("past") ? -DELAY_MS : DELAY_MS);
+            MessageBuilder made = message("GrpcDelay", body).setDeliveryTimestamp(due);
+            SendReceipt receipt = producer.send(made.build());
+            String id = receipt.getMessageId().toString();
+            say(
+                    "{\"sent\": \"%s\", \"body\": \"%s\", \"id\": \"%s\", \"due\": %s}",
+                    body, body, id, seconds(due));
+            if (body.equals("recalled")) {
+                String handle = receipt.getRecallHandle();
+                say(
+                        "{\"recalled\": \"%s\", \"id\": \"%s\"}",
+                        producer.recallMessage("GrpcDelay", handle).getMessageId(), id);
+            }
+        }
+        until("delayed", 2);
+        return null;
+    }
+
+    static void restarted(Producer producer) throws Exception {
+        FilterExpression tagged = new FilterExpression("Restart");
+        push("restart", "GrpcRestart", "GrpcNormal", tagged, message -> ConsumeResult.SUCCESS);
+        send(producer, "restart", "before", message("GrpcNormal", "before").setTag("Restart"));
+        until("restart", 1);
+        say("{\"ready\": \"restart\"}");
+        System.in.read();
+        for (long end = System.currentTimeMillis() + WAIT_MS; ; Thread.sleep(500)) {
+            try {
+                producer.send(message("GrpcNormal", "after").setTag("Restart").build());
+                break;
+            } catch (Exception error) { // also the exceptions of gRPC itself
+                if (System.currentTimeMillis() > end) {
+                    throw error;
+                }
+            }
+        }
+        until("restart", 2);
+    }
+
+    static void features(Producer producer) throws Exception {
+        ExecutorService pool = Executors.newCachedThreadPool();
+        List<Callable<Void>> parts =
+                List.of(
+                        () -> filtered(producer),
+                        () -> ordered(producer),
+                        () -> failing(producer),
+                        () -> delayed(producer));
+        for (Future<Void> part : pool.invokeAll(parts)) {
+            part.get();
+        }
+        restarted(producer);
+        Thread.sleep(1000); // acknowledgements are sent after the listener has returned
     }
 
     public static void main(String[] arguments) {
@@ -188,12 +317,13 @@ public class GrpcClient {
                                         return TransactionResolution.COMMIT;
                                     })
                             .build();
-            if (arguments[2].equals("delays")) {
-                delays(producer);
+            if (arguments[2].equals("features")) {
+                features(producer);
             } else {
-                consumes(producer);
+                messages(producer);
+                producer.close();
             }
-            producer.close();
+            say("{\"done\": true}");
         } catch (Exception error) {
             error.printStackTrace();
             status = 1;
