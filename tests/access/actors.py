@@ -60,6 +60,16 @@ async def user_store(folder: Path, **grants: list[str]) -> UserStore:
     return store
 
 
+class Peer:
+    """A connection, as far as access control looks at it."""
+
+    def __init__(self, peer: str = "10.0.0.5:4711", certificate_user: str | None = None) -> None:
+        self.peer = peer
+        self.user = ""
+        self.is_encrypted = True
+        self.certificate_user = certificate_user
+
+
 class Users:
     """A directory in memory."""
 

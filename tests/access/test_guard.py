@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.access.actors import SECRET, credentials, guard_of, signed
+from tests.access.actors import SECRET, Peer, credentials, guard_of, signed
 
 from firetrail.access.guard import AccessPolicy, Guard, source_of
 from firetrail.auth.policies import User, UserStatus, UserType
@@ -15,13 +17,12 @@ ALICE = User("alice", credentials("alice").secret_key)
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 
-class Peer:
-    peer = "[::1]:5000"
+PEER: Any = Peer("[::1]:5000")
 
 
 def asked(guard: Guard, request: RemotingCommand) -> str | None:
     """Return the remark of the refusal."""
-    answer = guard(Peer(), request)  # type: ignore[arg-type]
+    answer = guard(PEER, request)
     if answer is None:
         return None
     assert answer.code == 16
@@ -89,7 +90,7 @@ def test_an_unforeseen_error_lets_nothing_through(caplog: pytest.LogCaptureFixtu
 
     guard = Guard(Broken(), AccessPolicy())
     request = signed(ROUTE, {"topic": "T1"}, by="alice")
-    answer = guard(Peer(), request)  # type: ignore[arg-type]
+    answer = guard(PEER, request)
     assert answer is not None
     assert answer.code == 1
     assert request.caller is None
@@ -97,7 +98,7 @@ def test_an_unforeseen_error_lets_nothing_through(caplog: pytest.LogCaptureFixtu
 
 def test_a_malformed_body_is_refused() -> None:
     guard = guard_of(ALICE)
-    answer = guard(Peer(), signed(RequestCode.HEART_BEAT, {}, b"{", by="alice"))  # type: ignore[arg-type]
+    answer = guard(PEER, signed(RequestCode.HEART_BEAT, {}, b"{", by="alice"))
     assert answer is not None
     assert answer.code == 1
 

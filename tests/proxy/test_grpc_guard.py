@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 from tests.access.actors import SECURE, acl, credentials, info, user_store
+from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream
 
+from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_store import UserStore
@@ -35,6 +38,7 @@ from firetrail.proxy.schema.messages import (
     TelemetryCommand,
 )
 from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import SYSTEM
 
 NOW = datetime.now(UTC)
@@ -54,8 +58,14 @@ def signed_by(name: str, *, age: timedelta = timedelta(), client: str = "c1") ->
 class Secured:
     """The service of a broker, with users."""
 
-    def __init__(self, broker: Broker, users: UserStore, policy: AccessPolicy) -> None:
-        guard = GrpcGuard(Guard(users, policy), lambda: int(NOW.timestamp() * 1000))
+    def __init__(
+        self,
+        broker: Broker,
+        users: UserStore,
+        policy: AccessPolicy,
+        audit: AuditLog | None = None,
+    ) -> None:
+        guard = GrpcGuard(Guard(users, policy, audit), lambda: int(NOW.timestamp() * 1000))
         self.broker = broker
         self.users = users
         self.service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=guard)
@@ -101,6 +111,29 @@ async def test_a_call_needs_a_signature_of_a_known_user(secured: Secured) -> Non
     ):
         status = await secured.call("QueryRoute", dict(metadata), route("T1"))
         assert (status.code, status.message) == (Code.UNAUTHORIZED, text)
+
+
+async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> None:
+    audit = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+    audit.start()
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", alice=["Topic:T1 Pub"], bob=[])
+        secure = Secured(broker, users, AccessPolicy(), audit)
+        for metadata in (signed_by("alice"), signed_by("alice"), METADATA, signed_by("eve")):
+            await secure.call("QueryRoute", dict(metadata), route("T1"))
+        await secure.call("QueryRoute", signed_by("bob", client="c2"), route("T1"))
+        await secure.call("Heartbeat", signed_by("bob"))
+        await secure.service.stop()
+    await asyncio.to_thread(audit.stop)
+    keys = ("event", "user", "claimed_user", "request", "client")
+    found = [tuple(event.get(key) for key in keys) for event in events(audit.path)[1:-1]]
+    assert found == [
+        ("login", "alice", None, None, "c1"),
+        ("denied", None, None, "QueryRoute", None),
+        ("denied", None, "eve", "QueryRoute", None),
+        ("denied", "bob", None, "QueryRoute", None),
+        ("denied", "bob", None, None, None),  # the client id of another user
+    ]
 
 
 async def test_an_old_header_is_refused_and_local_time_is_accepted(secured: Secured) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from firetrail.access.audit_log import AuditLog
 from firetrail.access.rules import RULES, Asked
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
@@ -59,13 +60,17 @@ class Guard:
     Args:
         users: The users.
         policy: What to check.
+        audit: Records logins. Default: nobody does.
 
     Raises:
         ConfigError: A white list contains a request of administrators.
     """
 
-    def __init__(self, users: Directory, policy: AccessPolicy) -> None:
+    def __init__(
+        self, users: Directory, policy: AccessPolicy, audit: AuditLog | None = None
+    ) -> None:
         self.users = users
+        self.audit = audit
         self.policy = policy
         self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
         self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
@@ -76,20 +81,21 @@ class Guard:
         The request then knows its caller, whom handlers ask about what they find.
         """
         try:
-            self._check(source_of(connection.peer), request)
+            self._check(connection, request)
         except Exception as error:  # also an unforeseen one: it must not let the request through
             return failure(request, error)
         return None
 
-    def _check(self, source: str, request: RemotingCommand) -> None:
+    def _check(self, connection: Connection, request: RemotingCommand) -> None:
         code = request.code
-        user = (
-            None
-            if code in self._unauthenticated
-            else self.authenticated(request.fields, request.body)
-        )
+        user: User | None = None
+        if code not in self._unauthenticated:
+            user = self.authenticated(request.fields, request.body)
+            if connection.user != user.name:
+                self._logged_in(connection, user)
         is_checked = self.policy.authorization and code not in self._unauthorized
-        caller = Caller(user, source, is_checked=is_checked)
+        caller = Caller(user, source_of(connection.peer), is_checked=is_checked)
+        request.caller = caller
         rule = RULES.get(code)
         if rule is None:
             caller.require_super(f"request code {code}")
@@ -98,7 +104,13 @@ class Guard:
                 caller.require_super(request_name(code))
             if is_checked and not caller.is_super:
                 self._authorize(caller, rule.needs(Asked(request, self.policy.cluster)))
-        request.caller = caller
+
+    def _logged_in(self, connection: Connection, user: User) -> None:
+        connection.user = user.name
+        if self.audit is not None:
+            self.audit.login(
+                user.name, "signature", connection.peer, is_encrypted=connection.is_encrypted
+            )
 
     def _authorize(self, caller: Caller, needs: Iterable[Requirement]) -> None:
         if caller.user is None:

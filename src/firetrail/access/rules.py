@@ -81,11 +81,14 @@ class Rule:
         is_admin: Whether the request changes or reveals the server. Such a request cannot be on a
             white list.
         is_super: Whether only super users may send it, even if permissions are not checked.
+        is_routine: Whether brokers and dashboards repeat it all the time. The audit log then has
+            the first one of a connection.
     """
 
     needs: Needs
     is_admin: bool = False
     is_super: bool = False
+    is_routine: bool = False
 
 
 def _nothing(asked: Asked) -> Iterable[Requirement]:
@@ -109,7 +112,7 @@ def _on_cluster(*actions: Action) -> Rule:
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield need(CLUSTER, asked.cluster or WHOLE, *actions)
 
-    return Rule(needs, is_admin=True)
+    return Rule(needs, is_admin=True, is_routine=actions == (GET,))
 
 
 def _whole(kind: ResourceType) -> Rule:
@@ -119,7 +122,7 @@ def _whole(kind: ResourceType) -> Rule:
         cluster = need(CLUSTER, asked.cluster or WHOLE, GET)
         yield Requirement(kind, WHOLE, frozenset({LIST}), otherwise=cluster)
 
-    return Rule(needs, is_admin=True)
+    return Rule(needs, is_admin=True, is_routine=True)
 
 
 def _topic(*actions: Action, field: str = "topic") -> Rule:
@@ -277,7 +280,7 @@ _SUPER = Rule(_nothing, is_admin=True, is_super=True)
 _OFFSETS = _topic(SUB, GET)
 _CONSUME = Rule(_consume)
 _MANAGE = _on_cluster(UPDATE)
-_REGISTER = Rule(_register, is_admin=True)
+_REGISTER = Rule(_register, is_admin=True, is_routine=True)
 _INSPECT = _on_cluster(GET)
 _GET_BOTH = _get_named(("consumerGroup", "group", "filterGroups", "compareGroup"))
 

@@ -133,9 +133,14 @@ class Broker:
             client_access = client_access_of(self.config)
         self.client_access = client_access
         self.access = BrokerAccess(self.config, self._folder, self._system)
-        guard = self.access.guard
+        guard, audit = self.access.guard, self.access.audit
         self._server = RemotingServer(
-            self._handlers, self._limits, on_closed=self.closed, guard=guard, tls=tls
+            self._handlers,
+            self._limits,
+            on_closed=self.closed,
+            guard=guard,
+            tls=tls,
+            audit=audit.answered if audit is not None else None,
         )
         self._name_server = (
             NameServer(name_server, self._system, guard, tls) if name_server is not None else None
@@ -207,6 +212,7 @@ class Broker:
         async with AsyncExitStack() as resources:  # closes them if the start fails
             asked = self._store_config.store_host
             port = await self._server.start(self.config.bind, asked.port)
+            resources.push_async_callback(asyncio.to_thread, self.access.close)
             resources.push_async_callback(self._server.stop)
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)

@@ -52,6 +52,8 @@ REPLAYED_PREFIX = "firetrail.replayed."
 """The position up to which a replay copied the log to brokers; one file per replay."""
 INVENTORY = "firetrail.inventory"
 """Which queue, index and broker files the store has, so that missing ones are noticed."""
+AUDIT = "audit"
+"""The folder of a broker's audit log; the Java store ignores it."""
 SINK = "firetrail.sink"
 """The commits of bulk writers, so that none writes the same messages twice."""
 

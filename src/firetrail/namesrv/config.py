@@ -13,6 +13,7 @@ from firetrail.access.settings import INIT_USER, checked_policy
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
+from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Flag, Group, Port, Setting, Text, Whole, table
@@ -45,7 +46,7 @@ FLAG = Flag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig(ServerLimitSettings):
+class NameServerConfig(ServerLimitSettings, AuditSettings):
     """The settings of a name server, as keyword arguments. An instance never changes.
 
     Args:
@@ -65,6 +66,7 @@ class NameServerConfig(ServerLimitSettings):
         max_connections, connections_per_address, connection_rate_per_address,
         request_rate_per_address, byte_rate_per_address, limit_loopback, buffered_bytes,
         stranger_bytes: Limits for clients, see ``docs/configuration.md``.
+        audit_log, audit_file_bytes, audit_files, audit_rate: The audit log, see there.
 
     Raises:
         ConfigError: A value is invalid.

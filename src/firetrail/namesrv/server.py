@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from firetrail.access.audit_log import AuditLog
 from firetrail.access.guard import Guard
 from firetrail.access.user_store import UserStore, open_users
 from firetrail.errors import StoreError
@@ -65,15 +66,20 @@ class NameServer:
             **AdminAnswers(self._state).handlers,
         }
         self._users: UserStore | None = None
+        self._audit: AuditLog | None = None  # its own; a broker closes that of its process
         if guard is None and config.authentication:
             self._users = UserStore(system, Path(config.users_folder))
-            guard = Guard(self._users, config.access_policy())
+            if config.audit_log:
+                self._audit = AuditLog(Path(config.users_folder), config, system)
+            guard = Guard(self._users, config.access_policy(), self._audit)
+        audit = guard.audit if guard is not None else None
         self._server = RemotingServer(
             self.handlers,
             server_limits(config),
             on_closed=self.disconnected,
             guard=guard,
             tls=tls,
+            audit=audit.answered if audit is not None else None,
         )
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -88,6 +94,8 @@ class NameServer:
         config = self._state.config
         if self._users is not None:
             open_users(self._users, config.init_user)
+        if self._audit is not None:
+            self._audit.start()
         port = await self._server.start(config.bind_address, config.listen_port)
         self._sweeper = asyncio.create_task(self._sweep())
         return port
@@ -102,6 +110,8 @@ class NameServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._server.stop()
+        if self._audit is not None:
+            await asyncio.to_thread(self._audit.stop)
 
     def register_local(
         self,

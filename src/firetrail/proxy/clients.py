@@ -9,18 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from firetrail.access.audit_log import AuditLog
 from firetrail.auth.caller import Caller
 from firetrail.errors import ProxyError
 from firetrail.proxy.call import Call, StatusCode, Stream
 from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
 from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import Language, Version
+from firetrail.text import printable
 
 CLIENTS_MAX = 10_000
 """Maximum number of known clients, like that of connections; calls of further ones are answered
 TOO_MANY_REQUESTS."""
 CLIENT_ID_MAX = 255
 """Maximum length of a client id in characters."""
+CLIENT_ID_SHOWN = 64
+"""The most characters of it in a message."""
 STREAMS_MAX = 8
 """Telemetry streams of one client. Released clients have one per address; a client that reconnects
 has another until the lost one is noticed. The oldest is ended in favour of a new one."""
@@ -80,13 +84,15 @@ class ProxyClients:
 
     Args:
         now: the event loop's clock.
+        audit: records logins. Default: nobody does.
 
     Attributes:
         on_left: Called with each client that has left or was silent for too long.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], audit: AuditLog | None = None) -> None:
         self._now = now
+        self._audit = audit
         self._clients: dict[str, ProxyClient] = {}
         self.on_left: list[Callable[[ProxyClient], None]] = []
 
@@ -118,13 +124,20 @@ class ProxyClients:
             client = self._new(client_id, call)
         if caller is not None:
             if client.caller is not None and client.caller.user_name != caller.user_name:
-                raise ProxyError(
-                    Code.UNAUTHORIZED, f"client {client_id:.64} belongs to another user"
-                )
+                raise self._not_its_own(client_id, call, caller)
+            if client.caller is None and self._audit is not None and caller.user is not None:
+                self._audit.login(caller.user_name, "signature", call.peer, client=client_id)
             client.caller = caller
         client.last_seen = self._now()
         client.peer = call.peer
         return client
+
+    def _not_its_own(self, client_id: str, call: Call, caller: Caller) -> ProxyError:
+        """Return the refusal of a call with the client id of another user."""
+        reason = f"client {printable(client_id, CLIENT_ID_SHOWN)} belongs to another user"
+        if self._audit is not None:
+            self._audit.denied_call("", reason, call.peer, caller)
+        return ProxyError(Code.UNAUTHORIZED, reason)
 
     def _new(self, client_id: str, call: Call) -> ProxyClient:
         if not client_id.strip():

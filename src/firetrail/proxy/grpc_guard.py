@@ -104,6 +104,7 @@ class GrpcGuard:
 
     def __init__(self, guard: Guard, now_ms: Callable[[], int]) -> None:
         self._guard = guard
+        self.audit = guard.audit
         self._now_ms = now_ms
 
     def authenticated(self, name: str, call: Call) -> Caller:
@@ -119,6 +120,7 @@ class GrpcGuard:
             user = self._signer_of(call)
         except RequestError as error:
             if message not in policy.unauthenticated:
+                self._denied(name, error, call.peer, None, _claimed_by(call))
                 raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
         is_checked = policy.authorization and message not in policy.unauthorized
         return Caller(user, source_of(call.peer), is_checked=is_checked)
@@ -149,8 +151,15 @@ class GrpcGuard:
                 raise RequestError(NO_PERMISSION, f"there is no rule for {name}")
             caller.require(*wanted(request))
         except RequestError as error:
+            self._denied(name, error, caller.source, caller)
             raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
         return caller
+
+    def _denied(
+        self, name: str, error: RequestError, peer: str, caller: Caller | None, claimed: str = ""
+    ) -> None:
+        if self.audit is not None:
+            self.audit.denied_call(name, error.remark, peer, caller, claimed)
 
     def _present(self, caller: Caller) -> Caller:
         if caller.user is None:
@@ -176,3 +185,9 @@ class GrpcGuard:
             raise RequestError(
                 NO_PERMISSION, f"{GRPC_DATE_TIME} is too far from the server's time; set the clock"
             )
+
+
+def _claimed_by(call: Call) -> str:
+    """Return the user that a call names, whether or not it is signed by it."""
+    given = parse_grpc_authorization(call.metadata.get("authorization", ""))
+    return given.access_key if given is not None else ""

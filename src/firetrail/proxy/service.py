@@ -67,7 +67,8 @@ class MessagingService:
         guard: GrpcGuard | None = None,
     ) -> None:
         self._guard = guard
-        self.clients = ProxyClients(asyncio.get_running_loop().time)
+        audit = guard.audit if guard is not None else None
+        self.clients = ProxyClients(asyncio.get_running_loop().time, audit)
         known = KnownTransactions()
         requests = PopRequests(brokers)
         self._renewals = Renewals(requests, brokers, now_ms)

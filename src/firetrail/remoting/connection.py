@@ -103,6 +103,8 @@ class Connection(asyncio.Protocol):
         """Bytes that wait to be written; an upper bound, as the peer may have read meanwhile."""
         self.deferred_bytes = 0
         """Bytes of requests that wait until the peer reads; the owner counts them."""
+        self.user = ""
+        """The user who was authenticated on the connection last; empty if nobody was."""
         self.is_proven = False
         """Whether a request of the peer has succeeded."""
         self.on_drained: Callable[[Connection], None] | None = None

@@ -62,6 +62,8 @@ _log = logging.getLogger(__name__)
 
 RequestGuard = Callable[[Connection, RemotingCommand], RemotingCommand | None]
 """Returns the refusal of a request that came over a socket, or None if it may be handled."""
+RequestAudit = Callable[[Connection, RemotingCommand, RemotingCommand | None], None]
+"""Records a request with its answer."""
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class RemotingServer:
         on_closed: Callable[[Connection], None] | None = None,
         guard: RequestGuard | None = None,
         tls: ServerTls | None = None,
+        audit: RequestAudit | None = None,
     ) -> None:
         """Create a server that does not listen yet.
 
@@ -85,7 +88,9 @@ class RemotingServer:
             on_closed: Called with each connection that has ended.
             guard: Decides about every request. Default: all are allowed.
             tls: The TLS of the ports. Default: plaintext only.
+            audit: Called with every request that was answered. Default: nothing is.
         """
+        self._audit = audit
         self._handlers = handlers
         self._guard = guard
         self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
@@ -398,6 +403,8 @@ class RemotingServer:
     ) -> RemotingCommand | None:
         if response is not None and response.code:
             self._refusals.note(connection.peer, request, response)
+        if self._audit is not None:
+            self._audit(connection, request, response)
         return response
 
     def _finish(

@@ -9,6 +9,7 @@ from firetrail.format import timer
 from firetrail.format.names import (
     ABORT,
     ARCHIVED_PREFIX,
+    AUDIT,
     CHECKPOINT,
     COMMIT_LOG,
     CONFIG,
@@ -32,7 +33,7 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
 
 _KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
-_KNOWN |= {CONSUME_QUEUE_EXT, LOG_PATHS, WATERMARK, timer.WHEEL, timer.LOG}
+_KNOWN |= {AUDIT, CONSUME_QUEUE_EXT, LOG_PATHS, WATERMARK, timer.WHEEL, timer.LOG}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:

@@ -1,0 +1,242 @@
+"""The audit log: its events, its limits, its files, and what happens if it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.access.actors import SECRET, Peer, credentials, signed
+from tests.helpers import FaultyFiles, ManualClock, eventually
+
+from firetrail.access import audit_log
+from firetrail.access.audit_log import AuditLog
+from firetrail.auth.caller import Caller
+from firetrail.auth.policies import User
+from firetrail.remoting.codes import RequestCode as Code
+from firetrail.remoting.command import RemotingCommand
+from firetrail.settings.audit_settings import AuditSettings
+from firetrail.system import SYSTEM, System
+
+ALICE = User("alice", credentials("alice").secret_key)
+
+
+class StoppedClock(ManualClock):
+    """A clock that nothing makes run."""
+
+    def monotonic(self) -> float:
+        return self._pushed_s
+
+
+def answered(
+    log: AuditLog, request: RemotingCommand, code: int = 0, remark: str = "", peer: Any = None
+) -> None:
+    connection: Any = peer or Peer()
+    log.answered(connection, request, request.answer(code, remark))
+
+
+def asked(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
+    """Return a request of alice."""
+    request = signed(code, fields, body, by="alice")
+    request.caller = Caller(ALICE, "10.0.0.5", is_checked=True)
+    return request
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    """Return all events without their time, the oldest first."""
+    files = sorted(path.parent.glob("audit.log*"), key=lambda each: (len(each.name), each.name))
+    text = "".join(each.read_text(encoding="utf-8") for each in reversed(files))
+    found = [json.loads(line) for line in text.split("\n") if line]
+    for event in found:
+        assert event.pop("time").endswith("Z")
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[AuditLog]:
+    log = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+    log.start()
+    yield log
+    log.stop()
+
+
+def test_administration_has_its_user_names_and_outcome(log: AuditLog) -> None:
+    log.login("alice", "signature", "10.0.0.5:4711", is_encrypted=True)
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "a\nb"}), 17, "no such topic")
+    body = f"brokerPermission=4\ninitAuthenticationUser={SECRET}\n".encode()
+    answered(log, asked(Code.UPDATE_BROKER_CONFIG, {}, body))
+    log.stop()
+    who = {"user": "alice", "peer": "10.0.0.5:4711", "tls": True}
+    admin = {"event": "administration", "outcome": "done", **who}
+    delete = {"request": "DELETE_TOPIC_IN_BROKER"}
+    assert events(log.path) == [
+        {"event": "start"},
+        {"event": "login", "method": "signature", **who},
+        {**admin, **delete, "topic": "orders"},
+        {
+            **{**admin, "outcome": "failed", **delete, "topic": r"a\nb"},
+            **{"code": 17, "reason": "no such topic"},
+        },
+        {
+            **{**admin, "request": "UPDATE_BROKER_CONFIG"},
+            "settings": ["brokerPermission", "initAuthenticationUser"],
+        },
+        {"event": "stop"},
+    ]
+
+
+def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> None:
+    request = signed(Code.PULL_MESSAGE, {"topic": "orders", "consumerGroup": "g"}, by="eve")
+    answered(log, request, 16, "User:eve is not found.")
+    log.denied_call("SendMessage", "username cannot be null.", "10.0.0.6:1", None)
+    log.stop()
+    assert events(log.path)[1:-1] == [
+        {
+            **{"event": "denied", "outcome": "denied", "claimed_user": "eve"},
+            **{"peer": "10.0.0.5:4711", "tls": True, "request": "PULL_MESSAGE"},
+            **{"topic": "orders", "consumerGroup": "g"},
+            **{"code": 16, "reason": "User:eve is not found."},
+        },
+        {
+            **{"event": "denied", "outcome": "denied", "peer": "10.0.0.6:1"},
+            **{"request": "SendMessage", "reason": "username cannot be null."},
+        },
+    ]
+
+
+def test_messages_are_not_recorded_and_routine_once_per_connection(log: AuditLog) -> None:
+    first, second = Peer(), Peer()
+    for peer in (first, second, first):
+        answered(log, asked(Code.SEND_MESSAGE_V2, {"b": "orders"}), peer=peer)
+        answered(log, asked(Code.PULL_MESSAGE, {"topic": "orders"}), 19, peer=peer)
+        answered(log, asked(Code.GET_ALL_CONSUMER_OFFSET, {}), peer=peer)
+        answered(log, asked(Code.REGISTER_BROKER, {"clusterName": "c"}), peer=peer)
+    log.stop()
+    found = [event.get("request") for event in events(log.path)[1:-1]]
+    assert found == ["GET_ALL_CONSUMER_OFFSET", "REGISTER_BROKER"] * 2
+
+
+def test_only_the_owner_can_read_it_and_it_has_no_secret(log: AuditLog) -> None:
+    answered(log, asked(Code.AUTH_CREATE_USER, {"username": "bob"}, SECRET.encode()))
+    answered(log, signed(Code.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": SECRET}), 16)
+    log.stop()
+    assert log.path.stat().st_mode & 0o777 == 0o600
+    text = log.path.read_text(encoding="utf-8")
+    assert SECRET not in text
+    signature = signed(Code.AUTH_CREATE_USER, {"username": "bob"}).fields["Signature"]
+    assert signature not in text
+    assert len(events(log.path)) == 4
+
+
+def test_a_flood_of_denials_is_counted(tmp_path: Path) -> None:
+    system = System(SYSTEM.files, StoppedClock())
+    log = AuditLog(tmp_path, AuditSettings(audit_rate=5), system)
+    log.start()
+    request = signed(Code.SEND_MESSAGE_V2, {"b": "orders"}, by="eve")
+    for _ in range(1000):
+        answered(log, request, 16)
+    for number in range(100):  # other addresses are not silenced by it, up to the rate of all
+        answered(log, request, 16, peer=Peer(f"10.1.0.{number}:1"))
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    log.stop()
+    found = events(log.path)
+    lines = [event for event in found if "request" in event and event["event"] == "denied"]
+    assert len(lines) == 50  # of the rate 5, ten seconds at once
+    assert len([event for event in lines if event["peer"].startswith("10.0.0.5:")]) == 20
+    counted = {event["peer"]: event["unlisted"] for event in found if "unlisted" in event}
+    assert counted["10.0.0.5"] == 980
+    assert sum(counted.values()) + len(lines) == 1100
+    assert [event["event"] for event in found].count("administration") == 1
+
+
+def test_the_number_of_addresses_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "ADDRESSES_MAX", 3)
+    log = AuditLog(tmp_path, AuditSettings(audit_rate=1), System(SYSTEM.files, StoppedClock()))
+    log.start()
+    for number in range(200):
+        log.denied_call("SendMessage", "", f"10.0.{number}.1:1", None)
+    log.stop()
+    counts = [event for event in events(log.path) if "unlisted" in event]
+    assert len(counts) == 4
+    assert sum(event["unlisted"] for event in counts) == 190
+    assert counts[-1]["peer"] == "others"
+
+
+def test_files_are_rotated_and_their_number_is_bounded(tmp_path: Path) -> None:
+    settings = AuditSettings(audit_file_bytes=64 << 10, audit_files=3, audit_rate=10_000)
+    log = AuditLog(tmp_path, settings, SYSTEM)
+    log.start()
+    for number in range(2_000):
+        fields = {"topic": f"t{number}", "brokerName": "b" * 200}
+        answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, fields))
+    log.stop()
+    files = sorted(log.path.parent.iterdir())
+    assert [each.name for each in files] == ["audit.log", "audit.log.1", "audit.log.2"]
+    assert all(each.stat().st_size <= 64 << 10 for each in files)
+    assert all(each.stat().st_mode & 0o777 == 0o600 for each in files)
+    kept = [int(event["topic"][1:]) for event in events(log.path) if "topic" in event]
+    assert kept == list(range(kept[0], 2_000))
+
+
+def test_a_restart_continues_the_file(tmp_path: Path) -> None:
+    for _ in range(2):
+        log = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+        log.start()
+        log.stop()
+    assert [event["event"] for event in events(log.path)] == ["start", "stop"] * 2
+
+
+def test_a_full_disk_is_reported_and_what_it_cost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    log = AuditLog(tmp_path, AuditSettings(), System(files, SYSTEM.clock))
+    log.start()
+    eventually(lambda: log.path.exists() and log.path.stat().st_size > 0)
+    files.fail("write", errno.ENOSPC, "audit.log")
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    eventually(lambda: bool(caplog.records))
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "audit.log cannot be written, and 1 event of it" in record.getMessage()
+    files.heal()
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "others"}))
+    log.stop()
+    assert [event["event"] for event in events(log.path)] == [
+        *("start", "lost", "administration", "stop")
+    ]
+    assert events(log.path)[1]["unlisted"] == 1
+
+
+def test_events_that_wait_for_a_slow_disk_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit_log, "QUEUED_MAX", 10)
+    files = FaultyFiles()
+    log = AuditLog(tmp_path, AuditSettings(audit_rate=1_000), System(files, SYSTEM.clock))
+    with files.stalled("write", "audit.log") as reached:
+        log.start()
+        assert reached.wait(60)
+        for number in range(30):
+            answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": f"t{number}"}))
+    eventually(lambda: len(events(log.path)) >= 11)
+    log.stop()
+    found = events(log.path)
+    assert [e["unlisted"] for e in found if e["event"] == "lost"] == [20]
+    assert len([e for e in found if e["event"] == "administration"]) == 10
+
+
+def test_the_thread_ends(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+    log.start()
+    log.stop()
+    log.stop()
+    assert "firetrail-audit" not in [thread.name for thread in threading.enumerate()]
