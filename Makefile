@@ -13,7 +13,7 @@ MINUTES ?= 5
 SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
-TOOLS_EXTRAS := dev,peers,release,broker,compression,grpc
+TOOLS_EXTRAS := dev,peers,release,auth,broker,compression,grpc
 SPARK_EXTRAS := spark,delta,iceberg
 
 PIP_INSTALL = -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -73,7 +73,7 @@ interop: setup ## Hand stores to and from the real Java store, run stock clients
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
 $(FUZZ)/.installed: Makefile
 	@test -x $(FUZZ)/bin/python || $(PYTHON) -m venv $(FUZZ)
-	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 hpack orjson lz4 zstandard
+	@$(FUZZ)/bin/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 hpack orjson lz4 pyyaml zstandard
 	@touch $@
 
 fuzz: $(FUZZ)/.installed ## Feed generated input to all decoders of network data for FUZZ_S seconds

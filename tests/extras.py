@@ -28,6 +28,7 @@ EXTRAS = {
     "pyspark": "spark",
     "rocketmq": "peers",
     "uvloop": "broker",
+    "yaml": "auth",
     "zstandard": "compression",
 }
 """The optional packages that tests use, and the extra of pyproject.toml that installs each."""

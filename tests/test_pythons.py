@@ -48,6 +48,7 @@ def test_requirements_are_those_of_the_extras() -> None:
     imported_as = {
         "grpcio": "grpc",
         "grpcio-tools": "grpc_tools",
+        "PyYAML": "yaml",
         "protobuf": "google",
         "rocketmq-python-client": "rocketmq",
     }

@@ -22,8 +22,7 @@ def refused(conf: str) -> list[str]:
 @pytest.mark.parametrize(
     "line",
     [
-        "aclEnable=true",
-        "aclEnable = TRUE",
+        "duplicationEnable = TRUE",
         "enableControllerMode=true",
         "enableDLegerCommitLog=true",
         "enableSlaveActingMaster=true",
@@ -36,22 +35,25 @@ def test_settings_that_would_only_seem_to_work_are_refused(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["brokerRole=SYNC_MASTER", "aclEnable=false", "storeType=default", ""]
+    "line", ["brokerRole=SYNC_MASTER", "aclEnable=true", "storeType=default", ""]
 )
 def test_settings_without_an_unsupported_feature_are_accepted(line: str) -> None:
     assert refused(line) == []
 
 
 def test_the_refusal_names_the_setting_and_the_flag(caplog: pytest.LogCaptureFixture) -> None:
-    conf = parse_properties("aclEnable=true\nduplicationEnable=true", "b.conf")
+    conf = parse_properties("enableControllerMode=true\nduplicationEnable=true", "b.conf")
     found = refused_settings(conf)
     with pytest.raises(UnsupportedError) as caught:
         check(found, ["duplicationEnable"])
     said = str(caught.value)
-    assert "b.conf line 1: aclEnable=true: Firetrail does not support this; clients are not" in said
-    assert said.endswith("to start without it: --ignore-unsupported aclEnable")
+    start = (
+        "b.conf line 1: enableControllerMode=true: Firetrail does not support this; no controller"
+    )
+    assert start in said
+    assert said.endswith("to start without it: --ignore-unsupported enableControllerMode")
     check(found, NAMES)
-    assert "WARNING: b.conf line 1: aclEnable=true is IGNORED" in caplog.text
+    assert "WARNING: b.conf line 1: enableControllerMode=true is IGNORED" in caplog.text
     assert "messages are not replicated" in caplog.text
 
 
@@ -64,7 +66,7 @@ def test_refused_settings_are_not_reported_as_ignored() -> None:
         f"{key}={value}" for key, (values, _) in REFUSED_SETTINGS.items() for value in values[:1]
     ]
     assert remarks("\n".join(refusable)) == []
-    assert len(remarks("aclEnable=false\nstoreType=default\nstorePathRootDir=/a")) == 3
+    assert len(remarks("duplicationEnable=false\nstoreType=default\nstorePathRootDir=/a")) == 3
 
 
 def test_the_vip_port_cannot_be_set() -> None:
@@ -78,8 +80,10 @@ def test_the_vip_port_cannot_be_set() -> None:
 
 
 def test_keys_without_effect_name_what_is_not_supported() -> None:
-    (remark,) = load_entries(parse_properties("aclFile=x", "b.conf")).remarks
-    assert str(remark) == ("b.conf line 1: aclFile has no effect: ACL 1.0 is not supported")
+    (remark,) = load_entries(parse_properties("messageIndexSafe=x", "b.conf")).remarks
+    assert str(remark) == (
+        "b.conf line 1: messageIndexSafe has no effect: the store has no setting for this"
+    )
 
 
 def test_the_id_of_a_master_is_0(tmp_path: Path) -> None:

@@ -130,28 +130,29 @@ def test_the_name_server_has_the_limits_of_the_broker() -> None:
 @pytest.mark.parametrize("command", ["up", "broker"])
 def test_it_does_not_pretend(tmp_path: Path, command: str) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("aclEnable=true\nlistenPort=0\n")
+    conf.write_text("duplicationEnable=true\nlistenPort=0\n")
     arguments = [command, str(tmp_path / "data"), "-c", str(conf)]
     with started(*arguments) as process:
         assert process.wait(PATIENCE_S) == 2
         assert process.stderr is not None
         said = process.stderr.read()
-    assert "aclEnable=true: Firetrail does not support this; clients are not" in said
+    assert "duplicationEnable=true: Firetrail does not support this; messages are" in said
     assert "has no effect" not in said
-    assert "to start without it: --ignore-unsupported aclEnable" in said
+    assert "to start without it: --ignore-unsupported duplicationEnable" in said
     assert not (tmp_path / "data").exists()
 
 
 def test_it_starts_without_if_told_so(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("aclEnable=true\nlistenPort=0\n")
-    arguments = "up", "-c", str(conf), "--namesrv-port", "0", "--ignore-unsupported", "aclEnable"
+    conf.write_text("duplicationEnable=true\nlistenPort=0\n")
+    ignored = "--ignore-unsupported", "duplicationEnable"
+    arguments = "up", "-c", str(conf), "--namesrv-port", "0", *ignored
     with started(*arguments) as process:
         addresses(process, 2)
         process.terminate()
         _, said = process.communicate(timeout=PATIENCE_S)
     assert "WARNING: " in said
-    assert "aclEnable=true is IGNORED" in said
+    assert "duplicationEnable=true is IGNORED" in said
 
 
 def test_the_name_server_is_printed_with_the_address_that_it_listens_on(tmp_path: Path) -> None:

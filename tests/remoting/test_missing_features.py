@@ -20,7 +20,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 @pytest.mark.parametrize(
     ("code", "feature"),
     [
-        (50, "ACL 1.0"),
         (354, "queues, settings or pops in RocksDB"),
         (513, "static topics"),
         (1001, "controllers"),

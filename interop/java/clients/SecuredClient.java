@@ -6,6 +6,7 @@ import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -15,7 +16,8 @@ import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * RocketMQ's Java client with credentials. Prints a line for each attempt: {@code what TAB outcome},
- * where the outcome is SEND_OK, the body that was received, or the code of the refusal.
+ * where the outcome is SEND_OK, the body that was received, or the code of the refusal. After a
+ * refusal by the broker, another TAB and its text follow.
  * Arguments: name server, user, password, topic that the user may use, its group, another topic.
  */
 public class SecuredClient {
@@ -40,7 +42,8 @@ public class SecuredClient {
         say("wrong key", send(namesrv, wrong, topic));
         say("no key", send(namesrv, null, topic));
         CountDownLatch received = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(arguments[4], right);
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(arguments[4], right, new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
@@ -67,16 +70,21 @@ public class SecuredClient {
             byte[] body = "for your eyes only".getBytes(StandardCharsets.UTF_8);
             return producer.send(new Message(topic, body)).getSendStatus().name();
         } catch (MQBrokerException error) {
-            return "code " + error.getResponseCode();
+            return refusal(error);
         } catch (MQClientException error) {
             Throwable cause = error.getCause();
             if (cause instanceof MQBrokerException) {
-                return "code " + ((MQBrokerException) cause).getResponseCode();
+                return refusal((MQBrokerException) cause);
             }
             return "code " + error.getResponseCode();
         } finally {
             producer.shutdown();
         }
+    }
+
+    private static String refusal(MQBrokerException error) {
+        String text = error.getErrorMessage();
+        return "code " + error.getResponseCode() + "\t" + (text == null ? "" : text.split("\n")[0]);
     }
 
     private static synchronized void say(String what, String outcome) {

@@ -6,7 +6,7 @@ requires in the one table of rules. Everything that is not allowed is refused wi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,8 +23,6 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
 from firetrail.text import printable
 
-WRONG_SIGNATURE = "check signature failed."
-"""RocketMQ's remark about a signature that is not the one of the user."""
 NAME_SHOWN = 64
 """The most characters of an unknown user's name in a message."""
 
@@ -37,6 +35,29 @@ class Directory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Wording:
+    """RocketMQ's remarks about requests that are not authenticated; people search for them.
+
+    Attributes:
+        unnamed: The request names no user.
+        unknown: There is no user with the name, which replaces ``{name}``.
+        forged: The signature is not the one of the user, whose name replaces ``{name}``.
+    """
+
+    unnamed: str = NO_USER
+    unknown: str = "User:{name} is not found."
+    forged: str = "check signature failed."
+
+
+PLAIN_WORDING = Wording(
+    "No accessKey is configured",
+    "No acl config for {name}",
+    "Check signature failed for accessKey={name}",
+)
+"""The remarks of ACL 1.0."""
+
+
+@dataclass(frozen=True, slots=True)
 class AccessPolicy:
     """What a guard checks.
 
@@ -46,12 +67,19 @@ class AccessPolicy:
         unauthorized: Request codes and names of gRPC messages whose permissions are not checked.
         cluster: The cluster of the server; empty for a name server of its own, whose administrators
             need a permission for ``Cluster:*``.
+        wording: The remarks of refusals.
     """
 
     authorization: bool = True
     unauthenticated: frozenset[str] = field(default_factory=frozenset)
     unauthorized: frozenset[str] = field(default_factory=frozenset)
     cluster: str = ""
+    wording: Wording = Wording()
+
+
+def trusts_nobody(source: str, name: str) -> bool:
+    """Check the requests from every address."""
+    return False
 
 
 class Guard:
@@ -61,17 +89,25 @@ class Guard:
         users: The users.
         policy: What to check.
         audit: Records logins. Default: nobody does.
+        trusts: Returns whether requests from an IP address, with the name of a user, are not
+            checked. Such a client may do everything except what only super users may do. Default:
+            all are checked.
 
     Raises:
         ConfigError: A white list contains a request of administrators.
     """
 
     def __init__(
-        self, users: Directory, policy: AccessPolicy, audit: AuditLog | None = None
+        self,
+        users: Directory,
+        policy: AccessPolicy,
+        audit: AuditLog | None = None,
+        trusts: Callable[[str, str], bool] = trusts_nobody,
     ) -> None:
         self.users = users
         self.audit = audit
         self.policy = policy
+        self.trusts = trusts
         self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
         self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
 
@@ -87,14 +123,20 @@ class Guard:
         return None
 
     def _check(self, connection: Connection, request: RemotingCommand) -> None:
-        code = request.code
+        code, fields = request.code, request.fields
+        source = source_of(connection.peer)
+        is_trusted = self.trusts(source, fields.get(ACCESS_KEY, ""))
         user: User | None = None
         if code not in self._unauthenticated:
-            user = self.authenticated(request.fields, request.body)
-            if connection.user != user.name:
+            try:
+                user = self.authenticated(fields, request.body)
+            except RequestError:
+                if not is_trusted:
+                    raise
+            if user is not None and connection.user != user.name:
                 self._logged_in(connection, user)
-        is_checked = self.policy.authorization and code not in self._unauthorized
-        caller = Caller(user, source_of(connection.peer), is_checked=is_checked)
+        is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
+        caller = Caller(user, source, is_checked=is_checked)
         request.caller = caller
         rule = RULES.get(code)
         if rule is None:
@@ -121,19 +163,25 @@ class Guard:
         """Return the user who signed a request; raise RequestError if nobody did."""
         user = self.known(fields.get(ACCESS_KEY, ""))
         if not user.verifier.accepts(fields, body):
-            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
+            raise self.forged(user.name)
         return user
 
     def known(self, name: str) -> User:
         """Return an enabled user; raise RequestError if there is none with this name."""
+        wording = self.policy.wording
         if not name:
-            raise RequestError(NO_PERMISSION, NO_USER)
+            raise RequestError(NO_PERMISSION, wording.unnamed)
         user = self.users.find(name)
         if user is None:
-            raise RequestError(NO_PERMISSION, f"User:{printable(name, NAME_SHOWN)} is not found.")
+            shown = printable(name, NAME_SHOWN)
+            raise RequestError(NO_PERMISSION, wording.unknown.format(name=shown))
         if user.status is not UserStatus.ENABLED:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
+
+    def forged(self, name: str) -> RequestError:
+        """Return the refusal of a signature that is not the one of a user."""
+        return RequestError(NO_PERMISSION, self.policy.wording.forged.format(name=name))
 
 
 def source_of(peer: str) -> str:

@@ -46,6 +46,8 @@ from firetrail.remoting.pop_bodies import BatchAckBody, RequestModeBody
 
 USER_CODES = range(3001, 3011)
 """The requests that create, change, delete and show users and their policies."""
+PLAIN_CODES = range(50, 55)
+"""The requests about the accounts of ACL 1.0."""
 
 
 class Asked(NamedTuple):
@@ -397,6 +399,6 @@ RULES: Mapping[int, Rule] = {
     Code.GET_HAS_UNIT_SUB_TOPIC_LIST: _SIGNED,
     Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _SIGNED,
     # users and policies
-    **{code: _SUPER for code in USER_CODES},
+    **{code: _SUPER for code in (*USER_CODES, *PLAIN_CODES)},
 }
 """The rules by request code."""

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from firetrail.access.bodies import check_password, check_user_name
-from firetrail.access.guard import AccessPolicy
+from firetrail.access.guard import PLAIN_WORDING, AccessPolicy
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.settings.table import HIDDEN, Flag, Group, Kind, Text
@@ -17,8 +19,13 @@ from firetrail.settings.table import HIDDEN, Flag, Group, Kind, Text
 ACCESS = Group(
     "Broker: access control",
     "Users and their policies are RocketMQ's ACL 2.0. They are changed with `mqadmin`,"
-    " and kept in `config/firetrailUsers.json`.",
+    " and kept in `config/firetrailUsers.json`. With `aclEnable`, the accounts of ACL 1.0 in"
+    " `plain_acl.yml` are used instead.",
 )
+
+
+PLAIN_FILE = "conf/plain_acl.yml"
+"""The file with the accounts of ACL 1.0, below RocketMQ's home."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +154,56 @@ class AccessSettings:
         _STRATEGY,
     )
 
+    acl: bool = ACCESS(
+        False,
+        "aclEnable",
+        FLAG,
+        "Check every request with the accounts of ACL 1.0. It needs the extra `auth`, and cannot be"
+        " combined with `authenticationEnabled`.",
+    )
+    acl_file: str = ACCESS(
+        "",
+        "rocketmq.acl.plain.file",
+        Text(".*", "a path, or nothing"),
+        "The file with the accounts of ACL 1.0; more files may be in the folder `acl` beside it."
+        f" The default is `{PLAIN_FILE}` below the folder in the environment variable"
+        " `ROCKETMQ_HOME`.",
+    )
+    migrate_acl: bool = ACCESS(
+        False,
+        "migrateAuthFromV1Enabled",
+        FLAG,
+        "At the start, create a user with policies for every account of ACL 1.0 that is not a user"
+        " yet. It needs `authenticationEnabled`.",
+    )
+
+    @property
+    def plain_file(self) -> Path:
+        """The main file of ACL 1.0; raise ConfigError if it is not known."""
+        home = os.environ.get("ROCKETMQ_HOME", "")
+        if not self.acl_file and not home:
+            raise ConfigError(
+                "rocketmq.acl.plain.file",
+                "",
+                "must name the file with the accounts of ACL 1.0, unless ROCKETMQ_HOME is set",
+            )
+        return Path(self.acl_file or Path(home) / PLAIN_FILE)
+
     def access_policy(self, cluster: str) -> AccessPolicy:
         """Return what the guard of a server checks; raise ConfigError for a wrong combination."""
+        if self.acl and self.authentication:
+            raise ConfigError(
+                "aclEnable",
+                True,
+                "cannot be combined with authenticationEnabled=true: use one of the two;"
+                " migrateAuthFromV1Enabled=true copies the accounts of ACL 1.0 to users",
+            )
+        if self.migrate_acl and not self.authentication:
+            raise ConfigError(
+                "migrateAuthFromV1Enabled", True, "it needs authenticationEnabled=true"
+            )
+        if self.acl:
+            return AccessPolicy(cluster=cluster, wording=PLAIN_WORDING)
         policy = AccessPolicy(
             self.authorization,
             _words(self.authentication_whitelist),

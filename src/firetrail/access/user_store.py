@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from firetrail.access.bodies import (
     user_status,
     user_type,
 )
+from firetrail.access.plain_accounts import PlainAccount
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Policy, PolicyType, User, UserStatus, UserType
 from firetrail.auth.resources import Resource
@@ -113,6 +114,32 @@ class UserStore:
         self._save(users := {**self._users, name: user})
         self._users = users
         return True
+
+    def migrate(self, accounts: Iterable[PlainAccount]) -> None:
+        """Create a user at the start for each account of ACL 1.0 whose name is new.
+
+        White addresses are not copied: every user has to sign its requests.
+        """
+        users = dict(self._users)
+        for account in accounts:
+            if account.access_key in users:
+                continue
+            found = account.user()
+            users[found.name] = User(
+                found.name, found.password, found.type, policies=found.policies
+            )
+            _log.warning("user %s was created for the account of ACL 1.0", found.name)
+            if account.white_address.text:
+                _log.warning(
+                    "the white address %s of account %s was not copied: user %s has to sign its "
+                    "requests, from there, too",
+                    account.white_address.text,
+                    found.name,
+                    found.name,
+                )
+        if len(users) > len(self._users):
+            self._save(users)
+            self._users = users
 
     async def create(self, info: UserInfo) -> None:
         """Create a user; raise ConfigError if it exists, or something is invalid."""

@@ -179,6 +179,19 @@ class User:
         """Whether the user may do everything."""
         return self.type is UserType.SUPER
 
+    def denial(self, wanted: Requirement, source: str, why: str) -> str:
+        """Return the text of a refusal.
+
+        Args:
+            wanted: The permission that the user does not have.
+            source: The IP address that the request came from.
+            why: Why it does not have it.
+        """
+        return (
+            f"{self.subject} has no permission to access {wanted.resource} from {source or '?'},"
+            f" {why}"
+        )
+
 
 def refusal(user: User, wanted: Requirement, source: str) -> str | None:
     """Return why a user may not do something; None if it may. This is the one decision.
@@ -201,9 +214,7 @@ def refusal(user: User, wanted: Requirement, source: str) -> str | None:
         why = "no matched policies."
     if wanted.otherwise is not None and refusal(user, wanted.otherwise, source) is None:
         return None
-    return (
-        f"{user.subject} has no permission to access {wanted.resource} from {source or '?'}, {why}"
-    )
+    return user.denial(wanted, source, why)
 
 
 @lru_cache(4096)

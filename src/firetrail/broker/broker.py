@@ -132,7 +132,8 @@ class Broker:
         if client_access is None:
             client_access = client_access_of(self.config)
         self.client_access = client_access
-        self.access = BrokerAccess(self.config, self._folder, self._system)
+        self.address = ""
+        self.access = BrokerAccess(self.config, self._folder, self._system, lambda: self.address)
         guard, audit = self.access.guard, self.access.audit
         self._server = RemotingServer(
             self._handlers,
@@ -154,7 +155,6 @@ class Broker:
         self._resources = AsyncExitStack()
         own_handlers = combined([self._promotion.handlers, self.access.handlers])
         self._terms = Terms(self._handlers, own_handlers, self._drain)
-        self.address = ""
         self.namesrv = ""
         self.listens: Sequence[str] = ()
         self.namesrv_listens: Sequence[str] = ()
@@ -212,7 +212,7 @@ class Broker:
         async with AsyncExitStack() as resources:  # closes them if the start fails
             asked = self._store_config.store_host
             port = await self._server.start(self.config.bind, asked.port)
-            resources.push_async_callback(asyncio.to_thread, self.access.close)
+            resources.push_async_callback(self.access.close)
             resources.push_async_callback(self._server.stop)
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.guard import Guard, unruled
+from firetrail.access.plain_acl import PlainAcl
+from firetrail.access.plain_requests import BrokerNames, PlainRequests
 from firetrail.access.user_requests import UserRequests
 from firetrail.access.user_store import UserStore, open_users
 from firetrail.broker.config import BrokerConfig
@@ -23,16 +27,38 @@ class BrokerAccess:
         handlers: The handlers of the requests about users; none if it is switched off.
     """
 
-    def __init__(self, config: BrokerConfig, folder: Path, system: System) -> None:
+    def __init__(
+        self, config: BrokerConfig, folder: Path, system: System, address: Callable[[], str]
+    ) -> None:
+        """Prepare the guard.
+
+        Args:
+            config: The settings.
+            folder: The folder of the store, which contains the file with the users.
+            system: Files and clock to use.
+            address: Returns the address of the broker.
+
+        Raises:
+            ConfigError: A wrong combination of settings.
+        """
         self._config = config
+        self._system = system
         self.guard: Guard | None = None
         self.audit: AuditLog | None = None
         self.handlers: Mapping[int, Handler] = {}
         self._users: UserStore | None = None
-        if config.authentication:
+        self._plain: PlainAcl | None = None
+        self._watching: asyncio.Task[None] | None = None
+        policy = config.access_policy(config.cluster)
+        if (config.acl or config.authentication) and config.audit_log:
+            self.audit = AuditLog(folder, config, system)
+        if config.acl:
+            self._plain = PlainAcl(system, config.plain_file)
+            self.guard = Guard(self._plain, policy, self.audit, self._plain.trusts)
+            names = BrokerNames(config.cluster, config.name, address)
+            self.handlers = PlainRequests(self._plain, names).handlers
+        elif config.authentication:
             self._users = UserStore(system, folder)
-            self.audit = AuditLog(folder, config, system) if config.audit_log else None
-            policy = config.access_policy(config.cluster)
             self.guard = Guard(self._users, policy, self.audit)
             self.handlers = UserRequests(self._users).handlers
 
@@ -42,16 +68,30 @@ class BrokerAccess:
         Raises:
             ValueError: A request code that the broker answers has no rule.
             StoreError: The file with the users cannot be used.
+            ConfigError: A file with accounts of ACL 1.0 cannot be used.
         """
-        if self._users is None:
+        if self.guard is None:
             return
         if missing := unruled(answered):
             raise ValueError(f"add rules for the requests {missing} to access/rules.py")
-        open_users(self._users, self._config.init_user, self._config.inner_credentials)
+        if self._plain is not None:
+            self._plain.load()
+            self._watching = asyncio.create_task(self._plain.watch())
+        if self._users is not None:
+            config = self._config
+            open_users(self._users, config.init_user, config.inner_credentials)
+            if config.migrate_acl:
+                accounts = PlainAcl(self._system, config.plain_file)
+                accounts.load()
+                self._users.migrate(accounts.accounts)
         if self.audit is not None:
             self.audit.start()
 
-    def close(self) -> None:
-        """Write the rest of the audit log. It is called in a thread."""
+    async def close(self) -> None:
+        """Stop to follow the files of ACL 1.0, and write the rest of the audit log."""
+        if self._watching is not None:
+            self._watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watching
         if self.audit is not None:
-            self.audit.stop()
+            await asyncio.to_thread(self.audit.stop)

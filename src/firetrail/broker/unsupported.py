@@ -1,8 +1,8 @@
 """Features that a ``broker.conf`` or the folder of a Java broker asks for and Firetrail lacks.
 
-Some of them would only seem to work: the broker would replicate nothing, admit every client, or
-show an empty log because the messages are in other files. The broker refuses to start with such a
-feature, unless the user names it to be ignored. The others are logged at the start.
+Some of them would only seem to work: the broker would replicate nothing, or show an empty log
+because the messages are in other files. The broker refuses to start with such a feature, unless the
+user names it to be ignored. The others are logged at the start.
 """
 
 from __future__ import annotations
@@ -20,16 +20,11 @@ from firetrail.system import Files
 FLAG = "--ignore-unsupported"
 _ON = ("true",)
 _REPLICATES = "messages are not replicated: they are lost with this machine"
-_LETS_IN = (
-    "clients are not authenticated: every client that reaches the port may read, send, change "
-    "and delete"
-)
 _CONTROLLER = "no controller and no replica takes over when this broker fails"
 _ROCKSDB = "queues, topics and offsets in RocksDB are not read: the broker would not know them"
 
 REFUSED_SETTINGS: Mapping[str, tuple[Sequence[str], str]] = {
     "duplicationEnable": (_ON, _REPLICATES),
-    "aclEnable": (_ON, _LETS_IN),
     "enableControllerMode": (_ON, _CONTROLLER),
     "enableDLegerCommitLog": (_ON, _CONTROLLER),
     "enableSlaveActingMaster": (_ON, _CONTROLLER),

@@ -79,7 +79,7 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         choices=unsupported.NAMES,
         default=[],
         help="start although this feature is configured but not supported: a key of broker.conf "
-        "such as aclEnable, or rocksdb or dledger; may be repeated",
+        "such as duplicationEnable, or rocksdb or dledger; may be repeated",
     )
     serving.add_json(parser)
     logs.add_arguments(parser)

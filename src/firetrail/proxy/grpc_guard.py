@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from firetrail.access.guard import WRONG_SIGNATURE, Guard, source_of
+from firetrail.access.guard import Guard, source_of
 from firetrail.access.needs import GET, PUB, SUB, consumed, group_need, topic_need
-from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
+from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
-from firetrail.auth.signature import GRPC_DATE_TIME, parse_grpc_authorization
+from firetrail.auth.signature import GRPC_DATE_TIME, GrpcAuthorization, parse_grpc_authorization
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.call import Call
 from firetrail.proxy.schema.messages import Code, Settings
@@ -116,23 +116,26 @@ class GrpcGuard:
         message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
         policy = self._guard.policy
         user: User | None = None
-        try:
-            user = self._signer_of(call)
-        except RequestError as error:
-            if message not in policy.unauthenticated:
-                self._denied(name, error, call.peer, None, _claimed_by(call))
-                raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
-        is_checked = policy.authorization and message not in policy.unauthorized
-        return Caller(user, source_of(call.peer), is_checked=is_checked)
-
-    def _signer_of(self, call: Call) -> User:
+        source = source_of(call.peer)
         given = parse_grpc_authorization(call.metadata.get("authorization", ""))
+        claimed = given.access_key if given is not None else ""
+        is_trusted = self._guard.trusts(source, claimed)
+        try:
+            user = self._signer_of(given, call)
+        except RequestError as error:
+            if message not in policy.unauthenticated and not is_trusted:
+                self._denied(name, error, call.peer, None, claimed)
+                raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+        is_checked = policy.authorization and message not in policy.unauthorized and not is_trusted
+        return Caller(user, source, is_checked=is_checked)
+
+    def _signer_of(self, given: GrpcAuthorization | None, call: Call) -> User:
         if given is None:
-            raise RequestError(NO_PERMISSION, NO_USER)
+            raise RequestError(NO_PERMISSION, self._guard.policy.wording.unnamed)
         user = self._guard.known(given.access_key)
         date_time = call.metadata.get(GRPC_DATE_TIME, "")
         if not user.verifier.accepts_grpc(date_time, given.signature):
-            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
+            raise self._guard.forged(user.name)
         self._check_age(date_time)
         return user
 
@@ -168,7 +171,7 @@ class GrpcGuard:
         if user is caller.user:
             return caller
         if user.password != caller.user.password:
-            raise RequestError(NO_PERMISSION, WRONG_SIGNATURE)
+            raise self._guard.forged(user.name)
         return Caller(user, caller.source, is_checked=caller.is_checked)
 
     def caller(self, name: str, call: Call, request: Any) -> Caller:
@@ -185,9 +188,3 @@ class GrpcGuard:
             raise RequestError(
                 NO_PERMISSION, f"{GRPC_DATE_TIME} is too far from the server's time; set the clock"
             )
-
-
-def _claimed_by(call: Call) -> str:
-    """Return the user that a call names, whether or not it is signed by it."""
-    given = parse_grpc_authorization(call.metadata.get("authorization", ""))
-    return given.access_key if given is not None else ""

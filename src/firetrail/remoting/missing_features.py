@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 _CODES: Mapping[str, Iterable[int]] = {
-    "ACL 1.0": (50, 51, 52, 53),
     "queues, settings or pops in RocksDB": (354, 355, 5001, 200056),
     "static topics": (513,),
     "controllers": (*range(1001, 1007), *range(1008, 1014)),
     "flow control for cold data": (2001, 2002, 2004),
     "lite topics": range(200070, 200080),
 }
-_ACCESS_CONTROL = range(3001, 3011)
+_SWITCHES = {
+    **dict.fromkeys(range(3001, 3011), "authenticationEnabled"),
+    **dict.fromkeys(range(50, 55), "aclEnable"),
+}
+"""The settings without which there are no users, or no accounts of ACL 1.0, by request code."""
 FEATURES: Mapping[int, str] = {code: name for name, codes in _CODES.items() for code in codes}
 """The features by request code."""
 
@@ -20,7 +23,7 @@ FEATURES: Mapping[int, str] = {code: name for name, codes in _CODES.items() for 
 def refusal_of(code: int) -> str:
     """Return the remark for a request that no handler answers; it begins as RocketMQ's does."""
     remark = f" request type {code} not supported"
-    if code in _ACCESS_CONTROL:
-        return f"{remark}: authenticationEnabled is false"
+    if code in _SWITCHES:
+        return f"{remark}: {_SWITCHES[code]} is false"
     feature = FEATURES.get(code)
     return f"{remark}: Firetrail does not have {feature}" if feature else remark

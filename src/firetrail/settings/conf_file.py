@@ -57,11 +57,9 @@ UNUSED: Mapping[str, str] = {
         enableRetryTopicV2 retrieveMessageFromPopRetryTopicV1
         """,
     "the settings of the Bloom filter decide": "bitMapLengthConsumeQueueExt",
-    "ACL 1.0 is not supported": "acl[A-Z]*",
     "users and policies are always in memory, and their file is in the store's folder": """
         userCache* aclCache* stateful* authConfigPath
         """,
-    "there are no accounts of ACL 1.0 to migrate": "migrateAuthFromV1Enabled",
     BROKERS: """
         haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize
         haFlowControlEnable maxHaTransferByteInSecond
@@ -86,6 +84,7 @@ UNUSED: Mapping[str, str] = {
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
         auth[eo]* initAuthenticationUser innerClientAuthenticationCredentials
+        aclEnable migrateAuthFromV1Enabled
         configBlackList maxDelayTime enableMixedMessageType useTLS
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey *ecallMessageEnable
         allowRecall*
