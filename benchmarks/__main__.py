@@ -25,16 +25,18 @@ from benchmarks.replicating import REPLICATING
 from benchmarks.report import machine, table, write_page
 from benchmarks.securing import SECURING
 from benchmarks.serving import SERVING
+from benchmarks.timers import TIMERS
 
 PARTS: dict[str, Mapping[str, object]] = {
     "store": MEASUREMENTS | PIPELINES,
     "brokers": SERVING,
     "grpc": GRPC_SERVING,
+    "timers": TIMERS,
     "replication": REPLICATING,
     "tls": SECURING,
 }
 """The parts of the page, and the measurements of each."""
-ALL = MEASUREMENTS | PIPELINES | SERVING | GRPC_SERVING | REPLICATING | SECURING
+ALL = MEASUREMENTS | PIPELINES | SERVING | GRPC_SERVING | TIMERS | REPLICATING | SECURING
 SPACE = {FULL: 16 * GIB, QUICK: 6 * GIB}
 """The disk space that the largest step needs at a time, and some to spare."""
 
@@ -53,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--repeat", type=int, default=3, metavar="N", help="repetitions (3)")
     made.add_argument(
         "--replicated", type=int, metavar="MIB", help="size of the log that a replica catches up"
+    )
+    made.add_argument(
+        "--timers", type=int, metavar="N", help="messages that wait for their delivery time"
     )
     made.add_argument("--no-java", action="store_true", help="measure Firetrail alone")
     made.add_argument(
@@ -80,7 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tool and not options.no_java:
         parser().error(f"{tool} is not on this machine; --no-java measures Firetrail alone")
     preset = QUICK if options.quick else FULL
-    scale = replace(preset, replicated=(options.replicated or preset.replicated // MIB) * MIB)
+    scale = replace(
+        preset,
+        replicated=(options.replicated or preset.replicated // MIB) * MIB,
+        timers=options.timers or preset.timers,
+    )
     home = options.dir or ROOT / "build"
     home.mkdir(parents=True, exist_ok=True)
     if shutil.disk_usage(home).free < SPACE[preset]:

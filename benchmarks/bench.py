@@ -55,6 +55,8 @@ class Scale:
     """Seconds for which many gRPC clients poll."""
     relayed: int = 20_000
     """Messages sent by gRPC at a fixed rate while they are received."""
+    timers: int = 1_000_000
+    """Messages that wait for their delivery time."""
     replicated: int = 900 * MIB
     """Of the log that an empty replica copies: one file, as a Java replica gets only the last."""
     log_size: int = 1 * GIB
@@ -71,6 +73,7 @@ class Scale:
             "brokers": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
             "grpc": f"{self.grpc:,} messages of 1 KiB sent, received and acknowledged, after "
             f"{self.grpc_warm:,} others; {self.relayed:,} at a fixed rate",
+            "timers": f"{self.timers:,} messages with bodies of 100 bytes, due within ten hours",
         }
 
     @property
@@ -98,6 +101,7 @@ QUICK = Scale(
     grpc_warm=20_000,
     grpc_crowd_s=20,
     relayed=4000,
+    timers=50_000,
     replicated=64 * MIB,
     spark_sizes=(64 * MIB,),
     topics=100,

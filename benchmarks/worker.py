@@ -15,6 +15,7 @@ from collections.abc import Callable
 from benchmarks.opening import fill, lag, reopen
 from benchmarks.putting import Figures, batch, put, put_tasks, put_threads
 from benchmarks.reading import get, query, scan_and_copy
+from benchmarks.timers import wait_and_deliver
 
 COMMANDS: dict[str, Callable[..., Figures]] = {
     command.__name__: command
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., Figures]] = {
         fill,
         reopen,
         lag,
+        wait_and_deliver,
     )
 }
 

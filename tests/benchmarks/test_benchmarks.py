@@ -37,6 +37,7 @@ TINY = Scale(
     grpc_warm=5,
     grpc=6,
     relayed=7,
+    timers=400,
     replicated=200_000,
     log_size=1 << 20,
 )
@@ -50,7 +51,7 @@ def seconds(*values: float) -> Samples:
     return Samples(Unit.SECONDS, values)
 
 
-@pytest.mark.parametrize("name", [*MEASUREMENTS, "readable", "crowd"])
+@pytest.mark.parametrize("name", [*MEASUREMENTS, "readable", "crowd", "timers"])
 def test_every_measurement_runs(name: str, tmp_path: Path) -> None:
     said: list[str] = []
     bench = Bench(tmp_path, TINY, (), 1, said.append)
