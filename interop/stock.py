@@ -91,6 +91,10 @@ _RECIPES = {
     "node-grpc": _Recipe([HERE / "node" / name for name in _NODE_GRPC], [_NPM]),
     "go": _Recipe([HERE / "go" / name for name in ("go.mod", "main.go")], _GO),
     "go-grpc": _Recipe([HERE / "go" / "grpc" / name for name in ("go.mod", "main.go")], [_GO_GRPC]),
+    "rust": _Recipe(
+        [HERE / "rust" / name for name in ("Cargo.toml", "main.rs")],
+        [["cargo", "build", "--quiet", "--jobs", "2"]],
+    ),
     "h2spec": _Recipe([HERE / "h2spec" / "go.mod"], [_H2SPEC]),
     "go-example": _Recipe([_GO_EXAMPLE / name for name in ("go.mod", "hello.go")], _GO),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from interop.grpc_checks import FEATURES, MESSAGES, Check, check_name
+from interop.grpc_checks import FEATURES, MESSAGES, Check, check_name, check_priority
 from interop.grpc_servers import conversation, killed_conversation
 from interop.stock import Event, client_environment, of
 
@@ -40,6 +40,6 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return killed_conversation([python, PROGRAMS / "features.py"], folder)
 
 
-@pytest.mark.parametrize("check", FEATURES, ids=check_name)
+@pytest.mark.parametrize("check", [*FEATURES, check_priority], ids=check_name)
 def test_features(features: list[Event], check: Check) -> None:
     check(features)

@@ -23,7 +23,7 @@ from rocketmq import (
 from rocketmq.grpc_protocol import FilterType
 from said import WAIT_S, Listener, facts, got, message, say, wait_for
 
-TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcFailing")
+TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcFailing", "GrpcPriority")
 INVISIBLE_S = 15
 
 
@@ -130,6 +130,16 @@ def delayed(producer: Producer, configuration: ClientConfiguration) -> PushConsu
     return consumer
 
 
+def prioritized(producer: Producer, configuration: ClientConfiguration) -> SimpleConsumer:
+    """Send all messages before one is received: those with a higher priority come first."""
+    for priority in (1, 3, 2):
+        made = message("GrpcPriority", f"p{priority}")
+        made.priority = priority
+        producer.send(made)
+    topics = {"GrpcPriority": FilterExpression()}
+    return receives(configuration, "priority", "GrpcUrgent", topics, 3)
+
+
 def restarted(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send and receive before and after the server was killed and started again."""
     topics = {"GrpcNormal": FilterExpression("Restart")}
@@ -156,7 +166,7 @@ def main(endpoints: str) -> None:
     producer = Producer(configuration, TOPICS)
     producer.startup()
     with ThreadPoolExecutor() as pool:
-        parts = (filtered, ordered, failing, delayed)
+        parts = (filtered, ordered, failing, delayed, prioritized)
         running = [pool.submit(part, producer, configuration) for part in parts]
         consumers = [part.result() for part in running]
     consumers.append(restarted(producer, configuration))
