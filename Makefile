@@ -30,7 +30,7 @@ logged = $(1) > build/wheel/log 2>&1 || { echo failed; tail -n 30 build/wheel/lo
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.kernels ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
+setup: $(VENV)/.kernels $(VENV)/spark-classes.jsa ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -44,6 +44,10 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	$(call step,compiling the kernels,$(BIN)/python setup.py --quiet build_ext --inplace)
 	@touch $@
+
+# Without the archive, every test that starts Spark takes some seconds longer, and nothing else changes.
+$(VENV)/spark-classes.jsa: tests/jvm.py | $(VENV)/.kernels
+	-$(call step,archiving classes of Spark for the tests,$(BIN)/python -m tests.jvm)
 
 $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
 	-$(call step,installing the C++ client of RocketMQ,$(BIN)/python -m pip install --quiet \
