@@ -46,7 +46,7 @@ $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	@touch $@
 
 # Without the archive, every test that starts Spark takes some seconds longer, and nothing else changes.
-$(VENV)/spark-classes.jsa: tests/jvm.py | $(VENV)/.kernels
+$(VENV)/spark-classes.jsa: tests/jvm.py $(VENV)/.installed | $(VENV)/.kernels
 	-$(call step,archiving classes of Spark for the tests,$(BIN)/python -m tests.jvm)
 
 $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.tls.authority import Authority
 
 # The same examples in every run, so that a failure always belongs to the change under test.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None, print_blob=True)
 # New examples in every run, for hunting: pytest --hypothesis-profile=explore
 settings.register_profile("explore", max_examples=2000, deadline=None, print_blob=True)
 settings.load_profile("ci")

@@ -55,11 +55,12 @@ def archive_classes(target: Path = CLASSES) -> None:
         messages = spark.read.format("rocketmq").load(f"{folder}/store")
         messages.groupBy("topic").count().write.parquet(f"{folder}/counts")
         spark.read.parquet(f"{folder}/counts").orderBy("count").collect()
-        jvm = spark.sparkContext._gateway.proc
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
         spark.stop()
-        spark.sparkContext._gateway.shutdown()
-        jvm.stdin.close()
-        jvm.wait(timeout=120)
+        gateway.shutdown()
+        gateway.proc.stdin.close()  # the JVM ends, and writes the archive
+        gateway.proc.wait(timeout=120)
     written.replace(target)
 
 

@@ -31,7 +31,7 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 @pytest.mark.parametrize("seed", SEEDS)
 def test_appends_in_bulk_survive_power_loss_at_any_moment(seed: int) -> None:
     config = tiny_config("sync", property_crc=bool(seed % 2))
-    checker = bulk_survey(config, seed, random.Random(seed))
+    checker = bulk_survey(config, seed, random.Random(seed), share=1.0 if DEEP else 0.3)
     print(f"{checker.images} images")
     assert checker.torn_properties == 0
 

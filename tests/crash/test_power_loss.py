@@ -28,6 +28,7 @@ from tests.crash.simulation import (
 
 SEEDS = range(40) if DEEP else range(1)
 IMAGES_PER_MOMENT = 4 if DEEP else 1
+SHARE = 1.0 if DEEP else 0.5
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
@@ -36,7 +37,7 @@ IMAGES_PER_MOMENT = 4 if DEEP else 1
 def test_a_store_survives_power_loss_at_any_moment(mode: str, sealed: bool, seed: int) -> None:
     config = tiny_config(mode, property_crc=sealed)
     source = random.Random(f"{mode} {sealed} {seed}")
-    checker = survey(config, seed, source, images_per_moment=IMAGES_PER_MOMENT)
+    checker = survey(config, seed, source, images_per_moment=IMAGES_PER_MOMENT, share=SHARE)
     print(f"{checker.images} images, {checker.torn_properties} with torn properties")
     assert checker.torn_properties < checker.images / 10
 
@@ -45,7 +46,13 @@ def test_a_store_survives_power_loss_at_any_moment(mode: str, sealed: bool, seed
 def test_power_loss_is_survived_with_few_open_files(seed: int) -> None:
     """More queues than files may be open."""
     with few_open_files():
-        survey(tiny_config("async"), seed, random.Random(seed), images_per_moment=IMAGES_PER_MOMENT)
+        survey(
+            tiny_config("async"),
+            seed,
+            random.Random(seed),
+            images_per_moment=IMAGES_PER_MOMENT,
+            share=1.0 if DEEP else 0.2,
+        )
 
 
 @pytest.mark.parametrize("block", [SECTOR, PAGE])
@@ -62,7 +69,7 @@ def test_a_store_survives_the_loss_of_any_single_block(mode: str, block: int) ->
         run_workload(process, source, 60)
         process.close()
         checker = Checker(folder, config)
-        moments = process.moments if DEEP else source.sample(process.moments, 6)
+        moments = process.moments if DEEP else source.sample(process.moments, 4)
         for moment in moments:
             history = moment.history(process.history)
             for how, image in every_image(moment.snapshot, block):

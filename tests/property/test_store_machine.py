@@ -232,7 +232,7 @@ class PoolMachine(StoreMachine):
 
 
 HOW_MUCH = settings(
-    max_examples=200 if DEEP else 25,
+    max_examples=200 if DEEP else 15,
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
 )
