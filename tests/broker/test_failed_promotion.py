@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.broker.brokers import SMALL, talking
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.pairs import (
     REFUSED,
     SLAVE,
@@ -65,6 +66,34 @@ async def test_a_java_master_cannot_hand_over(tmp_path: Path) -> None:
         found = await promote(new)
         assert found.role == "SLAVE"
         assert "cannot hand over, because it is not a Firetrail broker" in found.step_error
+
+
+async def test_a_java_master_that_runs_is_not_replaced_by_force(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group, master_in(tmp_path / "java", SMALL) as java:
+        java.fill(3)
+        java.settings |= {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
+        new = await group.start("new", SLAVE, master_address=java.address.broker)
+        replica = new.broker.replica
+        assert replica is not None
+        await until(lambda: replica.follower.status.state is FollowerState.FOLLOWING)
+        runs = f"its master {java.address.broker} runs, and messages that it accepts would be lost"
+        found = await promote(new, force="true")
+        assert (found.role, found.step_error.partition(";")[0]) == ("SLAVE", runs)
+        java.refusal = "access control"  # it does not tell its role, but it runs
+        found = await promote(new, force="true")
+        assert (found.role, found.step_error.partition(";")[0]) == ("SLAVE", runs)
+        java.refusal = ""
+        java.settings["brokerRole"] = "SLAVE"  # as its owner has configured it after a restart
+        found = await promote(new, force="true")
+        assert (found.role, found.step_error) == ("ASYNC_MASTER", "")
+
+
+async def test_a_running_java_master_is_replaced_if_that_is_overridden(tmp_path: Path) -> None:
+    async with Group(tmp_path) as group, master_in(tmp_path / "java", SMALL) as java:
+        java.settings |= {"brokerName": "broker-a", "brokerClusterName": "DefaultCluster"}
+        new = await group.start("new", SLAVE, master_address=java.address.broker)
+        found = await promote(new, force="true", override="true")
+        assert (found.role, found.step_error) == ("ASYNC_MASTER", "")
 
 
 async def test_a_learner_of_a_controller_is_not_promoted(tmp_path: Path) -> None:
@@ -257,3 +286,40 @@ async def test_a_master_that_is_gone_is_not_waited_for(
         with pytest.raises(ReplicationError, match="does not run any more"):
             await steps.step_down(2)
         await steps.close()
+
+
+async def catching_up(old: Talk, new: Talk) -> str:
+    """Let a replica wait for a log that its master does not have; return how that failed."""
+    steps = hand_over.HandOver(new.broker, old.broker.address, new.broker.address, print)
+    try:
+        with pytest.raises(ReplicationError) as raised:
+            await steps.catch_up(old.broker.store.log_range[1] + 1)
+    finally:
+        await steps.close()
+    return str(raised.value)
+
+
+async def test_a_master_that_dies_is_not_waited_for_by_a_replica_that_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role_requests, "GONE_S", 0.1)
+    async with pair(tmp_path) as (_, old, new):
+        catching = asyncio.ensure_future(catching_up(old, new))
+        await asyncio.sleep(0)
+        await old.broker.stop()
+        said = await catching
+        assert said.startswith(f"the master at {old.broker.address} does not run any more; this")
+        assert "promote the replica with --force, which loses the rest" in said
+
+
+async def test_a_master_that_is_silent_is_not_waited_for_by_a_replica_that_catches_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_: object, **__: object) -> None:
+        return None
+
+    async with pair(tmp_path) as (_, old, new):
+        monkeypatch.setattr(hand_over, "SILENT_S", 0.1)
+        monkeypatch.setattr(hand_over, "try_ask_status", silent)
+        said = await catching_up(old, new)
+        assert said.startswith(f"the master at {old.broker.address} has been silent for 0.1 sec")

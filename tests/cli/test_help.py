@@ -47,3 +47,8 @@ def test_descriptions_and_examples_fit_a_terminal(name: str) -> None:
     if parser.formatter_class is argparse.RawDescriptionHelpFormatter:
         for line in f"{parser.description}\n{parser.epilog}".splitlines():
             assert len(line) <= COLUMNS_MAX, line
+
+
+@pytest.mark.parametrize("action", ["follow", "status", "promote", "rewind"])
+def test_actions_on_replicas_can_print_json(action: str) -> None:
+    assert "--json" in COMMANDS[f"firetrail replica {action}"][0].format_help()

@@ -118,6 +118,24 @@ def test_a_promoted_store_follows_again_after_a_rewind(
         assert wait_for(firetrail, slave.address, 0).json["role"] == "SLAVE"
 
 
+def test_an_empty_promoted_store_follows_after_a_rewind(
+    master: str, tmp_path: Path, firetrail: Firetrail
+) -> None:
+    empty = tmp_path / "empty"
+    BrokerStore.open(empty, SMALL).close()
+    RoleFile(SYSTEM, empty, BrokerRole.SLAVE, 1).save(SavedRole("ASYNC_MASTER", 0, "", "SLAVE", 1))
+    result = firetrail("replica", "rewind", empty, "--of", master)
+    assert result.out.splitlines() == [
+        f"{empty}: the store has no messages; there is nothing to remove",
+        "its role ASYNC_MASTER, which it was given by command, is removed",
+    ]
+    replica_follow._check_role(empty)
+    found = firetrail("replica", "rewind", empty, "--of", master, "--json").json
+    assert (found["last_common_record"], found["end"], found["removed_role"]) == (None, 0, None)
+    with BackgroundBroker(empty, slave_of(master), SLAVE) as slave:
+        assert wait_for(firetrail, slave.address, 0).json["role"] == "SLAVE"
+
+
 def test_rewind_says_what_is_wrong(old: Path, firetrail: Firetrail) -> None:
     result = firetrail("replica", "rewind", old, "--of", "127.0.0.1:1")
     assert result.code == 2

@@ -91,6 +91,24 @@ def test_a_disconnected_replica_confirms_nothing(master: Master, tmp_path: Path)
     assert master.store.commit_log.confirmed_offset == 0
 
 
+def test_a_disconnected_replica_is_logged_once(
+    master: Master, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A peer that has never reported, such as a check of the port, is not a replica."""
+    caplog.set_level("INFO", "firetrail.replication")
+    master.fill(1)
+    with following(tmp_path / "replica", master.address):
+        master.wait_acked()
+        address = master.service.connections[0].address
+    eventually(lambda: not master.service.connections)
+    socket.create_connection(("127.0.0.1", master.port.port), PATIENCE_S).close()
+    master.service.stop()
+    said = [record.getMessage() for record in caplog.records]
+    assert [line for line in said if "disconnected" in line] == [
+        f"replica {address} has disconnected"
+    ]
+
+
 def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: Path) -> None:
     master.fill(10)
     with following(tmp_path / "replica", master.address):

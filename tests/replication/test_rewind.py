@@ -182,15 +182,22 @@ async def test_files_of_another_length(tmp_path: Path) -> None:
             await rewound(tmp_path / "old", master)
 
 
-async def test_a_store_in_use_or_empty_is_not_rewound(tmp_path: Path) -> None:
+async def test_a_store_in_use_is_not_rewound(tmp_path: Path) -> None:
     async with master_in(tmp_path / "old") as old, master_in(tmp_path / "new") as master:
         old.fill(1)
         with pytest.raises(StoreLockedError):
             await rewound(tmp_path / "old", master)
+
+
+@pytest.mark.parametrize("count", [0, 3])
+async def test_nothing_is_removed_from_an_empty_store(count: int, tmp_path: Path) -> None:
     Store.open(tmp_path / "empty", MASTER).close()
+    EpochFile(SYSTEM, tmp_path / "empty").append(Epoch(2, 0))  # it was promoted
     async with master_in(tmp_path / "new") as master:
-        with pytest.raises(ReplicationError, match="no messages, so it can follow as it is"):
-            await rewound(tmp_path / "empty", master)
+        master.fill(count)
+        plan, kept = await rewound(tmp_path / "empty", master)
+        assert (plan.cut.last_record, plan.own_end, plan.removed, kept) == (-1, 0, None, None)
+        assert EpochFile(SYSTEM, tmp_path / "empty").epochs == ()
 
 
 async def test_a_topic_that_was_deleted_in_the_removed_part_may_come_again(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Coroutine
 
 from firetrail.broker.replica.hand_over import HandOver
+from firetrail.broker.replica.present_master import PresentMaster, present_master
 from firetrail.broker.replica.replicated_broker import (
     ReplicatedBroker,
     epoch_entries,
@@ -215,10 +216,9 @@ class Promotion:
         """Become the master if the present one is lost; with ``override``, whatever it says."""
         try:
             present = await self._present_master()
-            if present is not None and not override:
-                _check_is_lost(present)
-            known = present.epoch if present is not None else 0
-            epoch = max(self._broker.newest_epoch, known) + 1
+            if present.obstacle and not override:
+                raise ReplicationError(present.obstacle)
+            epoch = max(self._broker.newest_epoch, present.epoch) + 1
             await self._become_master(role or self._last_role(), epoch)
         except BaseException:
             self._unfinished.start()
@@ -232,14 +232,14 @@ class Promotion:
         known = self._broker.slave_mark.notes.master_role
         return BrokerRole(known) if known in MASTER_ROLES else BrokerRole.ASYNC_MASTER
 
-    async def _present_master(self) -> ReplicaStatus | None:
-        """Return the status of the present master; None if it does not answer, or is Java's."""
+    async def _present_master(self) -> PresentMaster:
+        """Ask the present master whether it accepts messages."""
         replica = self._broker.replica
         if replica is None or replica.master is None:
-            return None
+            return PresentMaster()
         client = RemotingClient(access=self._broker.client_access)
         try:
-            return await try_ask_status(client, replica.master.broker)
+            return await present_master(client, replica.master.broker)
         finally:
             await client.close()
 
@@ -421,16 +421,6 @@ def _has_given_up(successor: ReplicaStatus) -> bool:
     """Whether a replica that wanted to take over is a slave, and does nothing to change that."""
     is_slave = successor.role == BrokerRole.SLAVE.value
     return is_slave and not successor.step and successor.hand_over is None
-
-
-def _check_is_lost(master: ReplicaStatus) -> None:
-    """Raise ReplicationError if the master of a replica accepts messages."""
-    if master.role == BrokerRole.SLAVE.value or master.refusal or master.hand_over is not None:
-        return
-    raise ReplicationError(
-        f"its master {master.address} runs and accepts messages, which would be lost; a planned "
-        "promotion needs no --force. If producers cannot reach this master, use --force --override"
-    )
 
 
 def _master_role(name: str | None) -> BrokerRole | None:

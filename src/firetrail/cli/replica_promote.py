@@ -31,7 +31,7 @@ finished or undone when both run again.
 
 With --force the present master does not hand over. Use this if the master is lost. Messages that
 the replica has not received are then lost. --force is refused if the replica has diverged, or if
-its master is a Firetrail broker that accepts messages; --override promotes it nevertheless. If the
+its master, Firetrail's or Java's, accepts messages; --override promotes it nevertheless. If the
 former master comes back, it refuses messages, and must be rewound ('firetrail replica rewind')
 before it can follow. With --force, a former master can also be made the master again.
 

@@ -91,6 +91,8 @@ def _confirm(args: argparse.Namespace, plan: RewindPlan) -> None:
 
 def _lines(args: argparse.Namespace, rewound: Rewound) -> list[str]:
     plan, kept = rewound
+    if plan.cut.last_record < 0:
+        return [f"{args.store}: the store has no messages; there is nothing to remove"]
     if plan.own_end <= plan.cut.end:
         return [
             f"{args.store}: the master has all records up to the end at {plan.own_end}; there is "
@@ -116,7 +118,7 @@ def _as_json(args: argparse.Namespace, rewound: Rewound) -> dict[str, object]:
         "store": str(args.store),
         "master": args.of,
         "master_range": list(plan.master),
-        "last_common_record": plan.cut.last_record,
+        "last_common_record": plan.cut.last_record if plan.cut.last_record >= 0 else None,
         "end": plan.cut.end,
         "previous_end": plan.own_end,
         "removed_bytes": max(plan.own_end - plan.cut.end, 0),

@@ -29,7 +29,7 @@ class RewindPlan(NamedTuple):
     """What a rewind will do."""
 
     cut: LogCut
-    """The last common record."""
+    """The last common record; at -1 if the store has no messages."""
     own_end: int
     """Where the replica's log ends now."""
     master: LogRange
@@ -63,8 +63,8 @@ async def plan_rewind(system: System, root: Path, master: Master) -> RewindPlan:
     check_not_in_use(system, root)
     with StoreView.open(root, system=system) as view:
         config = await master.config()
-        if view.last_record < 0:
-            raise ReplicationError(f"{root}: the store has no messages, so it can follow as it is")
+        if view.last_record < 0:  # it can follow as it is
+            return RewindPlan(LogCut(-1, view.end), view.end, await master.log_range(), None)
         if config.file_size != view.log.segment_size:
             raise ReplicationError(
                 f"{root}: the log files have {view.log.segment_size} bytes, the master's "

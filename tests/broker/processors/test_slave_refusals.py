@@ -53,6 +53,18 @@ async def test_offsets_can_be_committed_to_a_slave(talk: Talk) -> None:
     assert await talk.committed() == 1
 
 
+async def test_offsets_of_groups_that_are_not_copied_yet(talk: Talk) -> None:
+    """As on a Java slave, where heartbeats create groups: only if groups are created at all."""
+    await talk.send("T1")
+    await talk.broker.become(BrokerRole.SLAVE, 1)
+    assert (await talk.commit(1, "NEW")).code == ResponseCode.SUCCESS
+    assert await talk.committed("NEW") == 1
+    assert "NEW" not in talk.broker.groups.names()
+    talk.broker._live.current = talk.broker.config.replace(auto_create_groups=False)
+    answer = await talk.commit(1, "LATER")
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
 async def test_a_heartbeat_creates_nothing_on_a_slave(talk: Talk) -> None:
     await talk.broker.become(BrokerRole.SLAVE, 1)
     topics, groups = talk.broker.topics.names(), talk.broker.groups.names()

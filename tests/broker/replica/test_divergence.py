@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from tests.broker.brokers import Talk
@@ -88,6 +89,22 @@ async def test_a_slave_serves_reads_after_a_restart_without_its_master(tmp_path:
         new = await group.start("new", SLAVE, slave_read=True)
         assert registered(group) == {new.broker.address}
         assert [record.body for record in await new.pull_until("T1", 1)] == [b"first"]
+
+
+async def test_a_slave_of_an_older_version_is_registered_without_its_master(tmp_path: Path) -> None:
+    """Its mark does not have the name of the master, but the role, which it learnt as a copy."""
+    async with pair(tmp_path, slave_read=True) as (group, old, new):
+        await until(lambda: new.broker.slave_mark.notes.master_role != "")
+        await new.broker.stop()
+        await old.broker.stop()
+        mark = SlaveMark(SYSTEM, tmp_path / "new")
+        mark.save(replace(mark.notes, followed=None))
+        new = await group.start("new", SLAVE, slave_read=True)
+        assert registered(group) == {new.broker.address}
+        await new.broker.stop()
+        mark.save(replace(mark.notes, diverged="it is another log"))
+        new = await group.start("new", SLAVE, slave_read=True)
+        assert registered(group) == set()
 
 
 async def test_a_log_that_was_never_compared_is_not_registered(tmp_path: Path) -> None:

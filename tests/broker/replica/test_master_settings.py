@@ -71,6 +71,14 @@ async def test_an_ha_port_is_named(tmp_path: Path) -> None:
         await master.stop()
 
 
+async def test_an_ha_port_far_from_the_port_of_its_broker_is_named() -> None:
+    async with Broker.running(store=SMALL) as master:
+        address = master.config.ha_address  # both ports are free ones
+        message = f"{address} is the address of an HA port, .* whose port is listenPort in its"
+        with pytest.raises(ReplicationError, match=message):
+            await replica_settings(address)
+
+
 @pytest.mark.parametrize(("told", "known"), [("h:9876;i:9876", ["h:9876", "i:9876"]), ("?", [])])
 async def test_the_name_servers_of_the_master_are_known(
     monkeypatch: pytest.MonkeyPatch, told: str, known: list[str]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from tests.replication.logs import log_content
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.cli.main import main
 from firetrail.client import PushConsumer
 from firetrail.namesrv import NameServerConfig
@@ -275,3 +278,28 @@ async def test_a_topic_that_the_master_has_created_again_begins_again(tmp_path: 
     with Store.open(tmp_path) as store:
         assert [r.body for r in store.read("T1")] == [b"new 0", b"new 1"]
     assert main(["fsck", str(tmp_path)]) == 0
+
+
+async def test_tables_that_find_no_space_are_logged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slave keeps following, and copies them as soon as there is space."""
+    full = asyncio.Event()
+
+    async def copy(*_: object) -> bool:
+        full.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "config/topics.json")
+
+    async with talking() as talk:
+        await talk.send("T1", b"one")
+        monkeypatch.setattr(SlaveSynchronize, "copy", copy)
+        async with slave_in(tmp_path, master_address=talk.broker.address) as slave:
+            for _ in range(3):
+                full.clear()
+                await full.wait()
+            assert slave.store.log_range[1] == talk.broker.store.log_range[1]
+            monkeypatch.undo()
+            await caught_up(slave, talk.broker)
+    reason = "cannot be saved: [Errno 28] No space left on device: 'config/topics.json'"
+    said = f"the tables of master {talk.broker.address} {reason}"
+    assert [record.getMessage() for record in caplog.records].count(said) == 1

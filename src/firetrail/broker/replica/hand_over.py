@@ -28,6 +28,8 @@ from firetrail.store.config import BrokerRole
 CATCH_UP_S = 30.0
 """How long a replica may take to receive the end of the log; less than the time for which a master
 that hands over refuses messages."""
+SILENT_S = 8.0
+"""A master that neither answers nor sends its log for this time counts as lost."""
 STEP_DOWN_S = 60.0
 """How long the former master may take to become a slave."""
 RESTORE_S = 8.0
@@ -60,7 +62,7 @@ class HandOver:
         self._successor = successor
         self._enter = enter
         self._client = RemotingClient(access=broker.client_access)
-        self._reminders = Reminders(asyncio.get_running_loop().time)
+        self._reminders = Reminders(_now)
 
     async def close(self) -> None:
         """Close the connection to the master."""
@@ -92,21 +94,63 @@ class HandOver:
         return await try_ask_status(self._client, self._master, code, header, self._reminders)
 
     async def catch_up(self, end: int) -> None:
-        """Wait until this replica has the log of the master, which ends at ``end``."""
+        """Wait until this replica has the log of the master, which ends at ``end``.
+
+        Raises:
+            ReplicationError: The master is lost, or too slow.
+        """
         self._enter("receiving the end of the log")
+        receiving = asyncio.ensure_future(self._receive(end))
+        losing = asyncio.ensure_future(self._loss())
+        tasks = [receiving, losing]
         try:
-            async with asyncio.timeout(CATCH_UP_S):
-                while self._broker.store.log_range[1] < end:
-                    await asyncio.sleep(POLL_S)
-        except TimeoutError:
-            await self.cancel()
-            raise ReplicationError(
-                f"the replica did not reach the end of the master's log at {end} within "
-                f"{CATCH_UP_S:g} seconds"
-            ) from None
+            await asyncio.wait(tasks, timeout=CATCH_UP_S, return_when=asyncio.FIRST_COMPLETED)
+            if not receiving.done():
+                raise ReplicationError(self._why_not_received(end, losing))
+            receiving.result()
         except BaseException:
             await self.cancel()
             raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _receive(self, end: int) -> None:
+        while self._broker.store.log_range[1] < end:
+            await asyncio.sleep(POLL_S)
+
+    async def _loss(self) -> str:
+        """Wait until the master is lost; return why it is thought to be."""
+        presence, heard_at, known_end = Presence(_now), _now(), -1
+        while True:
+            status = await try_ask_status(
+                self._client, self._master, reminders=self._reminders, presence=presence
+            )
+            own_end = self._broker.store.log_range[1]
+            if status is not None or own_end > known_end:
+                heard_at, known_end = _now(), own_end
+            if presence.is_gone:
+                return self._gone
+            if _now() - heard_at > SILENT_S:
+                return f"the master at {self._master} has been silent for {SILENT_S:g} seconds"
+            await asyncio.sleep(POLL_S)
+
+    @property
+    def _gone(self) -> str:
+        return f"the master at {self._master} does not run any more"
+
+    def _why_not_received(self, end: int, losing: asyncio.Future[str]) -> str:
+        own_end = self._broker.store.log_range[1]
+        if losing.done():
+            return (
+                f"{losing.result()}; this replica has its log up to {own_end} of {end}. If the "
+                "master is lost, promote the replica with --force, which loses the rest"
+            )
+        return (
+            f"the replica did not reach the end of the master's log at {end} within "
+            f"{CATCH_UP_S:g} seconds"
+        )
 
     async def step_down(self, epoch: int) -> None:
         """Make the master a slave of this replica, which will begin an epoch."""
@@ -116,8 +160,8 @@ class HandOver:
             await ask_status(self._client, self._master, RequestCode.STEP_DOWN, header)
         except OSError as error:  # it may step down all the same
             _log.warning("the master %s has not answered: %s", self._master, error)
-        deadline = asyncio.get_running_loop().time() + STEP_DOWN_S
-        presence = Presence(asyncio.get_running_loop().time)
+        deadline = _now() + STEP_DOWN_S
+        presence = Presence(_now)
         while True:
             status = await try_ask_status(
                 self._client, self._master, reminders=self._reminders, presence=presence
@@ -129,8 +173,8 @@ class HandOver:
                     f"the master at {self._master} did not step down: {status.step_error}"
                 )
             if presence.is_gone:
-                raise ReplicationError(f"the master at {self._master} does not run any more")
-            if asyncio.get_running_loop().time() > deadline:
+                raise ReplicationError(self._gone)
+            if _now() > deadline:
                 raise ReplicationError(
                     f"the master at {self._master} did not become a slave within {STEP_DOWN_S:g} "
                     "seconds; look at its log"
@@ -166,8 +210,8 @@ class HandOver:
         """
         self._enter("making the former master the master again")
         force = PromoteHeader(force=True, role=note.role)
-        deadline = asyncio.get_running_loop().time() + RESTORE_S
-        while asyncio.get_running_loop().time() < deadline:
+        deadline = _now() + RESTORE_S
+        while _now() < deadline:
             status = await self.cancel()
             if status is not None and not status.step:
                 if status.role != BrokerRole.SLAVE.value:
@@ -176,3 +220,8 @@ class HandOver:
                 await try_ask_status(self._client, self._master, code, force, self._reminders)
             await asyncio.sleep(RESTORE_PAUSE_S)
         return False
+
+
+def _now() -> float:
+    """Return the time of the running event loop."""
+    return asyncio.get_running_loop().time()

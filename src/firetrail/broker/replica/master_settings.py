@@ -23,6 +23,7 @@ from firetrail.remoting.body import Body
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.replication.ha_probe import is_ha_port
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.settings.config_file import ConfigFile
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -145,23 +146,21 @@ async def adopted_settings(master: str) -> AdoptedSettings:
 
 
 async def _check_is_no_ha_port(client: RemotingClient, address: str) -> None:
-    """Raise ReplicationError if a broker listens on the preceding port and has this HA port.
+    """Raise ReplicationError if this is an HA port; name its broker if that has the port before.
 
     A master closes a connection to its HA port without an answer if it gets a request there.
     """
+    is_not = f"{address} is the address of an HA port, not of a broker; give the address of its"
     _, port = split_address(address)
-    if port < 2:
-        return
     broker = f"{address.removesuffix(str(port))}{port - 1}"
     try:
         told = await Master(client, MasterAddress(broker), PRECEDING_S).settings()
     except (FiretrailError, OSError):
-        return
+        told = {}
     if told.get("haListenPort") == str(port):
-        raise ReplicationError(
-            f"{address} is the address of an HA port, not of a broker; give the address of its "
-            f"broker, {broker}"
-        )
+        raise ReplicationError(f"{is_not} broker, {broker}")
+    if await is_ha_port(address):
+        raise ReplicationError(f"{is_not} broker, whose port is listenPort in its broker.conf")
 
 
 def _name_servers(told: Mapping[str, str]) -> str:

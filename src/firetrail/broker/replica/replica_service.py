@@ -41,6 +41,7 @@ class ReplicaService:
         self._client = RemotingClient(access=env.client_access)
         config = live.current
         notes, self._name = env.slave_mark.notes, f"{config.cluster}/{config.name}"
+        followed = notes.followed or ""
         self.follower = Follower(
             parts.state.store.log_copy(),
             env.epochs,
@@ -51,14 +52,13 @@ class ReplicaService:
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
                 member=config.ha_member if config.etcd_servers else 0,
-                copy_of=notes.followed if notes.followed != self._name else "",
+                copy_of=followed if followed != self._name else "",
             ),
             notes.diverged,
         )
         self.follower.on_compared = self._compared
         # A slave that is registered may be read from while its master is down.
-        is_known = notes.followed == self._name and not notes.diverged
-        self._registration.is_withheld = not is_known
+        self._registration.is_withheld = not notes.is_copy_of(self._name)
         self.tables = SlaveSynchronize(self._client, parts, env.system.clock, env.epochs)
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found

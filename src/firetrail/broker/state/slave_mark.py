@@ -31,7 +31,8 @@ class SlaveNotes(Body):
             epochs that it has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
         followed: Cluster and name of the broker whose log this store is known to have, separated by
-            ``/``; empty if it is not known. A master's log is its own, so it is empty then.
+            ``/``; empty if it is not known. A master's log is its own, so it is empty then. None in
+            a file of a version that did not keep it.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
 
@@ -39,8 +40,22 @@ class SlaveNotes(Body):
     master_role: str = ""
     known_epoch: int = 0
     has_controller: bool = False
-    followed: str = ""
+    followed: str | None = None
     diverged: str = ""
+
+    def is_copy_of(self, name: str) -> bool:
+        """Return whether the log is known to be that of a broker.
+
+        A version that did not keep the broker's name has learnt the role of a master only after it
+        had compared the logs, and the name in the settings was that of the master.
+
+        Args:
+            name: Cluster and name of the broker, separated by ``/``.
+        """
+        if self.diverged:
+            return False
+        is_old = self.is_slave and self.followed is None and self.master_role != ""
+        return is_old or self.followed == name
 
 
 class SlaveMark:
@@ -69,6 +84,7 @@ class SlaveMark:
             replace(
                 self.notes,
                 is_slave=True,
+                followed=self.notes.followed if self.notes.is_slave else "",
                 known_epoch=max(self.notes.known_epoch, known_epoch),
             )
         )

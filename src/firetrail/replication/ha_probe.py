@@ -1,0 +1,44 @@
+"""The question whether an address is the HA port of a master.
+
+Users take the HA port for the port of the broker. A request to it gets no answer, so the replica
+sends the first report of an empty one and looks for the header of a transfer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from firetrail.remoting.client import split_address
+from firetrail.replication.frames import BODY_MAX, HEADER, encode_introduction, encode_report
+from firetrail.store.log.replica_acks import NO_MEMBER
+
+PROBE_S = 2.0
+"""How long a port may take to answer. A master without messages may only send heartbeats, by
+default every 5 s; this is not waited for."""
+
+
+async def is_ha_port(address: str) -> bool:
+    """Return whether a master sends its log from an address.
+
+    A port that refuses this peer, or belongs to a master in controller mode, is not recognised.
+
+    Args:
+        address: ``host:port`` to connect to.
+    """
+    host, port = split_address(address)
+    try:
+        async with asyncio.timeout(PROBE_S):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                # Java ignores the introduction, by which a Firetrail master answers at once.
+                writer.write(encode_introduction(NO_MEMBER) + encode_report(0))
+                header = await reader.readexactly(HEADER.size)
+            finally:
+                writer.close()
+                with suppress(OSError):
+                    await writer.wait_closed()
+    except (OSError, EOFError):  # TimeoutError and IncompleteReadError are such errors
+        return False
+    offset, size = map(int, HEADER.unpack(header))
+    return (offset >= 0 or size == 0) and 0 <= size <= BODY_MAX
