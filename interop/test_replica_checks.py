@@ -42,8 +42,10 @@ from interop.servers import (
 from tests.torture.failing import can_mount, small_file_system
 
 from firetrail import Message
+from firetrail.broker.replica.present_master import present_master
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower_status import FollowerState
+from firetrail.replication.ha_probe import is_ha_port
 from firetrail.replication.master_check import Master, MasterAddress
 from firetrail.replication.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
@@ -252,6 +254,21 @@ def test_java_sends_from_the_second_byte_if_asked_for_it(master: JavaMaster) -> 
     """This is what a replica of Firetrail relies on."""
     sent = b"".join(body for _, body in asked(master.broker, 1, SIZES.log + 1000))
     assert sent == log_bytes(master.root, 1, 1 + len(sent))
+
+
+async def test_a_master_that_runs_is_not_replaced_by_force(master: JavaMaster) -> None:
+    """Java does not know the request for the status of a broker, but tells its role."""
+    client = RemotingClient()
+    try:
+        found = await present_master(client, master.broker)
+    finally:
+        await client.close()
+    assert found.obstacle.startswith(f"its master {master.broker} runs, and messages that it acc")
+
+
+async def test_the_ha_port_of_a_master_is_recognised(master: JavaMaster) -> None:
+    assert await is_ha_port(ha_address(master.broker))
+    assert not await is_ha_port(master.broker)
 
 
 async def test_a_replica_continues_where_it_stopped(master: JavaMaster, tmp_path: Path) -> None:

@@ -12,20 +12,23 @@ from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, rec
 from tests.broker.halves import COMMIT, ROLLBACK, begin
 from tests.broker.pops import ask_pop, popped
 from tests.client.clusters import until
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, FaultyFiles
 from tests.replication.followers import following
 
-from firetrail import Message
+from firetrail import FlushMode, Message
+from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.client import Outcome, Producer, SendStatus
 from firetrail.client.send import SEND_S
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.system import SYSTEM, System
 
 MASTER = SMALL.replace(role=BrokerRole.SYNC_MASTER, slave_timeout_ms=int(PATIENCE_S * 1000))
 IMPATIENT = MASTER.replace(slave_timeout_ms=20)
@@ -33,6 +36,7 @@ REPLICA = SMALL.replace(role=BrokerRole.SLAVE)
 CONFIG = BrokerConfig(ha_heartbeat_ms=50)
 ALONE = ResponseCode.SLAVE_NOT_AVAILABLE
 LATE = ResponseCode.FLUSH_SLAVE_TIMEOUT
+SLOW_DISK = ResponseCode.FLUSH_DISK_TIMEOUT
 
 
 @pytest.fixture
@@ -113,6 +117,30 @@ async def test_a_producer_is_told_how_safe_its_message_is(send, talk: Talk, tmp_
     talk.broker.store.configure(slave_timeout_ms=20)
     stall(talk)
     assert await send(talk) == LATE
+
+
+@pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
+async def test_a_producer_is_told_that_the_disk_is_slow(role: BrokerRole, tmp_path: Path) -> None:
+    """With SYNC_FLUSH. The disk comes before the replicas, which a SYNC_MASTER lacks here."""
+    files = FaultyFiles()
+    system = System(files, SYSTEM.clock, SYSTEM.memory_bytes)
+    store = SMALL.replace(
+        role=role,
+        flush=FlushMode.SYNC,
+        sync_flush_timeout_ms=20,
+        store_host=SMALL.store_host._replace(port=0),
+    )
+    broker, client = Broker(tmp_path, CONFIG, store, system=system), RemotingClient()
+    await broker.start()
+    try:
+        talk = Talk(broker, client)
+        await talk.send("T1", i="WAIT\x01false\x02")  # it creates the files
+        with files.stalled("sync", "commitlog"):
+            assert [await send(talk) for send in SENDS] == [SLOW_DISK] * len(SENDS)
+        await until(lambda: broker.store.flushed_offset == broker.store.log_range[1])
+    finally:
+        await client.close()
+        await broker.stop()
 
 
 async def test_an_answer_without_confirmation_says_where_the_message_is(talk: Talk) -> None:
