@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "tls": {"format", "text", "system", "settings"},
     "remoting": {"format", "text", "system", "auth", "tls"},
     "access": {"format", "text", "system", "settings", "auth", "remoting"},
-    "client": {"format", "text", "system", "auth", "tls", "remoting"},
+    "client": {"format", "text", "system", "auth", "tls", "remoting", "access"},
     "namesrv": {"format", "text", "system", "settings", "auth", "tls", "remoting", "access"},
     "replication": {
         *("format", "text", "system", "settings", "storage", "store"),

@@ -77,6 +77,8 @@ TOPICS: tuple[Any, ...] = (
 )
 GROUP: tuple[Any, ...] = (None, 5, "", "a b", "g" * 121)
 KV = {"namespace": TEXT, "key": TEXT}
+WHERE = {"cluster": (5, "", b"C"), "address": (5, "", "nowhere", "a:x")}
+TEXTS: tuple[Any, ...] = (None, 5, "Topic:T", b"Topic:T", [5], [None])
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "namesrv": (*ADDRESS, [], [5], [None]),
     "group": GROUP,
@@ -110,6 +112,10 @@ GOOD: dict[str, Any] = {
     "offset_message_id": "0" * 32,
     "namespace": "n",
     "value": "v",
+    "name": "alice",
+    "password": "a-long-password",
+    "resources": ["Topic:T"],
+    "actions": ["Pub"],
     "expression": "a > 1",
 }
 """Valid values for required parameters that are not under test."""
@@ -221,6 +227,24 @@ WRONG: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "Admin.view": {"offset_message_id": (*TEXT, "xyz", "g" * 32)},
     "Admin.resume_transaction": {"message_id": (*TEXT, "xyz", "g" * 32)},
+    "Admin.users": WHERE,
+    "Admin.create_user": {
+        **{"name": (*TEXT, "a b"), "password": TEXT, "user_type": (None, 5, "Boss"), **WHERE},
+    },
+    "Admin.update_user": {
+        **{"name": TEXT, "password": (5, "", b"x"), "user_type": (5, "Boss")},
+        **{"status": (5, "maybe"), **WHERE},
+    },
+    "Admin.delete_user": {"name": TEXT, **WHERE},
+    "Admin.acls": WHERE,
+    "Admin.set_acl": {
+        **{"name": TEXT, "resources": (*TEXTS, [], ["T"], ["Topic:a*b"])},
+        **{"actions": (*TEXTS, [], ["Fly"]), "decision": (None, "Perhaps")},
+        **{"sources": (*TEXTS, ["10.0.0"]), "policy_type": (None, "Other"), **WHERE},
+    },
+    "Admin.delete_acl": {
+        **{"name": TEXT, "resource": (5, "", b"T"), "policy_type": (5, "Other"), **WHERE},
+    },
     "Admin.put_kv": {**KV, "value": SOME_TEXT},
     "Admin.get_kv": KV,
     "Admin.delete_kv": KV,
@@ -346,6 +370,10 @@ ALIASES = {
     "topics": ("topic", "tags of"),
     "expression": ("tags of", "condition for"),
     "offsets": ("queue",),
+    "name": ("username",),
+    "resources": ("resource",),
+    "actions": ("action",),
+    "sources": ("source ip",),
 }
 """The names that errors use for parts of compound arguments."""
 

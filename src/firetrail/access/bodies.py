@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from firetrail.auth.policies import (
     PASSWORD_MAX,
     PASSWORD_MIN,
     SAMPLE_PASSWORDS,
+    SUBJECT_PREFIX,
     Decision,
     Policy,
     PolicyEntry,
@@ -31,7 +33,14 @@ Word = TypeVar("Word", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class UserInfo(Body):
-    """A user. Only requests and the file contain the password, never an answer."""
+    """A user. Only requests and the file contain the password, never an answer.
+
+    Args:
+        username: the name of the user. Default: none; the header of a request has it, too.
+        password: the password. Default: None, which changes nothing.
+        user_type: ``Super`` or ``Normal``. Default: None, which changes nothing.
+        user_status: ``enable`` or ``disable``. Default: None, which changes nothing.
+    """
 
     username: str = ""
     # Not declared as text, because a message about another type would show the value.
@@ -42,7 +51,14 @@ class UserInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class PolicyEntryInfo(Body):
-    """One entry of a policy."""
+    """One entry of a policy.
+
+    Args:
+        resource: what it is about, such as ``Topic:orders``.
+        actions: the names of the actions. Default: none.
+        source_ips: the addresses and networks of clients that it is for. Default: None, all.
+        decision: ``Allow`` or ``Deny``. Default: neither, which is invalid.
+    """
 
     resource: str
     actions: list[str] = field(default_factory=list)
@@ -51,7 +67,11 @@ class PolicyEntryInfo(Body):
 
     @classmethod
     def of(cls, entry: PolicyEntry) -> PolicyEntryInfo:
-        """Return the body of an entry."""
+        """Return the body of an entry.
+
+        Args:
+            entry: The entry.
+        """
         return cls(
             str(entry.resource),
             [action for action in Action if action in entry.actions],
@@ -76,7 +96,12 @@ class PolicyEntryInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class PolicyInfo(Body):
-    """A policy."""
+    """A policy.
+
+    Args:
+        policy_type: ``Custom`` or ``Default``. Default: None, which stands for ``Custom``.
+        entries: the entries. Default: none.
+    """
 
     policy_type: str | None = None
     entries: list[PolicyEntryInfo] = field(default_factory=list)
@@ -89,14 +114,23 @@ class PolicyInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class AclInfo(Body):
-    """The policies of a user."""
+    """The policies of a user.
+
+    Args:
+        subject: the user, as ``User:name``. Default: none; the header of a request has it, too.
+        policies: the policies. Default: none.
+    """
 
     subject: str = ""
     policies: list[PolicyInfo] = field(default_factory=list)
 
     @classmethod
     def of(cls, user: User) -> AclInfo | None:
-        """Return the body of a user's policies; None if there are none."""
+        """Return the body of a user's policies; None if there are none.
+
+        Args:
+            user: The user.
+        """
         policies = [
             PolicyInfo(kind, [PolicyEntryInfo.of(entry) for entry in policy.entries])
             for kind, policy in zip(PolicyType, user.policies, strict=True)
@@ -104,8 +138,44 @@ class AclInfo(Body):
         ]
         return cls(user.subject, policies) if policies else None
 
+    @classmethod
+    def granting(
+        cls,
+        name: str,
+        resources: Iterable[str],
+        actions: Iterable[str],
+        decision: str,
+        sources: Iterable[str],
+        kind: str,
+    ) -> AclInfo:
+        """Return the body that adds an entry for each resource to a policy of a user.
+
+        Args:
+            name: The name of the user.
+            resources: The resources.
+            actions: The names of the actions.
+            decision: ``Allow`` or ``Deny``.
+            sources: The addresses and networks of clients; none for all.
+            kind: ``Custom`` or ``Default``.
+
+        Raises:
+            ConfigError: There is no resource, or something is invalid.
+        """
+        words, networks = list(actions), list(sources) or None
+        entries = [PolicyEntryInfo(each, words, networks, decision) for each in resources]
+        if not entries:
+            raise ConfigError("resources", [], "is empty")
+        for each in entries:
+            each.entry()
+        subject = SUBJECT_PREFIX + name.removeprefix(SUBJECT_PREFIX)
+        return cls(subject, [PolicyInfo(policy_type(kind), entries)])
+
     def merged(self, policies: tuple[Policy, Policy]) -> tuple[Policy, Policy]:
-        """Return policies with these entries added; raise ConfigError if one is invalid."""
+        """Return policies with these entries added; raise ConfigError if one is invalid.
+
+        Args:
+            policies: The policies.
+        """
         found = dict(zip(PolicyType, policies, strict=True))
         for policy in self.policies:
             entries = [each.entry() for each in policy.entries]

@@ -10,9 +10,9 @@ import logging
 from collections.abc import Awaitable
 
 from firetrail.access.bodies import AclInfo, UserInfo
-from firetrail.access.user_store import SUBJECT_PREFIX, UserStore
+from firetrail.access.user_store import UserStore
 from firetrail.auth.caller import NO_PERMISSION
-from firetrail.auth.policies import User
+from firetrail.auth.policies import SUBJECT_PREFIX, User
 from firetrail.errors import ConfigError, ProtocolError, RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand

@@ -24,7 +24,7 @@ from firetrail.access.bodies import (
 )
 from firetrail.access.plain_accounts import PlainAccount
 from firetrail.auth.credentials import Credentials
-from firetrail.auth.policies import Policy, PolicyType, User, UserStatus, UserType
+from firetrail.auth.policies import SUBJECT_PREFIX, Policy, PolicyType, User, UserStatus, UserType
 from firetrail.auth.resources import Resource
 from firetrail.errors import ConfigError, StoreError
 from firetrail.settings.config_file import ConfigFile
@@ -33,7 +33,6 @@ from firetrail.system import System
 USERS_FILE = "firetrailUsers.json"
 USERS_MAX = 10_000
 """The most users: the whole file is written with every change."""
-SUBJECT_PREFIX = "User:"
 
 _log = logging.getLogger(__name__)
 

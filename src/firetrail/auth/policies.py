@@ -16,6 +16,8 @@ from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, R
 from firetrail.auth.signature import Verifier
 from firetrail.errors import ConfigError
 
+SUBJECT_PREFIX = "User:"
+"""Before the name of a user, where requests and messages name a subject."""
 PASSWORD_MIN, PASSWORD_MAX = 12, 256
 """The length of a new password, in bytes."""
 SAMPLE_PASSWORDS = frozenset({"12345678", "rocketmq", "rocketmq2", "RocketMQ", "123456789012"})
@@ -172,7 +174,7 @@ class User:
     @property
     def subject(self) -> str:
         """The name in policies and messages."""
-        return f"User:{self.name}"
+        return SUBJECT_PREFIX + self.name
 
     @property
     def is_super(self) -> bool:

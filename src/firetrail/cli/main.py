@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from firetrail import __version__
 from firetrail.cli import (
+    acl,
     backup,
     broker,
     dump,
@@ -28,6 +29,7 @@ from firetrail.cli import (
     tail,
     topic,
     up,
+    user,
 )
 from firetrail.cli.command import Command, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
@@ -35,7 +37,7 @@ from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
     *(up, broker, namesrv, proxy, replica),
-    *(topic, group, send, tail, lag, reset),
+    *(topic, group, send, tail, lag, reset, user, acl),
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,
 )

@@ -3,7 +3,9 @@
 Programs import everything from here, including the errors that the clients raise.
 """
 
+from firetrail.access.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.auth.credentials import Credentials
+from firetrail.auth.policies import Decision, PolicyType, UserStatus, UserType
 from firetrail.client.admin import Admin
 from firetrail.client.listener import Listener
 from firetrail.client.pop import Popped
@@ -38,6 +40,7 @@ from firetrail.errors import (
     ProtocolError,
     RequestError,
     TlsError,
+    UnsupportedError,
     WrongTypeError,
 )
 from firetrail.format.kernels.draft import Message
@@ -61,6 +64,7 @@ from firetrail.tls.client_tls import ClientTls
 
 __all__ = [
     "Access",
+    "AclInfo",
     "Admin",
     "ClientClosedError",
     "ClientTls",
@@ -68,6 +72,7 @@ __all__ = [
     "ConsumeFromWhere",
     "Credentials",
     "CustomizedRetryPolicy",
+    "Decision",
     "ExponentialRetryPolicy",
     "FiretrailError",
     "FormatError",
@@ -85,6 +90,9 @@ __all__ = [
     "NotRocketMQError",
     "Outcome",
     "Permission",
+    "PolicyEntryInfo",
+    "PolicyInfo",
+    "PolicyType",
     "Popped",
     "Producer",
     "ProtocolError",
@@ -102,6 +110,10 @@ __all__ = [
     "SubscriptionGroupConfig",
     "TlsError",
     "TopicConfig",
+    "UnsupportedError",
+    "UserInfo",
+    "UserStatus",
+    "UserType",
     "WrongTypeError",
     "averagely",
     "by_circle",

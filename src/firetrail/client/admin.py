@@ -1,4 +1,4 @@
-"""Administration of a cluster: topics, groups, offsets, messages, settings."""
+"""Administration of a cluster: topics, groups, offsets, messages, users, settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from firetrail.client.arguments import checked_address, checked_group
 from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received, decode_all
-from firetrail.client.topic_admin import TopicAdmin
+from firetrail.client.user_admin import UserAdmin
 from firetrail.errors import RequestError
 from firetrail.format.arguments import instance, number, text, truth
 from firetrail.format.hosts import format_host
@@ -48,7 +48,7 @@ LATEST = (1 << 63) - 1
 """A time after all messages."""
 
 
-class Admin(TopicAdmin):
+class Admin(UserAdmin):
     """Inspects a cluster and changes it::
 
         async with Admin("127.0.0.1:9876") as admin:
