@@ -16,6 +16,7 @@ from tests.cli.conftest import Firetrail
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
+from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.cli import up
@@ -26,6 +27,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.store.store import Store
 
 FIRETRAIL = [sys.executable, "-m", "firetrail"]
+EVERYWHERE = ["--host", "0.0.0.0", "--insecure"]
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
 
 
@@ -170,7 +172,7 @@ def test_the_name_server_is_printed_with_the_address_that_it_listens_on(tmp_path
 def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")
-    with started("up", "-c", str(conf), "--namesrv-port", "0", "--host", "0.0.0.0") as process:
+    with started("up", "-c", str(conf), "--namesrv-port", "0", *EVERYWHERE) as process:
         assert process.stdout is not None
         namesrv, broker = process.stdout.readline().split(), process.stdout.readline().split()
         process.terminate()
@@ -180,6 +182,23 @@ def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) ->
     assert broker[1].startswith("10.9.8.7:")
     port = broker[1].partition(":")[2]
     assert " ".join(broker[2:]) == f"advertised to clients; it listens on 0.0.0.0:{port}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["up", "{}"], ["broker", "{}"], ["namesrv"], ["replica", "{}", "--of", "{master}"]],
+    ids=lambda arguments: arguments[0],
+)
+def test_a_server_is_not_exposed_by_accident(
+    firetrail: Firetrail, tmp_path: Path, arguments: list[str]
+) -> None:
+    with BackgroundBroker() as master:
+        given = [each.format(tmp_path / "data", master=master.address) for each in arguments]
+        result = firetrail(*given, "--host", "0.0.0.0", "--port", "0")
+    assert (result.code, result.out) == (2, "")
+    assert "bind = '0.0.0.0': everybody who reaches this address could do everything" in result.err
+    assert "or accept it with --insecure" in result.err
+    assert not (tmp_path / "data").exists()
 
 
 async def test_json_names_addresses_and_folder() -> None:
@@ -196,7 +215,7 @@ async def test_json_names_addresses_and_folder() -> None:
     ("arguments", "remark"),
     [
         (
-            ["--host", "0.0.0.0"],
+            EVERYWHERE,
             "but advertises 127.0.0.1, which clients on other machines cannot reach",
         ),
         ([], "no name server is given, so clients cannot find the broker"),

@@ -95,6 +95,7 @@ class Member(BrokerProcess):
 
     def _command(self) -> list[str]:
         arguments = ["broker", str(self.store), "-c", str(self.conf), "--host", self._place.bind]
+        arguments.append("--insecure")  # each node has an address of its own
         return [*self._place.prefix, *super()._command()[:3], *arguments]
 
 

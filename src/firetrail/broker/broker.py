@@ -46,6 +46,7 @@ from firetrail.namesrv.server_limits import server_limits
 from firetrail.remoting.access import Access
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.exposure import check_exposure
 from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer
@@ -76,6 +77,7 @@ class Broker:
         epochs: Which master wrote which part of the log, after the start.
         roles: The file that keeps a changed role over a restart.
         access: Who may do what; the gRPC service asks it, too.
+        insecure: Whether it may be exposed without access control.
         slave_mark: Tells whether the store was last a slave's, after the start.
     """
 
@@ -94,6 +96,7 @@ class Broker:
         ignore_unsupported: Collection[str] = (),
         tls: ServerTls | None = None,
         client_access: Access | None = None,
+        insecure: bool = False,
         system: System | None = None,
     ) -> None:
         """Prepare a broker; :meth:`start` opens the store and listens.
@@ -114,10 +117,13 @@ class Broker:
                 settings.
             client_access: Credentials and TLS for requests to name servers and other brokers.
                 Default: those in the settings, or in the environment.
+            insecure: Whether the broker may listen beyond the loopback interface without access
+                control. Default: False.
             system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Raises:
-            ConfigError: The broker id does not fit the role, or a file of TLS cannot be used.
+            ConfigError: The broker would be exposed without access control, its id does not fit the
+                role, or a file of TLS cannot be used.
         """
         self._folder = Path(folder)
         self._live = Live(config or BrokerConfig())
@@ -135,6 +141,8 @@ class Broker:
         self.address = ""
         self.access = BrokerAccess(self.config, self._folder, self._system, lambda: self.address)
         guard, audit = self.access.guard, self.access.audit
+        check_exposure(self.config.bind, tls, is_guarded=guard is not None, insecure=insecure)
+        self.insecure = insecure
         self._server = RemotingServer(
             self._handlers,
             self._limits,
@@ -144,7 +152,9 @@ class Broker:
             audit=audit.answered if audit is not None else None,
         )
         self._name_server = (
-            NameServer(name_server, self._system, guard, tls) if name_server is not None else None
+            NameServer(name_server, self._system, guard, tls, insecure=insecure)
+            if name_server is not None
+            else None
         )
         self._promotion = Promotion(self)
         self.roles = RoleFile(

@@ -19,7 +19,7 @@ It listens on this machine only, unless another address is given. SIGTERM and Ct
 cleanly: every acknowledged message is on disk."""
 EXAMPLES = """\
   firetrail broker data --namesrv 127.0.0.1:9876
-  firetrail broker data -c broker.conf --host 0.0.0.0"""
+  firetrail broker data -c broker.conf --host 0.0.0.0 --insecure"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -56,6 +56,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         conf=args.conf,
         ignore_unsupported=args.ignore_unsupported,
         tls=up.broker_tls(args, config),
+        insecure=args.insecure,
     )
     port = grpc_service.port_of(args, config, NO_PORT)
     serving.run(up.serve(broker, args.store, args.json, port))

@@ -93,6 +93,7 @@ async def start(proxy: Proxy, broker: Broker, port: GrpcPort) -> bool:
             port.number,
             advertised=split_address(broker.address)[0],
             remedy=REMEDY,
+            insecure=broker.insecure,
         )
     except AddressInUseError as error:
         if port.is_required:

@@ -10,7 +10,6 @@ from firetrail.cli import logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.tls.server_tls import ServerTls
 
 DESCRIPTION = """\
 Start a name server: brokers register with it, and clients ask it which broker has which topic.
@@ -18,7 +17,7 @@ Start a name server: brokers register with it, and clients ask it which broker h
 It listens on this machine only, unless another address is given. SIGTERM and Ctrl-C stop it."""
 EXAMPLES = """\
   firetrail namesrv
-  firetrail namesrv --host 0.0.0.0 -c namesrv.conf"""
+  firetrail namesrv --host 0.0.0.0 --insecure"""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -42,6 +41,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=serving.port,
         help="port of the name server, 0 for a free one (default: listenPort in FILE, or 9876)",
     )
+    serving.add_insecure(parser)
     tls_options.add_arguments(parser)
     serving.add_json(parser)
     logs.add_arguments(parser)
@@ -58,13 +58,12 @@ def run(args: argparse.Namespace) -> ExitCode:
     if args.port is not None:
         config = replace(config, listen_port=args.port)
     tls = tls_options.server_tls(tls_options.tls_config(args, file=config.tls_config_file))
-    serving.run(_serve(config, tls, args.json))
+    serving.run(_serve(NameServer(config, tls=tls, insecure=args.insecure), config, args.json))
     return ExitCode.OK
 
 
-async def _serve(config: NameServerConfig, tls: ServerTls | None, as_json: bool) -> None:
+async def _serve(server: NameServer, config: NameServerConfig, as_json: bool) -> None:
     stop = serving.stop_event()
-    server = NameServer(config, tls=tls)
     port = await server.start()
     try:
         found = {"name server": f"{config.bind_address}:{port}"}

@@ -19,7 +19,7 @@ only, unless another address is given. SIGTERM and Ctrl-C stop it; calls in prog
 first."""
 EXAMPLES = """\
   firetrail proxy --namesrv 127.0.0.1:9876
-  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"""
+  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --insecure"""
 
 REMEDY = "stop the program that listens there, or choose another port with --port"
 
@@ -43,6 +43,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         default=grpc_service.DEFAULT_PORT,
         help="port to listen on, 0 for a free one (default: %(default)s)",
     )
+    serving.add_insecure(parser)
     tls_options.add_arguments(parser, without="a self-signed one")
     serving.add_json(parser)
     logs.add_arguments(parser)
@@ -72,7 +73,7 @@ async def _serve(args: argparse.Namespace) -> None:
         await brokers.open()
         resources.push_async_callback(brokers.close)
         proxy = Proxy(brokers, tls=tls)
-        await proxy.start(args.host, args.port, remedy=REMEDY)
+        await proxy.start(args.host, args.port, remedy=REMEDY, insecure=args.insecure)
         resources.push_async_callback(proxy.stop)
         found = {"grpc": proxy.address, "name server": args.namesrv}
         hints = {

@@ -83,6 +83,7 @@ def add(actions: Subparsers) -> None:
         "(default: %(default)s)",
     )
     serving.add_listening(parser, "127.0.0.1", "10911")
+    serving.add_insecure(parser)
     serving.add_json(parser, "print the addresses and each change of the state as JSON lines")
     logs.add_arguments(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -124,7 +125,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         config = config.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
-    broker = Broker(args.store, config, store)
+    broker = Broker(args.store, config, store, insecure=args.insecure)
     await broker.start()
     try:
         assert broker.replica is not None

@@ -63,6 +63,16 @@ def add_listening(parser: argparse.ArgumentParser, default_host: str, default_po
     )
 
 
+def add_insecure(parser: argparse.ArgumentParser) -> None:
+    """Add ``--insecure``."""
+    parser.add_argument(
+        "--insecure",
+        action="store_true",
+        help="listen beyond this machine although access control is switched off: everybody who "
+        "reaches the ports can do everything",
+    )
+
+
 def add_json(
     parser: argparse.ArgumentParser, prints: str = "print the addresses as a JSON object"
 ) -> None:

@@ -6,7 +6,6 @@ import argparse
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
-from ipaddress import ip_address
 from pathlib import Path
 
 from firetrail.broker import unsupported
@@ -20,6 +19,7 @@ from firetrail.cli.output import say
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.namesrv import NameServerConfig
+from firetrail.remoting.exposure import is_loopback
 from firetrail.store.config import SETTINGS, StoreConfig
 from firetrail.store.lifecycle.sizes import log_file_size
 from firetrail.system import SYSTEM
@@ -72,6 +72,7 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
         help="configuration file, in the format of RocketMQ's broker.conf",
     )
     serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
+    serving.add_insecure(parser)
     parser.add_argument(
         unsupported.FLAG,
         metavar="NAME",
@@ -130,11 +131,7 @@ def _for_existing_log(store: Path | None, entries: dict[str, Entry]) -> dict[str
 
 def _warn_of_loopback(bind: str, advertised: str) -> None:
     """Warn if the broker accepts remote clients but advertises a loopback address to them."""
-    try:
-        listens_beyond = not ip_address(bind).is_loopback
-    except ValueError:  # a host name
-        listens_beyond = bind != "localhost"
-    if listens_beyond and ip_address(advertised).is_loopback:
+    if not is_loopback(bind) and is_loopback(advertised):
         say(
             f"the broker listens on {bind} but advertises {advertised}, which clients on other "
             "machines cannot reach: set brokerIP1"
@@ -183,6 +180,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             conf=args.conf,
             ignore_unsupported=args.ignore_unsupported,
             tls=broker_tls(args, loaded.broker),
+            insecure=args.insecure,
         )
         serving.run(serve(broker, folder, args.json, grpc_port))
     return ExitCode.OK

@@ -20,6 +20,7 @@ from firetrail.namesrv.server_limits import server_limits
 from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.exposure import check_exposure
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer
 from firetrail.system import SYSTEM, System
@@ -42,6 +43,8 @@ class NameServer:
         system: System | None = None,
         guard: Guard | None = None,
         tls: ServerTls | None = None,
+        *,
+        insecure: bool = False,
     ) -> None:
         """Prepare a name server; :meth:`start` listens.
 
@@ -51,10 +54,12 @@ class NameServer:
             guard: Decides about every request: that of the broker in the same process. Default:
                 one for the users of ``config``, if it requires signatures.
             tls: The TLS of the port. Default: plaintext only.
+            insecure: Whether it may listen beyond the loopback interface without access control.
+                Default: False.
 
         Raises:
-            ConfigError: The file of the key-value store cannot be read, or the settings of access
-                control contradict each other.
+            ConfigError: The file of the key-value store cannot be read, the settings of access
+                control contradict each other, or the server would be exposed without any.
         """
         config, system = config or NameServerConfig(), system or SYSTEM
         path = config.kv_config_path
@@ -72,6 +77,7 @@ class NameServer:
             if config.audit_log:
                 self._audit = AuditLog(Path(config.users_folder), config, system)
             guard = Guard(self._users, config.access_policy(), self._audit)
+        check_exposure(config.bind_address, tls, is_guarded=guard is not None, insecure=insecure)
         audit = guard.audit if guard is not None else None
         self._server = RemotingServer(
             self.handlers,

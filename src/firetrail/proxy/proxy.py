@@ -16,6 +16,7 @@ from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
 from firetrail.proxy.transport.limits import GrpcLimits
 from firetrail.remoting.binding import FREE_IT
 from firetrail.remoting.connection import address_text
+from firetrail.remoting.exposure import check_exposure
 from firetrail.system import SYSTEM, System
 from firetrail.tls.config import TlsMode
 from firetrail.tls.self_signed import self_signed_context
@@ -71,7 +72,13 @@ class Proxy:
         )
 
     async def start(
-        self, host: str, port: int, *, advertised: str = "", remedy: str = FREE_IT
+        self,
+        host: str,
+        port: int,
+        *,
+        advertised: str = "",
+        remedy: str = FREE_IT,
+        insecure: bool = False,
     ) -> None:
         """Listen on an address.
 
@@ -82,11 +89,15 @@ class Proxy:
                 Default: ``host``.
             remedy: What the user can do if the port is in use. Default: stop the other program, or
                 choose another port.
+            insecure: Whether the proxy may listen beyond the loopback interface without a guard.
+                Default: False.
 
         Raises:
+            ConfigError: The proxy would be exposed without a guard.
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
+        check_exposure(host, self._tls, is_guarded=self._guard is not None, insecure=insecure)
         tls = self._tls or ServerTls.of_context(await asyncio.to_thread(self_signed_context))
         now_ms = self._system.clock.now_ms
         guard = GrpcGuard(self._guard, now_ms) if self._guard is not None else None

@@ -84,6 +84,12 @@ class ServerTls:
         tls.mode, tls.context = mode, context
         return tls
 
+    @property
+    def requires_certificates(self) -> bool:
+        """Whether only clients with a certificate of a trusted issuer can connect."""
+        is_required = self._config.client_auth == ClientAuth.REQUIRE.value
+        return is_required and self.mode is TlsMode.ENFORCING
+
     # -- connections --------------------------------------------------------------------------
 
     def begin(self, first: int, drop: Callable[[], None]) -> TlsSession | None:

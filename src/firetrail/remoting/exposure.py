@@ -1,0 +1,60 @@
+"""The rule about servers without access control: clients on other machines must not reach them."""
+
+from __future__ import annotations
+
+import logging
+from ipaddress import ip_address
+
+from firetrail.errors import ConfigError
+from firetrail.tls.config import TlsMode
+from firetrail.tls.server_tls import ServerTls
+
+LOCALHOST = "localhost"
+
+_log = logging.getLogger(__name__)
+
+
+def is_loopback(bind: str) -> bool:
+    """Return whether only clients on the same machine can reach an address.
+
+    Args:
+        bind: The address or the host name that a server listens on. What a name stands for may
+            change, so of all names only ``localhost`` counts.
+    """
+    try:
+        return ip_address(bind).is_loopback
+    except ValueError:
+        return bind == LOCALHOST
+
+
+def check_exposure(bind: str, tls: ServerTls | None, *, is_guarded: bool, insecure: bool) -> None:
+    """Raise ConfigError if clients on other machines could do everything, and nobody allowed that.
+
+    A warning is logged if they need a signature, but the traffic is not encrypted.
+
+    Args:
+        bind: The address or the host name to listen on.
+        tls: The TLS of the port; None for plaintext.
+        is_guarded: Whether every request has to be signed.
+        insecure: Whether the user accepts that everybody may do everything.
+
+    Raises:
+        ConfigError: Neither signatures nor certificates of clients are required.
+    """
+    if insecure or is_loopback(bind) or (tls is not None and tls.requires_certificates):
+        return
+    if not is_guarded:
+        raise ConfigError(
+            "bind",
+            bind,
+            "everybody who reaches this address could do everything, because access control is"
+            " switched off; switch it on (authenticationEnabled=true, or 'firetrail up --secure"
+            " FOLDER'), listen on 127.0.0.1, or accept it with --insecure (in Python:"
+            " insecure=True)",
+        )
+    if tls is None or tls.mode is not TlsMode.ENFORCING:
+        _log.warning(
+            "the server listens on %s without enforcing TLS: those who can read the traffic can"
+            " read all messages and repeat signed requests; set tls.server.mode=enforcing",
+            bind,
+        )

@@ -1,0 +1,60 @@
+"""Servers that clients on other machines can reach need access control."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.tls.authority import Authority
+
+from firetrail.errors import ConfigError
+from firetrail.remoting.exposure import check_exposure, is_loopback
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
+
+
+@pytest.mark.parametrize(
+    ("bind", "expected"),
+    [
+        *(("127.0.0.1", True), ("127.77.0.9", True), ("::1", True), ("localhost", True)),
+        *(("0.0.0.0", False), ("::", False), ("10.0.0.5", False), ("fe80::1%eth0", False)),
+        *(("broker-a", False), ("localhost.example.org", False), ("", False)),
+    ],
+)
+def test_only_addresses_of_the_machine_are_loopback(bind: str, expected: bool) -> None:
+    assert is_loopback(bind) is expected
+
+
+def test_an_exposed_server_needs_access_control_or_a_word() -> None:
+    with pytest.raises(ConfigError, match=r"bind = '0\.0\.0\.0': .* with --insecure"):
+        check_exposure("0.0.0.0", None, is_guarded=False, insecure=False)
+    check_exposure("0.0.0.0", None, is_guarded=False, insecure=True)
+    check_exposure("127.0.0.1", None, is_guarded=False, insecure=False)
+
+
+def test_signatures_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    check_exposure("127.0.0.1", None, is_guarded=True, insecure=False)
+    assert not caplog.records
+    check_exposure("10.0.0.5", None, is_guarded=True, insecure=False)
+    (record,) = caplog.records
+    assert "listens on 10.0.0.5 without enforcing TLS" in record.getMessage()
+
+
+def test_certificates_of_clients_are_access_control(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue()
+    required = TlsConfig(
+        mode="enforcing",
+        client_auth="require",
+        certificate=certificate,
+        key=key,
+        trust=authority.trust,
+    )
+    check_exposure("0.0.0.0", ServerTls(required), is_guarded=False, insecure=False)
+    check_exposure("0.0.0.0", ServerTls(required), is_guarded=True, insecure=False)
+    assert not caplog.records
+    for weaker in (required.replace(mode="permissive"), required.replace(client_auth="optional")):
+        with pytest.raises(ConfigError, match="everybody who reaches"):
+            check_exposure("0.0.0.0", ServerTls(weaker), is_guarded=False, insecure=False)
