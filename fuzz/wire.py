@@ -17,6 +17,13 @@ from typing import TypeVar
 import atheris
 
 with atheris.instrument_imports(include=["firetrail"]):
+    from firetrail.access import bodies as access_bodies
+    from firetrail.access.bodies import AclInfo
+    from firetrail.access.plain_files import AclFile
+    from firetrail.auth.address_patterns import AddressPattern
+    from firetrail.auth.credentials import Credentials
+    from firetrail.auth.policies import Policy
+    from firetrail.auth.signature import SIGNATURE, Signer, Verifier, parse_grpc_authorization
     from firetrail.broker.filter import sql92
     from firetrail.broker.state import attributes
     from firetrail.client import compression
@@ -66,7 +73,8 @@ def all_of(kind: type[Kind], *modules: object) -> list[type[Kind]]:
 
 
 WRITER = JsonWriter()
-BODIES = all_of(Body, bodies, admin_bodies, pop_bodies)
+BODIES = all_of(Body, access_bodies, bodies, admin_bodies, pop_bodies)
+SIGNER, VERIFIER = Signer(Credentials("user", "a secret key")), Verifier("a secret key")
 HEADERS = all_of(Header, headers, admin_headers, pop_headers)
 
 
@@ -168,6 +176,46 @@ def compressed(data: bytes) -> None:
         compression.inflated(data[1:], data[0] % 8 << 8 | 1)
 
 
+def signature(data: bytes) -> None:
+    """Verify a request of names and values, one per line; none is valid before it is signed."""
+    head, _, content = data.partition(b"\0")
+    lines = head.decode("utf-8", "surrogateescape").split("\n")
+    fields = dict(zip(lines[::2], lines[1::2], strict=False))
+    assert not VERIFIER.accepts({**fields, "AccessKey": "user"}, content)
+    signed = SIGNER.fields(fields, content)
+    assert VERIFIER.accepts(signed, content)
+    assert not VERIFIER.accepts({**signed, SIGNATURE: fields.get(SIGNATURE, "")}, content)
+
+
+def grpc_authorization(data: bytes) -> None:
+    """Parse the header of a gRPC call; it is either refused or has both parts."""
+    found = parse_grpc_authorization(data.decode("latin-1"))
+    if found is not None:
+        assert found.access_key
+        assert not VERIFIER.accepts_grpc("20200101T000000Z", found.signature)
+
+
+def policies(data: bytes) -> None:
+    """Add the policies of a request to none, and write and read them again."""
+    with suppress(ConfigError):
+        AclInfo.decode(data).merged((Policy(), Policy()))
+
+
+def accounts(data: bytes) -> None:
+    """Parse a file of ACL 1.0; if it is valid, all accounts are users and survive a rewrite."""
+    file = AclFile.parse(Path("plain_acl.yml"), data)
+    for account in file.accounts:
+        account.user()
+    assert AclFile.parse(Path("plain_acl.yml"), file.content()).accounts == file.accounts
+
+
+def white_address(data: bytes) -> None:
+    """Parse a pattern of addresses, and compare addresses with it."""
+    pattern = AddressPattern.parse(data.decode("latin-1"))
+    for address in ("127.0.0.1", "::1", "::ffff:10.0.0.1", "", "x"):
+        pattern.matches(address)
+
+
 class Echoes:
     """Answers requests of HTTP/2 with their own data."""
 
@@ -243,6 +291,11 @@ TARGETS: tuple[tuple[Target, type[Exception]], ...] = (
     (properties, ConfigError),
     (receipt, RequestError),
     (places, RequestError),
+    (signature, ProtocolError),
+    (grpc_authorization, ProtocolError),
+    (policies, ProtocolError),
+    (accounts, ConfigError),
+    (white_address, ConfigError),
     (http2, ProtocolError),
     (grpc_messages, GrpcError),
 )
@@ -264,6 +317,24 @@ def examples() -> Iterator[tuple[Target, bytes]]:
     yield properties, b"a = 1\\\n  2\n# c\nb:\\u0041"
     yield receipt, b"17 1700000000000 60000 3 1 broker-a 2 19"
     yield places, b"0 3 17,18;1 0 4"
+    yield signature, b"topic\nT1\nSecurityToken\nx\n_UNIQUE_KEY_QUERY\ntrue\0body"
+    header_text = SIGNER.grpc_authorization("20210101T000000Z")
+    yield grpc_authorization, header_text.encode()
+    yield (
+        policies,
+        (
+            b'{"subject":"User:a","policies":[{"policyType":"Custom","entries":[{"resource":"Topic:a*",'
+            b'"actions":["Pub"],"sourceIps":["10.0.0.0/8"],"decision":"Allow"}]}]}'
+        ),
+    )
+    yield (
+        accounts,
+        (
+            b"globalWhiteRemoteAddresses: [10.1.*]\naccounts:\n- accessKey: account\n"
+            b"  secretKey: secretkey\n  topicPerms: [a=PUB|SUB]\n  admin: false\n"
+        ),
+    )
+    yield white_address, b"10.1.2-9.*"
     block = encode_block([(":method", "POST"), (":scheme", "http"), (":path", "/x")])
     head = len(block).to_bytes(3, "big") + b"\x01\x04\0\0\0\x01"
     yield http2, b"\xff" + head + block + b"\0\0\x03\0\x01\0\0\0\x01abc"
