@@ -117,3 +117,32 @@ def test_the_address_of_a_peer() -> None:
     assert source_of("10.0.0.1:80") == "10.0.0.1"
     assert source_of("[fe80::1]:80") == "fe80::1"
     assert source_of("") == ""
+
+
+def test_a_certificate_takes_the_place_of_a_signature_but_not_of_a_permission() -> None:
+    guard = guard_of(ALICE, User("root", "roots password", UserType.SUPER))
+    request = RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)
+    peers: list[Any] = [Peer(certificate_user=name) for name in ("alice", "root", "eve")]
+    by_alice, by_root, by_eve = peers
+    assert guard(by_alice, request) is None
+    assert request.caller is not None
+    assert (request.caller.user_name, by_alice.user) == ("alice", "alice")
+    route = RemotingCommand(ROUTE, {"topic": "T1"})
+    refusal = guard(by_alice, route)
+    assert refusal is not None
+    assert "User:alice has no permission" in str(refusal.remark)
+    assert guard(by_root, route) is None
+    refusal = guard(by_eve, route)
+    assert refusal is not None
+    assert refusal.remark == "User:eve is not found."
+
+
+def test_a_signature_counts_before_a_certificate() -> None:
+    guard = guard_of(ALICE, User("root", "roots password", UserType.SUPER))
+    peer: Any = Peer(certificate_user="root")
+    request = signed(RequestCode.GET_BROKER_CLUSTER_INFO, {}, by="alice")
+    assert guard(peer, request) is None
+    assert request.caller is not None
+    assert request.caller.user_name == "alice"
+    forged = signed(RequestCode.GET_BROKER_CLUSTER_INFO, {}, by="eve")
+    assert guard(peer, forged) is not None

@@ -11,17 +11,20 @@ from pathlib import Path
 import pytest
 from tests.access.actors import ROOT, SECRET, SECURE, acl, info, signed
 from tests.access.test_audit_log import events
-from tests.broker.brokers import Talk, talking
+from tests.broker.brokers import SMALL, Talk, talking
 from tests.helpers import PATIENCE_S
+from tests.tls.authority import Authority
 
 from firetrail.access.bodies import AclInfo
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, StoreError
+from firetrail.format.hosts import Host
 from firetrail.format.names import CONFIG
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -36,6 +39,9 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.store.inspect.foreign import foreign_names
 from firetrail.system import SYSTEM
+from firetrail.tls.client_tls import ClientTls
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
 
 SEND = {
     "a": "PG",
@@ -376,6 +382,39 @@ async def test_the_audit_log_can_be_switched_off(tmp_path: Path) -> None:
     async with talking(tmp_path, SECURE.replace(audit_log=False)) as talk:
         assert (await Secured(talk).send("T1")).code == 0
     assert not (tmp_path / "audit").exists()
+
+
+async def test_the_name_in_a_certificate_is_a_user(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    server, alice = authority.issue(file="server"), authority.issue("alice")
+    for names, code in (("CN:*", 0), ("", 16)):
+        tls = TlsConfig(
+            certificate=server.certificate,
+            key=server.key,
+            client_auth="require",
+            trust=authority.trust,
+            user_names=names,
+        )
+        broker = Broker(
+            tmp_path / (names or "none"),
+            SECURE,
+            SMALL.replace(store_host=Host("127.0.0.1", 0)),
+            tls=ServerTls(tls),
+        )
+        await broker.start()
+        own = ClientTls(ca=authority.trust, certificate=alice.certificate, key=alice.key)
+        client = RemotingClient(access=Access(tls=own))
+        root = RemotingClient(access=Access(ROOT, own))
+        try:
+            body = info("alice").encode(standard=True)
+            create = RemotingCommand(RequestCode.AUTH_CREATE_USER, {"username": "alice"}, body)
+            assert (await root.request(broker.address, create)).code == 0
+            asked = RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+            assert (await client.request(broker.address, asked)).code == code
+        finally:
+            await client.close()
+            await root.close()
+            await broker.stop()
 
 
 async def test_a_name_server_of_its_own_has_its_own_users(tmp_path: Path) -> None:

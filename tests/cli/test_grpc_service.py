@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import socket
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.access.actors import user_store
+from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.helpers import PATIENCE_S
 
@@ -119,6 +122,25 @@ def test_a_proxy_serves_the_brokers_of_a_cluster() -> None:
     assert list(ready) == ["grpc", "name_server"]
     assert ready["name_server"] == broker.namesrv
     assert not said
+
+
+async def test_a_proxy_reads_its_users_and_writes_an_audit_log(tmp_path: Path) -> None:
+    pytest.importorskip("hpack")
+    await user_store(tmp_path)
+    with BackgroundBroker(store=SMALL) as broker:
+        arguments = "proxy", "--namesrv", broker.namesrv, "--port", "0", "--users", str(tmp_path)
+        await asyncio.to_thread(printed, "", *arguments)
+    assert [event["event"] for event in events(tmp_path / "audit/audit.log")] == ["start", "stop"]
+
+
+def test_a_proxy_needs_the_file_of_its_users(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("hpack")
+    with BackgroundBroker(store=SMALL) as broker:
+        arguments = ["proxy", "--namesrv", broker.namesrv, "--port", "0", "--users", str(tmp_path)]
+        assert main(arguments) == 2
+    assert "there is no file" in capsys.readouterr().err
 
 
 def test_a_proxy_without_the_extra_says_how_to_install_it(

@@ -35,6 +35,7 @@ class FakeCall:
     ) -> None:
         self.metadata = metadata
         self.peer = peer
+        self.certificate_user: str | None = None
         self.local = "127.0.0.1:8081"
         self.authority = "broker.example:8081"
         self.left_s: float | None = None

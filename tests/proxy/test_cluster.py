@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.access.actors import ROOT, SECURE, user_store
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall, FakeStream
+from tests.proxy.test_grpc_guard import signed_by
 
+from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import NotReachedError, ProxyError
@@ -20,12 +24,14 @@ from firetrail.proxy.brokers import RegisteringBrokers, resolved
 from firetrail.proxy.call import ResponseStreamMethod, StreamMethod, UnaryMethod
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.cluster import KNOWN_S, ClusterBrokers, KnownSettings
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
     AckMessageRequest,
     Code,
     Duration,
     EndTransactionRequest,
+    ForwardMessageToDeadLetterQueueRequest,
     Message,
     MessageQueue,
     MessageType,
@@ -43,9 +49,11 @@ from firetrail.proxy.schema.messages import (
 )
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.receipts import Receipt
 from firetrail.system import SYSTEM
 
 CONFIG = BrokerConfig(transaction_timeout_ms=1, auto_create_groups=False)
@@ -114,6 +122,69 @@ def receiving(topic: str, broker: str) -> ReceiveMessageRequest:
         batch_size=1,
         invisible_duration=Duration(seconds=30),
     )
+
+
+class Guarded:
+    """A proxy with users of its own, in front of a broker with access control."""
+
+    def __init__(self, service: MessagingService, broker: Broker) -> None:
+        self.service = service
+        self.broker = broker
+
+    async def call(self, name: str, by: str, request: Any) -> Any:
+        method: Any = self.service.methods[SERVICE + name]
+        call = FakeCall(signed_by(by, client=f"client of {by}"))
+        return await asyncio.wait_for(resolved(method.handle(call, request)), PATIENCE_S)
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
+    (tmp_path / "proxy").mkdir()
+    users = await user_store(
+        tmp_path / "proxy", alice=["Topic:T Pub,Sub", "Group:G Sub"], eve=["Topic:E Pub"]
+    )
+    async with Broker.running(tmp_path / "store", SECURE, SMALL) as broker:
+        broker.topics.put([TopicConfig("T", 1, 1), TopicConfig("E", 1, 1)])
+        broker.groups.put([SubscriptionGroupConfig("G", retry_max_times=4)])
+        brokers = ClusterBrokers(broker.namesrv, Access(ROOT))
+        await brokers.open()
+        guard = GrpcGuard(Guard(users, AccessPolicy()), SYSTEM.clock.now_ms)
+        service = MessagingService(brokers, SYSTEM.clock.now_ms, guard=guard)
+        yield Guarded(service, broker)
+        await service.stop()
+        await brokers.close()
+
+
+async def test_a_proxy_checks_calls_and_signs_its_own_requests(guarded: Guarded) -> None:
+    request = sending("T", MessageType.NORMAL)
+    assert (await guarded.call("SendMessage", "alice", request)).status.code == Code.OK
+    assert guarded.broker.store.max_offset("T", 0) == 1
+    for user in ("eve", "nobody"):
+        refused = await guarded.call("SendMessage", user, request)
+        assert refused.status.code == Code.UNAUTHORIZED
+    assert guarded.broker.store.max_offset("T", 0) == 1
+
+
+async def test_a_made_up_receipt_does_not_copy_a_foreign_record(guarded: Guarded) -> None:
+    for topic, user in (("T", "alice"), ("E", "eve")):
+        sent = await guarded.call("SendMessage", user, sending(topic, MessageType.NORMAL))
+        assert sent.status.code == Code.OK
+    name = guarded.broker.config.name
+    frames = await guarded.call("ReceiveMessage", "alice", receiving("T", name))
+    (message,) = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+    receipt = Receipt.decode(message.system_properties.receipt_handle)
+    (foreign,) = guarded.broker.store.get("E", 0, 0).messages()
+    for offset, code in ((foreign.physical_offset, Code.FORBIDDEN), (None, Code.OK)):
+        changed = receipt if offset is None else receipt._replace(log_offset=offset)
+        request = ForwardMessageToDeadLetterQueueRequest(
+            group=Resource(name="G"),
+            topic=TOPIC,
+            receipt_handle=changed.encode(),
+            message_id=message.system_properties.message_id,
+        )
+        forwarded = await guarded.call("ForwardMessageToDeadLetterQueue", "alice", request)
+        assert forwarded.status.code == code
+    assert guarded.broker.store.max_offset("%DLQ%G", 0) == 1
 
 
 async def test_a_message_is_sent_received_and_acknowledged(service: MessagingService) -> None:

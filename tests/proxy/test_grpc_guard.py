@@ -136,6 +136,15 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
     ]
 
 
+async def test_a_certificate_takes_the_place_of_a_signature(secured: Secured) -> None:
+    method: Any = secured.service.methods[f"{SERVICE}QueryRoute"]
+    for user, is_allowed in (("alice", True), ("bob", False), ("eve", False), (None, False)):
+        call = FakeCall({**METADATA, "x-mq-client-id": f"c{user}"})
+        call.certificate_user = user
+        answer = await resolved(method.handle(call, route("T1")))
+        assert (user, answer.status.code != Code.UNAUTHORIZED) == (user, is_allowed)
+
+
 async def test_an_old_header_is_refused_and_local_time_is_accepted(secured: Secured) -> None:
     for hours in (-14, 14):
         metadata = signed_by("alice", age=timedelta(hours=hours))

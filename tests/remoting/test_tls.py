@@ -201,7 +201,11 @@ async def test_client_certificates(authority: Authority, issued: Issued, auth: s
         return found
 
     config = TlsConfig(
-        certificate=issued.certificate, key=issued.key, client_auth=auth, trust=authority.trust
+        certificate=issued.certificate,
+        key=issued.key,
+        client_auth=auth,
+        trust=authority.trust,
+        user_names="CN:*",
     )
     async with serving(config) as port:
         assert (await port.ask(context(authority.issue("alice")), WHO)).remark == "alice True"
@@ -303,7 +307,11 @@ async def test_a_connection_that_is_lost_before_the_handshake() -> None:
 
 async def test_a_client_shows_its_certificate(authority: Authority, issued: Issued) -> None:
     config = TlsConfig(
-        certificate=issued.certificate, key=issued.key, client_auth="require", trust=authority.trust
+        certificate=issued.certificate,
+        key=issued.key,
+        client_auth="require",
+        trust=authority.trust,
+        user_names="CN:*",
     )
     async with serving(config) as port:
         address = f"127.0.0.1:{port.number}"

@@ -119,7 +119,11 @@ def test_changed_files_are_used(
 def test_users_of_client_certificates(authority: Authority) -> None:
     certificate, key = authority.issue()
     config = TlsConfig(
-        certificate=certificate, key=key, client_auth="optional", trust=authority.trust
+        certificate=certificate,
+        key=key,
+        client_auth="optional",
+        trust=authority.trust,
+        user_names="CN:*",
     )
     tls = ServerTls(config)
     for user in ("alice", None):

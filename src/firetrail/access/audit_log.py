@@ -53,6 +53,8 @@ STOP_S = 5.0
 NAME_MAX, NAMES_MAX, REASON_MAX = 255, 32, 400
 """Characters of a name, number of names, and characters of a reason in an event."""
 OTHERS = "others"
+SIGNATURE, CERTIFICATE = "signature", "certificate"
+"""How a user was authenticated."""
 
 NAMED_FIELDS: Mapping[str, str] = {
     **{name: name for name in ("topic", "group", "consumerGroup", "groupName", "srcGroup")},
@@ -152,7 +154,7 @@ class AuditLog:
 
         Args:
             user: The name of the user.
-            method: How it was authenticated.
+            method: How it was authenticated: ``SIGNATURE`` or ``CERTIFICATE``.
             peer: ``ip:port`` of the client.
             is_encrypted: Whether the connection uses TLS. Default: that is not known.
             client: The id of a gRPC client. Default: it is none.

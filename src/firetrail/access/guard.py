@@ -1,7 +1,9 @@
 """The guard of a server: every request passes it before its handler.
 
 It verifies the signature before anything decodes the body, and then looks up what the request
-requires in the one table of rules. Everything that is not allowed is refused with code 16.
+requires in the one table of rules. The certificate of a client takes the place of the signature if
+the settings of TLS say where the name of the user is in it. Everything that is not allowed is
+refused with code 16.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.access.rules import RULES, Asked
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
@@ -129,12 +131,12 @@ class Guard:
         user: User | None = None
         if code not in self._unauthenticated:
             try:
-                user = self.authenticated(fields, request.body)
+                user = self._user_of(connection, request)
             except RequestError:
                 if not is_trusted:
                     raise
             if user is not None and connection.user != user.name:
-                self._logged_in(connection, user)
+                self._logged_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
         is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
         caller = Caller(user, source, is_checked=is_checked)
         request.caller = caller
@@ -147,12 +149,18 @@ class Guard:
             if is_checked and not caller.is_super:
                 self._authorize(caller, rule.needs(Asked(request, self.policy.cluster)))
 
-    def _logged_in(self, connection: Connection, user: User) -> None:
+    def _user_of(self, connection: Connection, request: RemotingCommand) -> User:
+        """Return the user who signed a request, or whom the client's certificate names."""
+        if not request.fields.get(ACCESS_KEY) and connection.certificate_user is not None:
+            return self.known(connection.certificate_user)
+        return self.authenticated(request.fields, request.body)
+
+    def _logged_in(self, connection: Connection, user: User, *, is_signed: bool) -> None:
         connection.user = user.name
         if self.audit is not None:
-            self.audit.login(
-                user.name, "signature", connection.peer, is_encrypted=connection.is_encrypted
-            )
+            method = SIGNATURE if is_signed else CERTIFICATE
+            encrypted = connection.is_encrypted
+            self.audit.login(user.name, method, connection.peer, is_encrypted=encrypted)
 
     def _authorize(self, caller: Caller, needs: Iterable[Requirement]) -> None:
         if caller.user is None:

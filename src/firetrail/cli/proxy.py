@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+from firetrail.access.file_access import FileAccess
+from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_store import USERS_FILE
 from firetrail.cli import cluster, grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
-from firetrail.errors import UnsupportedError
+from firetrail.errors import ConfigError, UnsupportedError
+from firetrail.format.names import CONFIG
 from firetrail.proxy.extra import INSTALL, is_missing
+from firetrail.settings.audit_settings import AuditSettings
+from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
 Serve gRPC clients of RocketMQ 5 in front of brokers of RocketMQ or Firetrail.
 
 Brokers that 'firetrail up' starts serve these clients themselves. The proxy listens on this machine
-only, unless another address is given. SIGTERM and Ctrl-C stop it; calls in progress are answered
-first."""
+only, unless another address is given. It signs its own requests with the credentials in
+FIRETRAIL_ACCESS_KEY and FIRETRAIL_SECRET_KEY_FILE. SIGTERM and Ctrl-C stop it; calls in progress
+are answered first."""
 EXAMPLES = """\
   firetrail proxy --namesrv 127.0.0.1:9876
   firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --insecure"""
@@ -44,6 +53,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="port to listen on, 0 for a free one (default: %(default)s)",
     )
     serving.add_insecure(parser)
+    parser.add_argument(
+        "--users",
+        metavar="DIR",
+        type=Path,
+        help="check calls with the users and policies in DIR/config/firetrailUsers.json (default: "
+        "every call is allowed)",
+    )
     tls_options.add_arguments(parser, without="a self-signed one")
     serving.add_json(parser)
     logs.add_arguments(parser)
@@ -72,7 +88,8 @@ async def _serve(args: argparse.Namespace) -> None:
         brokers = ClusterBrokers(args.namesrv)
         await brokers.open()
         resources.push_async_callback(brokers.close)
-        proxy = Proxy(brokers, tls=tls)
+        guard = await _guard(args.users, resources) if args.users is not None else None
+        proxy = Proxy(brokers, tls=tls, guard=guard)
         await proxy.start(args.host, args.port, remedy=REMEDY, insecure=args.insecure)
         resources.push_async_callback(proxy.stop)
         found = {"grpc": proxy.address, "name server": args.namesrv}
@@ -82,3 +99,16 @@ async def _serve(args: argparse.Namespace) -> None:
         }
         serving.print_addresses(found, args.json, hints)
         await stop.wait()
+
+
+async def _guard(folder: Path, resources: AsyncExitStack) -> Guard:
+    """Return the guard with the users in a folder, and follow changes of them."""
+    file = folder / CONFIG / USERS_FILE
+    if not file.exists():
+        raise ConfigError("--users", str(folder), f"there is no file {file}; copy that of a broker")
+    access = FileAccess(folder, AccessPolicy(), AuditSettings(), SYSTEM)
+    await asyncio.to_thread(access.open)
+    resources.push_async_callback(asyncio.to_thread, access.close)
+    following = asyncio.create_task(access.follow())
+    resources.callback(following.cancel)
+    return access.guard

@@ -7,10 +7,8 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
-from firetrail.access.user_store import UserStore, open_users
-from firetrail.errors import StoreError
 from firetrail.namesrv.admin import AdminAnswers
 from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import NameServerConfig
@@ -70,13 +68,11 @@ class NameServer:
             **RouteAnswers(self._state).handlers,
             **AdminAnswers(self._state).handlers,
         }
-        self._users: UserStore | None = None
-        self._audit: AuditLog | None = None  # its own; a broker closes that of its process
+        self._access: FileAccess | None = None  # its own; a broker has that of its process
         if guard is None and config.authentication:
-            self._users = UserStore(system, Path(config.users_folder))
-            if config.audit_log:
-                self._audit = AuditLog(Path(config.users_folder), config, system)
-            guard = Guard(self._users, config.access_policy(), self._audit)
+            folder = Path(config.users_folder)
+            self._access = FileAccess(folder, config.access_policy(), config, system)
+            guard = self._access.guard
         check_exposure(config.bind_address, tls, is_guarded=guard is not None, insecure=insecure)
         audit = guard.audit if guard is not None else None
         self._server = RemotingServer(
@@ -98,10 +94,8 @@ class NameServer:
             StoreError: The file with the users cannot be used.
         """
         config = self._state.config
-        if self._users is not None:
-            open_users(self._users, config.init_user)
-        if self._audit is not None:
-            self._audit.start()
+        if self._access is not None:
+            self._access.open(config.init_user)
         port = await self._server.start(config.bind_address, config.listen_port)
         self._sweeper = asyncio.create_task(self._sweep())
         return port
@@ -116,8 +110,8 @@ class NameServer:
         if self._sweeper is not None:
             self._sweeper.cancel()
         await self._server.stop()
-        if self._audit is not None:
-            await asyncio.to_thread(self._audit.stop)
+        if self._access is not None:
+            await asyncio.to_thread(self._access.close)
 
     def register_local(
         self,
@@ -169,14 +163,5 @@ class NameServer:
             await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
             for address in self.routes.expire(self._state.clock.monotonic()):
                 _log.warning("broker %s is removed, because it has sent nothing for long", address)
-            if self._users is not None:
-                await asyncio.to_thread(_reload, self._users)
-
-
-def _reload(users: UserStore) -> None:
-    """Use the users in a changed file; keep the present ones if it cannot be used."""
-    try:
-        if users.reload():
-            _log.warning("the users were read again, because their file has changed")
-    except (StoreError, OSError) as error:
-        _log.error("the users stay as they are, because the new file cannot be used: %s", error)
+            if self._access is not None:
+                await asyncio.to_thread(self._access.refresh)

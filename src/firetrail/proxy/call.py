@@ -82,6 +82,10 @@ class Call(Protocol):
         """Address that the client connected to, ``ip:port``."""
 
     @property
+    def certificate_user(self) -> str | None:
+        """The user that the verified certificate of the client names; None if there is none."""
+
+    @property
     def authority(self) -> str:
         """Host and port as the client named them, such as ``broker.example:8081``."""
 

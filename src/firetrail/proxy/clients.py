@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.auth.caller import Caller
 from firetrail.errors import ProxyError
 from firetrail.proxy.call import Call, StatusCode, Stream
@@ -126,7 +126,8 @@ class ProxyClients:
             if client.caller is not None and client.caller.user_name != caller.user_name:
                 raise self._not_its_own(client_id, call, caller)
             if client.caller is None and self._audit is not None and caller.user is not None:
-                self._audit.login(caller.user_name, "signature", call.peer, client=client_id)
+                method = SIGNATURE if "authorization" in call.metadata else CERTIFICATE
+                self._audit.login(caller.user_name, method, call.peer, client=client_id)
             client.caller = caller
         client.last_seen = self._now()
         client.peer = call.peer

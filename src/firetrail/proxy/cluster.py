@@ -11,6 +11,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from firetrail.access.needs import consumed, real_topic_of
+from firetrail.auth.caller import Caller
 from firetrail.client.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import FiretrailError, NoSuchError, ProxyError, RequestError
 from firetrail.format.properties import PGROUP
@@ -18,6 +20,7 @@ from firetrail.proxy.brokers import ClientCommands, ignored
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.delivered import records_in
 from firetrail.proxy.schema.messages import Code
+from firetrail.remoting.access import Access
 from firetrail.remoting.admin_headers import GroupNameHeader
 from firetrail.remoting.bodies import (
     HeartbeatData,
@@ -31,7 +34,12 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
+from firetrail.remoting.headers import (
+    SendBackHeader,
+    TopicHeader,
+    UnregisterClientHeader,
+    ViewMessageHeader,
+)
 
 KNOWN_S = 20.0
 """Settings of topics and groups are requested again after this time, as by RocketMQ's proxy."""
@@ -79,14 +87,15 @@ class ClusterBrokers:
 
     reserved: Sequence[str] = ()
 
-    def __init__(self, namesrv: str | Sequence[str]) -> None:
+    def __init__(self, namesrv: str | Sequence[str], access: Access | None = None) -> None:
         """Prepare; :meth:`open` connects.
 
         Args:
             namesrv: The addresses ``host:port`` of the name servers.
+            access: Credentials and TLS for all requests. Default: those in the environment.
         """
         handlers: Mapping[int, Handler] = {RequestCode.CHECK_TRANSACTION_STATE: self._check}
-        self._session = Session(namesrv, handlers, "Proxy")
+        self._session = Session(namesrv, handlers, "Proxy", access)
         now = asyncio.get_running_loop().time
         self._topics = KnownSettings[TopicConfig](now)
         self._groups = KnownSettings[SubscriptionGroupConfig](now)
@@ -161,7 +170,22 @@ class ClusterBrokers:
         timeout_s = REQUEST_S
         if field is not None:
             timeout_s = int(command.fields.get(field, "0")) / 1000 + LONG_POLL_MARGIN_S
-        return await self._session.pass_on(await self._address(broker), command, timeout_s)
+        address = await self._address(broker)
+        if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and client.caller is not None:
+            await self._check_record(client.caller, address, command)
+        return await self._session.pass_on(address, command, timeout_s)
+
+    async def _check_record(self, caller: Caller, address: str, command: RemotingCommand) -> None:
+        """Raise RequestError unless the caller may consume the record that a request names.
+
+        A receipt names it by its place in the log, and clients can make up receipts. The broker
+        only knows the user of the proxy.
+        """
+        header = SendBackHeader.decode(command.fields)
+        view = ViewMessageHeader(header.offset)
+        answer = await self._session.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, view)
+        for record in records_in(answer.body):
+            caller.require(*consumed(real_topic_of(record), header.group))
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
         """Return False: a broker in another process cannot be told."""

@@ -2,7 +2,7 @@
 
 A call is signed by the header ``authorization``, which covers only the header ``x-mq-date-time``.
 A header that is older than :data:`AGE_MAX` is refused. Nothing else in the metadata counts: the
-user comes from the signature, and the address from the connection.
+user comes from the signature or from the client's certificate, and the address from the connection.
 """
 
 from __future__ import annotations
@@ -130,6 +130,8 @@ class GrpcGuard:
         return Caller(user, source, is_checked=is_checked)
 
     def _signer_of(self, given: GrpcAuthorization | None, call: Call) -> User:
+        if "authorization" not in call.metadata and call.certificate_user is not None:
+            return self._guard.known(call.certificate_user)
         if given is None:
             raise RequestError(NO_PERMISSION, self._guard.policy.wording.unnamed)
         user = self._guard.known(given.access_key)

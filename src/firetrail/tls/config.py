@@ -13,7 +13,6 @@ from firetrail.format.java_properties import parse_properties
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.table import Flag, Group, Setting, Text, table
 from firetrail.system import SYSTEM
-from firetrail.tls import user_names
 from firetrail.tls.certificates import content
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.user_names import UserNames
@@ -115,12 +114,12 @@ class TlsConfig:
         "PEM file with the issuers of client certificates.",
     )
     user_names: str = SERVER(
-        user_names.DEFAULT,
         "",
-        _Names(".*", "patterns such as CN:* or URI:spiffe://example.org/user/*"),
+        "",
+        _Names(".*", "patterns such as CN:* or URI:spiffe://example.org/user/*, or nothing"),
         "Patterns that select the name of the user in a client certificate, in their order,"
         " separated by spaces. The kinds of names are CN, DNS, EMAIL and URI. The asterisk is the"
-        " name of the user.",
+        " name of the user. Without patterns, a certificate names nobody.",
     )
 
     is_client: bool = CLIENT(False, "tls.enable", FLAG, "Use TLS for requests to other servers.")

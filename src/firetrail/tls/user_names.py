@@ -19,7 +19,6 @@ from typing import Any, Self
 from firetrail.format.names import USER_NAME
 
 KINDS = ("CN", "DNS", "EMAIL", "URI")
-DEFAULT = "CN:*"
 PATTERNS_MAX = 64
 """A certificate is compared with all of them once per connection."""
 
@@ -64,10 +63,13 @@ class UserNames:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse patterns that are separated by spaces; raise ValueError with the reason."""
+        """Parse patterns that are separated by spaces; raise ValueError with the reason.
+
+        Without patterns, no certificate names a user.
+        """
         words = text.split()
-        if not 1 <= len(words) <= PATTERNS_MAX:
-            raise ValueError(f"there must be 1 to {PATTERNS_MAX} patterns, separated by spaces")
+        if len(words) > PATTERNS_MAX:
+            raise ValueError(f"there must be at most {PATTERNS_MAX} patterns, separated by spaces")
         return cls(tuple(NamePattern.parse(word) for word in words))
 
     def user_of(self, certificate: Mapping[str, Any]) -> str | None:

@@ -33,6 +33,10 @@ class Line(Protocol):
     tasks: set[asyncio.Future[Any]]
     """What runs for the calls of the server."""
 
+    @property
+    def certificate_user(self) -> str | None:
+        """The user that the certificate of the client names."""
+
     def run(self, call: SingleCall) -> None:
         """Start the call, now or soon."""
 
@@ -98,6 +102,11 @@ class BaseCall:
     def local(self) -> str:
         """Address that the client connected to."""
         return self._line.local
+
+    @property
+    def certificate_user(self) -> str | None:
+        """The user that the certificate of the client names."""
+        return self._line.certificate_user
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline."""

@@ -1,0 +1,75 @@
+"""The access control of a server without a store: its users are in a file that others change."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+
+from firetrail.access.audit_log import AuditLog
+from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_store import UserStore, open_users
+from firetrail.auth.credentials import Credentials
+from firetrail.errors import StoreError
+from firetrail.settings.audit_settings import AuditSettings
+from firetrail.system import System
+
+REFRESH_S = 5.0
+"""Interval at which the file is compared with the users in use."""
+
+_log = logging.getLogger(__name__)
+
+
+class FileAccess:
+    """Who may do what on a name server or proxy in a process of its own.
+
+    Args:
+        folder: The folder that contains ``config`` with the file of users, and the audit log.
+        policy: What to check.
+        audit: The settings of the audit log.
+        system: Files and clock to use.
+
+    Attributes:
+        guard: Decides about every request.
+        audit: Records what it decides; None if that is switched off.
+    """
+
+    def __init__(
+        self, folder: Path, policy: AccessPolicy, audit: AuditSettings, system: System
+    ) -> None:
+        self._users = UserStore(system, folder)
+        self.audit = AuditLog(folder, audit, system) if audit.audit_log else None
+        self.guard = Guard(self._users, policy, self.audit)
+
+    def open(self, first: Credentials | None = None) -> None:
+        """Load the users.
+
+        Args:
+            first: A super user to create if there is none with its name. Default: none.
+
+        Raises:
+            StoreError: The file cannot be used.
+            OSError: It cannot be written.
+        """
+        open_users(self._users, first)
+        if self.audit is not None:
+            self.audit.start()
+
+    async def follow(self) -> None:
+        """Use the users of a changed file from then on, until this is cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await asyncio.to_thread(self.refresh)
+
+    def refresh(self) -> None:
+        """Use the users in a changed file; keep the present ones if it cannot be used."""
+        try:
+            if self._users.reload():
+                _log.warning("the users were read again, because their file has changed")
+        except (StoreError, OSError) as error:
+            _log.error("the users stay as they are, because the new file cannot be used: %s", error)
+
+    def close(self) -> None:
+        """Write the rest of the audit log. It is called in a thread."""
+        if self.audit is not None:
+            self.audit.stop()
