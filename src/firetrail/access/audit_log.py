@@ -104,12 +104,11 @@ class AuditLog:
             for kind in (EventKind.LOGIN, EventKind.DENIED, EventKind.ADMINISTRATION)
             for rate in (settings.audit_rate * factors.get(kind, 1),)
         }
-        self._addresses: dict[str, TokenBucket] = {}
-        self._forgot_at = now
         self._seen: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
         self._limited_log = LimitedLog(_log, self._clock.monotonic)
-        # Protected by the condition:
-        self._news = threading.Condition()
+        self._news = threading.Condition()  # over what follows
+        self._addresses: dict[str, TokenBucket] = {}
+        self._forgot_at = now
         self._queue: deque[dict[str, Any]] = deque()
         self._counts: dict[tuple[EventKind, str], int] = {}
         self._lost = 0
@@ -234,10 +233,13 @@ class AuditLog:
         """Whether an event gets a line of its own; otherwise it is counted."""
         now = self._clock.monotonic()
         address = peer.rpartition(":")[0] or peer
-        is_slow = kind is not EventKind.DENIED or self._bucket_of(address, now).take(1, now)
-        if is_slow and self._rates[kind].take(1, now):
-            return True
-        self._count(kind, address)
+        with self._news:
+            is_slow = kind is not EventKind.DENIED or self._bucket_of(address, now).take(1, now)
+            if is_slow and self._rates[kind].take(1, now):
+                return True
+            if (kind, address) not in self._counts and len(self._counts) >= ADDRESSES_MAX:
+                address = OTHERS
+            self._counts[kind, address] = self._counts.get((kind, address), 0) + 1
         return False
 
     def _bucket_of(self, address: str, now: float) -> TokenBucket:
@@ -257,12 +259,6 @@ class AuditLog:
             self._forgot_at = now
             kept = {a: b for a, b in self._addresses.items() if not b.is_full(now)}
             self._addresses = kept
-
-    def _count(self, kind: EventKind, address: str) -> None:
-        with self._news:
-            if (kind, address) not in self._counts and len(self._counts) >= ADDRESSES_MAX:
-                address = OTHERS
-            self._counts[kind, address] = self._counts.get((kind, address), 0) + 1
 
     def _put(self, kind: EventKind, event: Mapping[str, Any]) -> None:
         with self._news:

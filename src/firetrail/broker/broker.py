@@ -321,6 +321,8 @@ class Broker:
             self.slave_mark,
             self._keeper,
             client_access=self.client_access,
+            guard=self.access.guard,
+            tls=self.tls,
         )
 
     async def stop(self) -> None:

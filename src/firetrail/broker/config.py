@@ -349,6 +349,13 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings):
         " this machine may connect, and so may the brokers that name servers list under this"
         " broker's name.",
     )
+    ha_java_peers: bool = REPLICATION(
+        False,
+        "",
+        FLAG,
+        "Use neither TLS nor signatures between master and replicas, because one of them is a Java"
+        " broker, which has neither. Restrict `ha_allowed_peers` then.",
+    )
 
     etcd_endpoints: str = FAILOVER(
         "",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from firetrail.access.guard import Guard
 from firetrail.broker.admin.assignment import AssignmentProcessor
 from firetrail.broker.admin.config import ConfigProcessor
 from firetrail.broker.admin.consumers import ConsumerProcessor
@@ -69,6 +70,7 @@ from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.system import System
+from firetrail.tls.server_tls import ServerTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,10 @@ class Environment:
     """Keeps the lease of the broker's group; None if the role of the broker is fixed."""
     client_access: Access | None = None
     """Credentials and TLS of the broker's own requests; None for those in the environment."""
+    guard: Guard | None = None
+    """Knows the users; None if there is no access control."""
+    tls: ServerTls | None = None
+    """The TLS of the broker's ports; None for plaintext."""
 
     def file(self, name: str) -> ConfigFile:
         """Return a file of the ``config`` folder."""

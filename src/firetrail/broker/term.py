@@ -20,6 +20,7 @@ from firetrail.broker.parts import Environment, Parts, build, combined, handlers
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.ha_admission import HAAdmission
 from firetrail.broker.services.ha_peers import HAPeers
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
@@ -217,7 +218,8 @@ class Term:
             config.ha_batch_size, config.ha_heartbeat_ms / 1000, config.ha_silence_ms / 1000, rate
         )
         clock = env.system.clock
-        source = HASource(self.store.commit_log, self.store.replica_acks, limits, clock)
+        admission = HAAdmission(live, env.guard, env.tls, clock)
+        source = HASource(self.store.commit_log, self.store.replica_acks, limits, clock, admission)
         peers = HAPeers(live, env.address, self.parts.registration.members, clock)
         return HAService(source, env.ha_port, peers.refusal)
 

@@ -22,6 +22,7 @@ from firetrail.errors import (
     ReplicationError,
     StuckError,
 )
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
@@ -74,6 +75,7 @@ class FollowerSettings:
         names: Cluster and broker name that the master must have; None for any.
         member: The number of the replica in its group; 0 if it is in none.
         copy_of: The broker of another name whose log the replica is known to have; empty for none.
+        access: Credentials and TLS for the HA port of a Firetrail master; None for neither.
     """
 
     heartbeat_s: float = 5.0
@@ -84,6 +86,7 @@ class FollowerSettings:
     names: tuple[str, str] | None = None
     member: int = 0
     copy_of: str = ""
+    access: Access | None = None
 
 
 class _Left(Exception):
@@ -332,6 +335,7 @@ class Follower:
         client = HAClient(self._log, config.ha, begin, self._clock, **times)
         client.member = settings.member
         client.is_confirmed = config.is_firetrail
+        client.access = settings.access if config.is_firetrail else None
         return client
 
     async def _connect(self, connection: HAClient, master: Master) -> None:

@@ -4,16 +4,18 @@ A slave connects to the HA port of its master. It sends *reports*: 8 bytes with 
 its own log ends. The master sends *transfers*: a header of 12 bytes with a physical offset and a
 size, followed by that many bytes of its commit log. A transfer without bytes is a heartbeat.
 
-Two frames are Firetrail's own. A replica that knows its master to be Firetrail introduces itself
-before its first report: INTRODUCTION, and its number if it is a member of a group with failover. As
-a report this is a negative offset, which a Java master would ignore. Such a replica gets
-*confirmations*: the header of a transfer without bytes whose offset has all bits inverted, so that
-it is negative. Before this offset, the replica may show the log to consumers.
+Three frames are Firetrail's own. A replica that knows its master to be Firetrail first says who it
+is, if it has credentials: AUTHENTICATION, a length, and signed fields as JSON. Then it introduces
+itself before its first report: INTRODUCTION, and its number if it is a member of a group
+with failover. As a report this is a negative offset, which a Java master would ignore. Such a
+replica gets *confirmations*: the header of a transfer without bytes whose offset has all bits
+inverted, so that it is negative. Before this offset, the replica may show the log to consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from struct import Struct
 from typing import NamedTuple
 
@@ -23,6 +25,9 @@ from firetrail.format.names import OFFSET_MAX
 REPORT = Struct(">q")
 HEADER = Struct(">qi")
 INTRODUCTION = b"\x80FTM"
+AUTHENTICATION = b"\x80FTA"
+AUTHENTICATION_MAX = 4096
+"""The most bytes of the signed fields."""
 MEMBER_MAX = (1 << 31) - 1
 OFFSET_MIN = ~OFFSET_MAX
 BODY_MAX = (4 << 20) - HEADER.size
@@ -64,6 +69,37 @@ def encode_report(offset: int) -> bytes:
 def encode_introduction(member: int) -> bytes:
     """Return what a Firetrail replica sends to a Firetrail master before its first report."""
     return INTRODUCTION + member.to_bytes(4, "big")
+
+
+def encode_authentication(fields: Mapping[str, str]) -> bytes:
+    """Return what a replica sends first, if its master requires signatures."""
+    content = json.dumps(fields).encode()
+    return AUTHENTICATION + len(content).to_bytes(4, "big") + content
+
+
+def authentication_size(first: bytes) -> int | None:
+    """Return the size of the signed fields after the first report; None if it is a real report.
+
+    Raises:
+        ProtocolError: There are too many.
+    """
+    if not first.startswith(AUTHENTICATION):
+        return None
+    size = int.from_bytes(first[4:], "big")
+    if size > AUTHENTICATION_MAX:
+        raise ProtocolError(f"the replica sends {size} bytes to authenticate itself")
+    return size
+
+
+def decode_authentication(content: bytes) -> Mapping[str, str]:
+    """Return the signed fields; raise ProtocolError if they are none."""
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict) or not all(isinstance(text, str) for text in fields.values()):
+        raise ProtocolError("the replica sends something else than signed fields")
+    return fields
 
 
 def introduced_member(offset: int) -> int | None:

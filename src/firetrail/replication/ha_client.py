@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from firetrail.auth.signature import Signer
 from firetrail.errors import NotReachedError
 from firetrail.format.names import OFFSET_MAX
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import split_address
+from firetrail.replication.frames import encode_authentication
+from firetrail.replication.ha_connection import HASocket
 from firetrail.replication.replica_session import Introduction, ReplicaSession
 from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 from firetrail.text import os_reason
+from firetrail.tls.secure_socket import SecureSocket
+from firetrail.tls.session import reason_of
 
 CONNECT_S = 3.0
 """How long an attempt to connect may take."""
@@ -22,6 +29,8 @@ RECEIVE_SIZE = 1 << 20
 """Bytes that one read from the socket takes at most."""
 REPORT_MAX = 16 << 20
 """Bytes that a replica receives at most between two reports, however much there is to read."""
+PURPOSE = "firetrail-ha"
+"""What the signature of a replica is for."""
 POLL_S = 0.5
 """How long a read waits for the master before the replica checks whether a report is due."""
 
@@ -56,6 +65,7 @@ class HAClient:
         status: The state of the connection.
         member: The number of the replica in its group; 0 if it is in none.
         is_confirmed: Whether the master is Firetrail, and so tells what the replica may show.
+        access: The credentials and the TLS to use; None for neither.
     """
 
     def __init__(
@@ -86,7 +96,7 @@ class HAClient:
         self._silence_s = silence_s
         self._session: ReplicaSession | None = None
         self._buffer = memoryview(bytearray(RECEIVE_SIZE))
-        self._socket: socket.socket | None = None
+        self._socket: HASocket | None = None
         self._stopping = False
         self._poll_s = min(POLL_S, heartbeat_s / 2)
         self._has_more = False  # whether the last read has filled the buffer
@@ -94,6 +104,7 @@ class HAClient:
         self.status = HAClientStatus(address)
         self.member = NO_MEMBER
         self.is_confirmed = True
+        self.access: Access | None = None
 
     def connect(self) -> None:
         """Open the connection, with the handshake if the protocol has one; the log is not sent yet.
@@ -103,8 +114,9 @@ class HAClient:
             ProtocolError: The peer is not a master of this protocol.
             ReplicationError: The master cannot serve this replica.
         """
-        connection = self._connect()
-        self._socket = connection
+        plain = self._connect()
+        self._socket = plain  # so that a stop ends the handshake of TLS, too
+        connection = self._socket = self._secured(plain)
         if self._stopping:  # checked after the assignment: close() may have run meanwhile
             connection.close()
         try:
@@ -158,6 +170,29 @@ class HAClient:
             log, log.durable_offset, self._begin, now, self._heartbeat_s, introduction
         )
 
+    def _secured(self, connection: socket.socket) -> HASocket:
+        """Return the connection with TLS, after this side has said who it is."""
+        access = self.access or Access()
+        secured: HASocket = connection
+        try:
+            if access.tls is not None:
+                session = access.tls.session(split_address(self._address)[0])
+                secured = SecureSocket(connection, session)
+                secured.open()
+            if access.credentials is not None:
+                fields = {"purpose": PURPOSE, "time": str(self._clock.now_ms())}
+                signed = Signer(access.credentials).fields(fields)
+                secured.sendall(encode_authentication(signed))
+        except OSError as error:
+            connection.close()
+            reason = reason_of(error) if isinstance(error, ssl.SSLError) else os_reason(error)
+            raise NotReachedError(
+                f"the HA port {self._address} of the master cannot be used: {reason}; does the "
+                "master use TLS? A Java broker cannot: set ha_java_peers=true then"
+            ) from error
+        connection.settimeout(self._poll_s)
+        return secured
+
     def _connect(self) -> socket.socket:
         host, port = split_address(self._address)
         try:
@@ -167,11 +202,10 @@ class HAClient:
                 f"the HA port {self._address} of the master cannot be reached: {os_reason(error)}"
             ) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.settimeout(self._poll_s)
         return connection
 
     def _exchange(
-        self, connection: socket.socket, session: ReplicaSession, is_done: Callable[[], bool]
+        self, connection: HASocket, session: ReplicaSession, is_done: Callable[[], bool]
     ) -> None:
         """Pass bytes between the master and the session until it is done, or :meth:`stop`."""
         try:
@@ -181,7 +215,7 @@ class HAClient:
             if not self._stopping:
                 raise NotReachedError(f"master {self._address}: {os_reason(error)}") from error
 
-    def _pass_bytes(self, connection: socket.socket, session: ReplicaSession) -> None:
+    def _pass_bytes(self, connection: HASocket, session: ReplicaSession) -> None:
         clock, status = self._clock, self.status
         hurries = self._has_more and session.received - self._reported_to < REPORT_MAX
         if not hurries:
@@ -201,7 +235,7 @@ class HAClient:
         status.read_at_ms = clock.now_ms()
         status.received, status.master_offset = session.received, session.master_offset
 
-    def _report(self, connection: socket.socket, session: ReplicaSession) -> None:
+    def _report(self, connection: HASocket, session: ReplicaSession) -> None:
         """Send the report that is due; with SYNC_FLUSH, after a sync of everything received."""
         report = session.report(self._clock.monotonic())
         self._reported_to = session.received
@@ -209,7 +243,7 @@ class HAClient:
             connection.sendall(report)
             self.status.wrote_at_ms = self._clock.now_ms()
 
-    def _receive(self, connection: socket.socket, *, waits: bool) -> int:
+    def _receive(self, connection: HASocket, *, waits: bool) -> int:
         """Read into the buffer; if nothing has arrived, wait for it or raise an error."""
         if waits:
             return connection.recv_into(self._buffer)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.replication.flow_control import RateMeter, TransferRate
@@ -22,6 +23,7 @@ from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Signal
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.system import Clock
+from firetrail.tls.secure_socket import SecureSocket
 
 REPORT_SIZE = 4096
 """Bytes that one read takes from a replica."""
@@ -50,6 +52,22 @@ class HALimits:
     rate: Callable[[], int | None] = field(default=lambda: None)
 
 
+HASocket = socket.socket | SecureSocket
+"""A socket of replication, with TLS or without it."""
+
+
+class Admitted(NamedTuple):
+    """A connection that may be served, and the bytes that were read from it already."""
+
+    socket: HASocket
+    first: bytes = b""
+
+
+def admit_all(connection: socket.socket, address: str) -> Admitted:
+    """Serve everybody, without TLS."""
+    return Admitted(connection)
+
+
 @dataclass(frozen=True, slots=True)
 class HASource:
     """What replicas are served from.
@@ -59,12 +77,16 @@ class HASource:
         acks: Where the confirmations of replicas are noted.
         limits: The settings of the port.
         clock: The time.
+        admit: Takes a socket and the address of the peer; does the TLS handshake, and checks who
+            the peer is, in a thread of the connection. It raises OSError or FiretrailError if the
+            peer may not be served. Default: everybody is served without TLS.
     """
 
     log: CommitLog
     acks: ReplicaAcks
     limits: HALimits
     clock: Clock
+    admit: Callable[[socket.socket, str], Admitted] = admit_all
 
 
 class HAConnection:
@@ -86,7 +108,10 @@ class HAConnection:
             on_closed: Called once, when the connection is closed.
         """
         self.address = address
-        self._socket = connection
+        self._raw = connection
+        self._socket: HASocket = connection
+        self._admit = source.admit
+        self._first = b""
         self._log, self._acks = source.log, source.acks
         self._limits = limits = source.limits
         self._clock = clock = source.clock
@@ -120,7 +145,7 @@ class HAConnection:
             _log.warning("the connection of replica %s was closed: %s", self.address, reason)
         self._acks.drop(self)
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self._raw.shutdown(socket.SHUT_RDWR)
         self._wake.set()
         self._on_closed(self)
 
@@ -149,10 +174,15 @@ class HAConnection:
 
     def _run(self) -> None:
         """Serve the replica until the connection is closed; then nobody uses the socket."""
-        self._sender.start()
-        self._guarded(self._read)
-        self._sender.join()
-        self._socket.close()
+        self._guarded(self._open)
+        if not self.is_closed:
+            self._sender.start()
+            self._guarded(self._read)
+            self._sender.join()
+        self._raw.close()
+
+    def _open(self) -> None:
+        self._socket, self._first = self._admit(self._raw, self.address)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -170,7 +200,7 @@ class HAConnection:
 
     def _read(self) -> None:
         while not self.is_closed:
-            data = self._socket.recv(REPORT_SIZE)
+            data, self._first = self._first or self._socket.recv(REPORT_SIZE), b""
             if not data:
                 if not self.is_closed and self.has_reported:
                     _log.info("replica %s has disconnected", self.address)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.registration import RegisteredMaster
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.follower_status import FollowerState
@@ -53,6 +54,7 @@ class ReplicaService:
                 names=(config.cluster, config.name),
                 member=config.ha_member if config.etcd_servers else 0,
                 copy_of=followed if followed != self._name else "",
+                access=_access(env),
             ),
             notes.diverged,
         )
@@ -185,3 +187,10 @@ class ReplicaService:
                 _log.warning("the tables of master %s cannot be saved: %s", master, error)
         except Exception:
             _log.exception("the tables of master %s cannot be copied; will retry", master)
+
+
+def _access(env: Environment) -> Access | None:
+    """Return the credentials and the TLS for the HA port; None for those that Java has: neither."""
+    if env.live.current.ha_java_peers:
+        return None
+    return env.client_access or Access.from_environment()
