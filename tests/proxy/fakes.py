@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, cast
 
+from firetrail.broker.pop.ack import PopAck
 from firetrail.errors import RequestError
 from firetrail.proxy.brokers import ClientCommands, ignored, resolved
 from firetrail.proxy.call import ProtobufMessage, StatusCode
@@ -122,6 +123,11 @@ class FakeBrokers:
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
         raise AssertionError("no request is withdrawn in this test")
+
+    def acknowledge(
+        self, client: ProxyClient, broker: str, acks: Sequence[PopAck]
+    ) -> Sequence[RemotingCommand | Awaitable[RemotingCommand]]:
+        raise AssertionError("no message is acknowledged in this test")
 
     def heartbeat(self, client: ProxyClient) -> Awaitable[None] | None:
         self.beats.append(heartbeat_of(client))

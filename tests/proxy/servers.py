@@ -127,6 +127,16 @@ def methods_of(recorder: Recorder) -> Methods:
     async def crash_later(call: Call, request: Text) -> Text:
         return crash(call, request)
 
+    def echo_all(calls: Sequence[tuple[Call, Text]]) -> Sequence[Text | Awaitable[Text]]:
+        texts = [request.text for _, request in calls]
+        recorder.note(" ".join(texts))
+        if "crash" in texts:
+            raise RuntimeError("asked for")
+        return [
+            echo_later(call, request) if request.text == "later" else echo(call, request)
+            for call, request in calls
+        ]
+
     def wrong(call: Call, request: Text) -> Any:
         return None
 
@@ -150,6 +160,7 @@ def methods_of(recorder: Recorder) -> Methods:
     found: dict[str, Any] = {
         "Echo": UnaryMethod(Text, echo),
         "EchoLater": UnaryMethod(Text, echo_later),
+        "EchoAll": UnaryMethod(Text, echo, echo_all),
         "Wait": UnaryMethod(Text, wait),
         "Refuse": UnaryMethod(Text, refuse),
         "RefuseLater": UnaryMethod(Text, refuse_later),

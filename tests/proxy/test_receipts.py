@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
 from tests.proxy.services import Service, code, codes, message
 
-from firetrail.errors import ProxyError
+from firetrail.broker.pop.checkpoints import PopCheckpoint
+from firetrail.errors import ProxyError, StoreError
 from firetrail.format.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY
 from firetrail.proxy import receipts
+from firetrail.proxy.brokers import resolved
 from firetrail.proxy.pop_requests import valid_receipt
 from firetrail.proxy.schema.messages import AckMessageRequest, Code, Duration
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -22,6 +25,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.receipts import Receipt
 
 INVALID = "INVALID_RECEIPT_HANDLE"
+BUSY = RemotingCommand(ResponseCode.SYSTEM_BUSY)
 GARBAGE = [
     "",
     "garbage",
@@ -98,7 +102,9 @@ async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) ->
     assert codes(await service.ack(handle, topic="unknown")) == ["TOPIC_NOT_FOUND"]
     other = handle.replace("broker-a", "broker-b")
     assert codes(await service.ack(other)) == ["BAD_REQUEST"]
-    service.brokers.replaced[RequestCode.ACK_MESSAGE] = RemotingCommand(ResponseCode.SYSTEM_BUSY)
+    service.brokers.replaced[RequestCode.BATCH_ACK_MESSAGE] = RemotingCommand(
+        ResponseCode.SYSTEM_BUSY
+    )
     assert codes(await service.ack(handle)) == ["TOO_MANY_REQUESTS"]
 
 
@@ -111,11 +117,72 @@ async def test_the_number_of_acknowledgements_is_limited(
 
 
 async def test_an_acknowledgement_is_answered_without_a_coroutine(service: Service) -> None:
-    request = AckMessageRequest()
-    request.group.name, request.topic.name = "CG", "T"
-    request.entries.add(message_id="m1", receipt_handle=await one(service))
+    request = ack_request(await one(service))
     response = service.receipts.ack(FakeCall(), service.client, request)
     assert codes(response) == ["OK"]
+
+
+def ack_request(*handles: str, topic: str = "T") -> AckMessageRequest:
+    request = AckMessageRequest()
+    request.group.name, request.topic.name = "CG", topic
+    for handle in handles:
+        request.entries.add(message_id="m", receipt_handle=handle)
+    return request
+
+
+async def test_requests_that_arrive_together_share_a_record(service: Service) -> None:
+    await service.create_topic("U", queues=1)
+    await service.send(*(message(topic="U") for _ in range(3)))
+    found = await service.receive(topic="U")
+    first, second, third = (each.system_properties.receipt_handle for each in found)
+    requests = [
+        ack_request(first, topic="U"),
+        ack_request("garbage", topic="U"),
+        ack_request(second, third, "garbage", topic="U"),
+        ack_request(first, topic="a.b"),
+    ]
+    end = service.broker.store.log_range[1]
+    answers = service.receipts.ack_all([(service.client, request) for request in requests])
+    assert [code(answer) for answer in answers] == [
+        "OK",
+        INVALID,
+        "MULTIPLE_RESULTS",
+        "ILLEGAL_TOPIC",
+    ]
+    assert codes(answers[2]) == ["OK", "OK", INVALID]
+    assert not list(service.broker._parts.checkpoints.pops())
+    record = service.broker.store.at(end)
+    assert record is not None
+    assert end + record.size == service.broker.store.log_range[1]
+    assert (record.tags, json.loads(record.body)["aol"]) == ("bAck", [0, 1, 2])
+
+
+async def test_each_of_several_requests_is_awaited(service: Service) -> None:
+    handle = await one(service)
+    service.brokers.waits = True
+    missing = Receipt.decode(handle)._replace(queue_id=9).encode()
+    requests = [ack_request(handle), ack_request(handle, missing)]
+    answers = service.receipts.ack_all([(service.client, request) for request in requests])
+    found = [await resolved(answer) for answer in answers]
+    assert [codes(answer) for answer in found] == [["OK"], ["OK", INVALID]]
+
+
+async def test_a_failed_record_concerns_only_its_pop(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [await one(service), await one(service)]
+    checkpoints = service.broker._parts.checkpoints
+    ack, failed = checkpoints.ack, Receipt.decode(handles[0])
+
+    def fail(point: PopCheckpoint, *rest: Any) -> Any:
+        if point.pop_time == failed.pop_time and point.queue_id == failed.queue_id:
+            raise StoreError("nothing was stored")
+        return ack(point, *rest)
+
+    monkeypatch.setattr(checkpoints, "ack", fail)
+    assert codes(await service.ack(*handles)) == ["INTERNAL_SERVER_ERROR", "OK"]
+    monkeypatch.undo()
+    assert codes(await service.ack(*handles)) == ["OK", "OK"]
 
 
 @pytest.mark.parametrize(
@@ -232,7 +299,9 @@ async def test_a_dead_letter_is_not_renewed(service: Service) -> None:
 
 async def test_a_failed_acknowledgement_does_not_end_the_renewal(service: Service) -> None:
     handle, _ = await renewed(service)
-    service.brokers.replaced[RequestCode.ACK_MESSAGE] = RemotingCommand(ResponseCode.SYSTEM_BUSY)
+    service.brokers.replaced[RequestCode.BATCH_ACK_MESSAGE] = RemotingCommand(
+        ResponseCode.SYSTEM_BUSY
+    )
     assert codes(await service.ack(handle)) == ["TOO_MANY_REQUESTS"]
     assert len(service.renewals) == 1
 

@@ -147,7 +147,7 @@ async def test_tags_are_compared_exactly(service: Service) -> None:
     await service.send(message(b"1", tag="Aa"), message(b"2", tag="BB"), message(b"3", tag="x"))
     found = await service.receive(tags="Aa || none")
     assert [each.body for each in found] == [b"1"]
-    acks = [each for each in service.brokers.asked if each.code == RequestCode.ACK_MESSAGE]
+    acks = [each for each in service.brokers.asked if each.code == RequestCode.BATCH_ACK_MESSAGE]
     assert len(acks) == 1
     assert len(list(service.broker._parts.checkpoints.pops())) == 1  # that of the first message
 

@@ -161,3 +161,15 @@ async def test_silent_clients_are_forgotten(
     await until(lambda: stream.ended)
     assert not list(broker.clients.producers_of("T"))
     await service.stop()
+
+
+async def test_calls_that_arrive_together_are_refused_one_by_one(
+    service: MessagingService,
+) -> None:
+    method = service.methods[f"{SERVICE}AckMessage"]
+    assert isinstance(method, UnaryMethod)
+    assert method.handle_all is not None
+    calls = [(FakeCall(metadata), method.request()) for metadata in (METADATA, {}, METADATA)]
+    answers = [await resolved(answer) for answer in method.handle_all(calls)]
+    refused, unnamed = Code.ILLEGAL_TOPIC, Code.CLIENT_ID_REQUIRED
+    assert [code_in(answer) for answer in answers] == [refused, unnamed, refused]

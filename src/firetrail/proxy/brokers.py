@@ -7,10 +7,11 @@ In the same process most requests are answered at once, and need no task of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from inspect import isawaitable
 from typing import Protocol, TypeVar
 
+from firetrail.broker.pop.ack import PopAck
 from firetrail.proxy.clients import ProxyClient
 from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicRouteData
 from firetrail.remoting.command import RemotingCommand
@@ -75,6 +76,20 @@ class Brokers(Protocol):
 
         Returns:
             Whether it was cancelled. If not, the answer may still come.
+        """
+
+    def acknowledge(
+        self, client: ProxyClient, broker: str, acks: Sequence[PopAck]
+    ) -> Sequence[RemotingCommand | Awaitable[RemotingCommand]]:
+        """Acknowledge messages on behalf of a client; return the responses in the same order.
+
+        Args:
+            client: The client; brokers see its address and id.
+            broker: The name of the broker that the messages are from.
+            acks: The acknowledgements.
+
+        Raises:
+            As :meth:`request`, as far as it is known at once.
         """
 
 

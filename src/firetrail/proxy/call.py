@@ -18,6 +18,7 @@ from firetrail.errors import GrpcError
 __all__ = [
     "Call",
     "GrpcError",
+    "HandleAll",
     "Method",
     "Methods",
     "ProtobufMessage",
@@ -133,6 +134,12 @@ class StreamHandler(Protocol):
         """
 
 
+HandleAll = Callable[
+    [Sequence[tuple[Call, Any]]], Sequence[ProtobufMessage | Awaitable[ProtobufMessage]]
+]
+"""Returns the responses to calls with their requests, or awaitables of them, in the same order."""
+
+
 @dataclass(frozen=True, slots=True)
 class UnaryMethod:
     """A method with one request and one response."""
@@ -140,6 +147,8 @@ class UnaryMethod:
     request: type[ProtobufMessage]
     handle: Callable[[Call, Any], ProtobufMessage | Awaitable[ProtobufMessage]]
     """Returns the response, or an awaitable of it. A response that needs no waiting is cheaper."""
+    handle_all: HandleAll | None = None
+    """Answers calls of a connection that arrived together, if that is cheaper than one by one."""
 
 
 @dataclass(frozen=True, slots=True)

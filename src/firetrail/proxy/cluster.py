@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 
 from firetrail.access.needs import consumed, real_topic_of
 from firetrail.auth.caller import Caller
+from firetrail.broker.pop.ack import PopAck
 from firetrail.client.session import LONG_POLL_MARGIN_S, Session
 from firetrail.errors import FiretrailError, NoSuchError, ProxyError, RequestError
 from firetrail.format.properties import PGROUP
@@ -40,6 +41,7 @@ from firetrail.remoting.headers import (
     UnregisterClientHeader,
     ViewMessageHeader,
 )
+from firetrail.remoting.pop_headers import AckHeader
 
 KNOWN_S = 20.0
 """Settings of topics and groups are requested again after this time, as by RocketMQ's proxy."""
@@ -191,6 +193,12 @@ class ClusterBrokers:
         """Return False: a broker in another process cannot be told."""
         return False
 
+    def acknowledge(
+        self, client: ProxyClient, broker: str, acks: Sequence[PopAck]
+    ) -> Sequence[Awaitable[RemotingCommand]]:
+        """Acknowledge messages one by one: a broker answers a batch without outcomes of each."""
+        return [self.request(client, broker, _ack_command(ack)) for ack in acks]
+
     async def _address(self, broker: str) -> str:
         """Return the address of a master; receipts may name one whose topics are not known yet."""
         try:
@@ -265,6 +273,12 @@ class ClusterBrokers:
                 clients[client] = clients.pop(client)
                 return client
         return None
+
+
+def _ack_command(ack: PopAck) -> RemotingCommand:
+    receipt = ack.receipt
+    header = AckHeader(ack.group, ack.topic, receipt.queue_id, receipt.encode(), receipt.offset)
+    return RemotingCommand(RequestCode.ACK_MESSAGE, header.encode())
 
 
 def _masters(route: TopicRouteData) -> Iterator[str]:

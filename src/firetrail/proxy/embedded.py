@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.pop.ack import PopAck, PopAcks
 from firetrail.errors import ProxyError, RequestError
 from firetrail.format.names import reply_topic
 from firetrail.proxy.brokers import ClientCommands, ignored
@@ -165,6 +166,22 @@ class EmbeddedBroker:
 
     def _polled(self, answer: asyncio.Future[RemotingCommand]) -> None:
         self._broker.closed(self._polls.pop(answer))
+
+    def acknowledge(
+        self, client: ProxyClient, broker: str, acks: Sequence[PopAck]
+    ) -> Sequence[RemotingCommand | Awaitable[RemotingCommand]]:
+        """Acknowledge messages; those of one pop share a record in the log."""
+        request = PopAcks(RequestCode.BATCH_ACK_MESSAGE, acks=acks)
+        answer = self.request(client, broker, request)
+        if isinstance(answer, RemotingCommand):
+            return [request.refusals.get(number, answer) for number in range(len(acks))]
+        stored = asyncio.ensure_future(answer)
+
+        async def outcome(number: int) -> RemotingCommand:
+            response = await asyncio.shield(stored)
+            return response if response.code else request.refusals.get(number, response)
+
+        return [outcome(number) for number in range(len(acks))]
 
     def heartbeat(self, client: ProxyClient) -> None:
         """Register the producers and consumers of a client, or refresh their registration.

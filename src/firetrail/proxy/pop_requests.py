@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable
 
+from firetrail.broker.pop.ack import PopAck
 from firetrail.errors import ProxyError
 from firetrail.format.whole import INT32_MAX, INT64_MAX
 from firetrail.proxy.brokers import Brokers, resolved
@@ -15,7 +16,6 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import SendBackHeader
 from firetrail.remoting.pop_headers import (
-    AckHeader,
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponse,
 )
@@ -68,11 +68,8 @@ class PopRequests:
 
     def ack(self, client: ProxyClient, group: str, topic: str, receipt: Receipt) -> Response:
         """Acknowledge a message; return the broker's response, whatever the code."""
-        header = AckHeader(
-            group, receipt.topic(topic, group), receipt.queue_id, receipt.encode(), receipt.offset
-        )
-        command = RemotingCommand(RequestCode.ACK_MESSAGE, header.encode())
-        return self._brokers.request(client, receipt.broker_name, command)
+        ack = PopAck(group, receipt.topic(topic, group), receipt)
+        return self._brokers.acknowledge(client, receipt.broker_name, [ack])[0]
 
     async def change(
         self, client: ProxyClient, group: str, topic: str, receipt: Receipt, invisible_ms: int

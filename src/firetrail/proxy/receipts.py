@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
+from firetrail.broker.pop.ack import PopAck
 from firetrail.errors import ProxyError
 from firetrail.proxy.brokers import Brokers, resolved
 from firetrail.proxy.call import Call
@@ -39,6 +40,33 @@ that asks for the next attempt at once, as the one for Node.js does, would use u
 moment."""
 
 
+class EntryAck:
+    """A message that a client acknowledges."""
+
+    __slots__ = ("client", "entry", "group", "handle", "receipt", "status", "topic")
+
+    def __init__(self, client: ProxyClient, group: str, topic: str, entry: AckMessageEntry) -> None:
+        self.client = client
+        self.group = group
+        self.topic = topic
+        self.entry = entry
+        self.handle = entry.receipt_handle
+        self.receipt: Receipt | None = None
+        """The receipt that the broker gets; the handle may be that of an earlier one."""
+        self.status: Status | Awaitable[Status] = OK
+        """The outcome."""
+
+    @property
+    def of_broker(self) -> PopAck:
+        """The acknowledgement in the terms of the broker."""
+        assert self.receipt is not None, "a broker is asked about messages with receipts"
+        return PopAck(self.group, self.receipt.topic(self.topic, self.group), self.receipt)
+
+
+AcksByBroker = dict[tuple[ProxyClient, str], list[EntryAck]]
+"""Messages that brokers are asked to acknowledge, by the client and the name of the broker."""
+
+
 class ReceiptCalls:
     """Handles AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue."""
 
@@ -60,75 +88,111 @@ class ReceiptCalls:
         self, call: Call, client: ProxyClient, request: AckMessageRequest
     ) -> AckMessageResponse | Awaitable[AckMessageResponse]:
         """Acknowledge messages. A message that a client acknowledges twice is OK both times."""
-        topic = topic_name(request.topic, self._brokers.reserved)
-        group = group_name(request.group)
+        return self.ack_all([(client, request)])[0]
+
+    def ack_all(
+        self, requests: Sequence[tuple[ProxyClient, AckMessageRequest]]
+    ) -> list[AckMessageResponse | Awaitable[AckMessageResponse]]:
+        """Acknowledge the messages of requests that arrived together; return their responses.
+
+        Brokers get the messages of all requests at once.
+        """
+        asked: AcksByBroker = {}
+        found = [self._entry_acks(client, request, asked) for client, request in requests]
+        self._ask(asked)
+        return [
+            self._ack_answer(acks)
+            if isinstance(acks, list)
+            else AckMessageResponse(status=status_of(acks))
+            for acks in found
+        ]
+
+    def _entry_acks(
+        self,
+        client: ProxyClient,
+        request: AckMessageRequest,
+        asked: AcksByBroker,
+    ) -> list[EntryAck] | ProxyError:
+        """Return the messages of a request, or why it is refused."""
         entries = request.entries
+        try:
+            topic = topic_name(request.topic, self._brokers.reserved)
+            group = group_name(request.group)
+        except ProxyError as error:
+            return error
         if not entries:
-            raise ProxyError(Code.INTERNAL_SERVER_ERROR, "there is no message to acknowledge")
+            return ProxyError(Code.INTERNAL_SERVER_ERROR, "there is no message to acknowledge")
         if len(entries) > ACKS_MAX:
-            raise ProxyError(
+            return ProxyError(
                 Code.PAYLOAD_TOO_LARGE,
                 f"{len(entries)} messages are acknowledged at once, the limit is {ACKS_MAX}",
             )
-        answers = [self._ack(client, group, topic, entry) for entry in entries]
-        if all(isinstance(answer, Status) for answer in answers):
-            return _ack_response(entries, answers)  # type: ignore[arg-type]
-        return self._ack_later(entries, answers)
+        acks = [EntryAck(client, group, topic, entry) for entry in entries]
+        for ack in acks:
+            self._prepare(ack, asked)
+        return acks
 
-    async def _ack_later(
-        self, entries: Sequence[AckMessageEntry], answers: Sequence[Status | Awaitable[Status]]
-    ) -> AckMessageResponse:
-        return _ack_response(entries, [await resolved(answer) for answer in answers])
-
-    def _ack(
-        self, client: ProxyClient, group: str, topic: str, entry: AckMessageEntry
-    ) -> Status | Awaitable[Status]:
-        renewed = self._renewals.find(client.client_id, group, entry.receipt_handle)
+    def _prepare(self, ack: EntryAck, asked: AcksByBroker) -> None:
+        """Add a message to those that brokers are asked about, unless it has an outcome already."""
+        renewed = self._renewals.find(ack.client.client_id, ack.group, ack.handle)
         if renewed is not None and renewed.renewing is not None:
-            return self._ack_renewed(client, group, topic, entry, renewed)
+            ack.status = self._ack_renewed(ack, renewed.renewing)
+            return
         try:
-            receipt = self._receipt(entry.receipt_handle, renewed)
-            answer = self._requests.ack(client, group, topic, receipt)
-        except Exception as error:
-            return status_of(error)
-        if isinstance(answer, RemotingCommand):
-            return self._acked(client, group, entry, answer)
-        return self._ack_answered(client, group, entry, answer)
+            ack.receipt = self._receipt(ack.handle, renewed)
+        except ProxyError as error:
+            ack.status = status_of(error)
+            return
+        asked.setdefault((ack.client, ack.receipt.broker_name), []).append(ack)
 
-    async def _ack_renewed(
-        self,
-        client: ProxyClient,
-        group: str,
-        topic: str,
-        entry: AckMessageEntry,
-        renewed: RenewedMessage,
-    ) -> Status:
+    def _ask(self, asked: AcksByBroker) -> None:
+        """Let brokers acknowledge messages, and note the outcome of each."""
+        for (client, broker), acks in asked.items():
+            try:
+                answers = self._brokers.acknowledge(client, broker, [ack.of_broker for ack in acks])
+            except Exception as error:
+                status = status_of(error)
+                for ack in acks:
+                    ack.status = status
+                continue
+            for ack, answer in zip(acks, answers, strict=True):
+                if isinstance(answer, RemotingCommand):
+                    ack.status = self._acked(ack, answer)
+                else:
+                    ack.status = self._ack_answered(ack, answer)
+
+    async def _ack_renewed(self, ack: EntryAck, renewing: Awaitable[object]) -> Status:
         """Acknowledge a message after the renewal that is in progress."""
-        if renewed.renewing is not None:
-            await renewed.renewing
-        return await resolved(self._ack(client, group, topic, entry))
+        await renewing
+        asked: AcksByBroker = {}
+        self._prepare(ack, asked)
+        self._ask(asked)
+        return await resolved(ack.status)
 
-    async def _ack_answered(
-        self,
-        client: ProxyClient,
-        group: str,
-        entry: AckMessageEntry,
-        answer: Awaitable[RemotingCommand],
-    ) -> Status:
+    async def _ack_answered(self, ack: EntryAck, answer: Awaitable[RemotingCommand]) -> Status:
         try:
-            return self._acked(client, group, entry, await answer)
+            return self._acked(ack, await answer)
         except Exception as error:
             return status_of(error)
 
-    def _acked(
-        self, client: ProxyClient, group: str, entry: AckMessageEntry, answer: RemotingCommand
-    ) -> Status:
+    def _acked(self, ack: EntryAck, answer: RemotingCommand) -> Status:
         try:
             check_receipt_answer(answer)
         except ProxyError as error:
             return status_of(error)
-        self._renewals.remove(client.client_id, group, entry.receipt_handle)
+        self._renewals.remove(ack.client.client_id, ack.group, ack.handle)
         return OK
+
+    def _ack_answer(
+        self, acks: Sequence[EntryAck]
+    ) -> AckMessageResponse | Awaitable[AckMessageResponse]:
+        statuses = [ack.status for ack in acks]
+        if all(isinstance(status, Status) for status in statuses):
+            return _ack_response(acks, statuses)  # type: ignore[arg-type]
+        return self._ack_later(acks)
+
+    async def _ack_later(self, acks: Sequence[EntryAck]) -> AckMessageResponse:
+        return _ack_response(acks, [await resolved(ack.status) for ack in acks])
 
     # -- other calls --------------------------------------------------------------------------
 
@@ -187,15 +251,13 @@ def common_status(statuses: Sequence[Status]) -> Status:
     return first
 
 
-def _ack_response(
-    entries: Sequence[AckMessageEntry], statuses: Sequence[Status]
-) -> AckMessageResponse:
+def _ack_response(acks: Sequence[EntryAck], statuses: Sequence[Status]) -> AckMessageResponse:
     return AckMessageResponse(
         status=common_status(statuses),
         entries=[
             AckMessageResultEntry(
-                message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
+                message_id=ack.entry.message_id, receipt_handle=ack.handle, status=status
             )
-            for entry, status in zip(entries, statuses, strict=True)
+            for ack, status in zip(acks, statuses, strict=True)
         ],
     )

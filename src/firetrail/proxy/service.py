@@ -120,7 +120,6 @@ class MessagingService:
             "QueryRoute": self._routes.route,
             "QueryAssignment": self._routes.assignment,
             "SendMessage": self._sending.send,
-            "AckMessage": receipts.ack,
             "ChangeInvisibleDuration": receipts.change,
             "ForwardMessageToDeadLetterQueue": receipts.forward,
             "EndTransaction": self._transactions.end,
@@ -135,6 +134,7 @@ class MessagingService:
         found: dict[str, UnaryMethod | ResponseStreamMethod | StreamMethod] = {
             SERVICE + name: self._unary(name, handle) for name, handle in unary.items()
         }
+        found[f"{SERVICE}AckMessage"] = self._unary("AckMessage", receipts.ack, receipts.ack_all)
         found[f"{SERVICE}ReceiveMessage"] = self._frames(
             "ReceiveMessage", self._receiving.receive, self._receiving.failed
         )
@@ -142,8 +142,16 @@ class MessagingService:
         found[f"{SERVICE}Telemetry"] = StreamMethod(TelemetryCommand, self._telemetry.open)
         return found
 
-    def _unary(self, name: str, handle: Callable[[Call, ProxyClient, Any], Any]) -> UnaryMethod:
-        """Return the method of a call with one response."""
+    def _unary(
+        self,
+        name: str,
+        handle: Callable[[Call, ProxyClient, Any], Any],
+        handle_all: Callable[[Sequence[tuple[ProxyClient, Any]]], Sequence[Any]] | None = None,
+    ) -> UnaryMethod:
+        """Return the method of a call with one response.
+
+        ``handle_all`` returns the responses to requests that arrived together. It does not raise.
+        """
         response_type: Any = getattr(messages, f"{name}Response")
 
         def failed(error: Exception) -> ProtoMessage:
@@ -157,13 +165,31 @@ class MessagingService:
                 return failed(error)
             return response if isinstance(response, response_type) else later(response)
 
+        def answer_all(
+            calls: Sequence[tuple[Call, Any]],
+        ) -> Sequence[ProtoMessage | Awaitable[ProtoMessage]]:
+            refused: dict[int, ProtoMessage] = {}
+            requests = []
+            for number, (call, request) in enumerate(calls):
+                try:
+                    requests.append((self._client(name, call, request), request))
+                except Exception as error:
+                    refused[number] = failed(error)
+            responses = iter(handle_all(requests) if handle_all is not None else ())
+            answers: list[Any] = [
+                refused[number] if number in refused else next(responses)
+                for number in range(len(calls))
+            ]
+            return [each if isinstance(each, response_type) else later(each) for each in answers]
+
         async def later(response: Awaitable[ProtoMessage]) -> ProtoMessage:
             try:
                 return await response
             except Exception as error:
                 return failed(error)
 
-        return UnaryMethod(getattr(messages, f"{name}Request"), answer)
+        request_type = getattr(messages, f"{name}Request")
+        return UnaryMethod(request_type, answer, answer_all if handle_all is not None else None)
 
     def _frames(
         self,

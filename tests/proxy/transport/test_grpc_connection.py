@@ -354,3 +354,45 @@ def test_pings_are_answered_however_many(server: ServerThread) -> None:
     with connected(server.port) as other:
         assert other.unary("Echo")(Message("x"), timeout=PATIENCE_S) == Message("x")
     client.close()
+
+
+def echo_all(number: int, text: str) -> bytes:
+    return headers(number, request("EchoAll")) + data(number, frame_message(text.encode()))
+
+
+def answers(client: RawClient, count: int) -> dict[int, bytes | str]:
+    """Return the messages, or the statuses of failed calls, by the number of their stream."""
+    found: dict[int, bytes | str] = {}
+    while count:
+        frame = client.read()
+        assert frame is not None
+        if frame.kind is FrameType.DATA:
+            found[frame.stream_id] = frame.payload[5:]
+        elif frame.kind is FrameType.HEADERS:
+            fields = {name: value for name, value, _ in client.decoder.decode(frame.payload)}
+            if frame.flags & END_STREAM:
+                count -= 1
+                if fields["grpc-status"] != "0":
+                    found[frame.stream_id] = fields["grpc-status"]
+    return found
+
+
+def test_calls_that_arrive_together_are_handled_together(
+    server: ServerThread, client: RawClient
+) -> None:
+    other = headers(5, request("Echo")) + data(5, frame_message(b"c"))
+    reset = frame(FrameType.RST_STREAM, 0, 9, uint32(Http2Error.CANCEL))
+    calls = [echo_all(1, "a"), echo_all(3, "b"), other]
+    calls += [echo_all(7, "d"), echo_all(9, "x"), reset, echo_all(11, "later")]
+    client.greet(*calls)
+    expected = {1: b"a", 3: b"b", 5: b"c", 7: b"d", 11: b"later"}
+    assert answers(client, len(expected)) == expected
+    noted = [event for event in server.recorder.events if " " in event]
+    assert noted == ["a b", "d later"]
+
+
+def test_a_failure_ends_all_calls_that_are_handled_together(client: RawClient) -> None:
+    client.greet(echo_all(1, "a"), echo_all(3, "crash"))
+    assert answers(client, 2) == dict.fromkeys((1, 3), str(int(StatusCode.INTERNAL)))
+    client.send(echo_all(5, "crash"))  # alone, it is handled as any other call
+    assert answers(client, 1) == {5: b"crash"}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.pop.checkpoints import (
@@ -17,7 +19,7 @@ from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.handlers import Answer, Handler, failure
 from firetrail.remoting.pop_bodies import BatchAckBody
 from firetrail.remoting.pop_headers import (
     AckHeader,
@@ -26,6 +28,33 @@ from firetrail.remoting.pop_headers import (
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
 from firetrail.store.queues.table import QueueKey
+
+OffsetsOfQueues = dict[QueueKey, range]
+"""The offsets of the messages that queues have."""
+
+
+class PopAck(NamedTuple):
+    """The acknowledgement of a message."""
+
+    group: str
+    topic: str
+    """The topic that the message is stored in, which may be a retry topic."""
+    receipt: Receipt
+
+
+@dataclass(slots=True)
+class PopAcks(RemotingCommand):
+    """A BATCH_ACK_MESSAGE of this process: acknowledgements of any pops, each with its outcome.
+
+    Each message is checked as by an ACK_MESSAGE. Those of one pop share one record in the log.
+
+    Attributes:
+        acks: The acknowledgements.
+        refusals: The answers to those that were refused, by their position in ``acks``.
+    """
+
+    acks: Sequence[PopAck] = ()
+    refusals: dict[int, RemotingCommand] = field(default_factory=dict)
 
 
 class AckProcessor:
@@ -51,7 +80,7 @@ class AckProcessor:
 
     def _ack(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = AckHeader.decode(request.fields)
-        self._check(header)
+        self._check(header.topic, header.queue_id, header.offset)
         receipt = Receipt.decode(header.extra_info)
         if receipt.revive_queue == ORDERED:
             queue = (header.topic, header.queue_id)
@@ -62,6 +91,8 @@ class AckProcessor:
         return answer_when_stored([pending] if pending else [], request.answer())
 
     def _ack_all(self, connection: Connection, request: RemotingCommand) -> Answer:
+        if isinstance(request, PopAcks):
+            return self._ack_together(request)
         body = BatchAckBody.decode(request.content)
         if not body.acks:
             raise RequestError(ResponseCode.NO_MESSAGE, "there is nothing to acknowledge")
@@ -80,9 +111,41 @@ class AckProcessor:
                 pending.append(self._checkpoints.ack(point, ack.among(point.open)))
         return answer_when_stored([each for each in pending if each is not None], request.answer())
 
+    def _ack_together(self, request: PopAcks) -> Answer:
+        """Acknowledge messages with one record for each pop that they are from."""
+        by_pop: dict[Key, list[int]] = {}
+        known: OffsetsOfQueues = {}
+        for number, (group, topic, receipt) in enumerate(request.acks):
+            queue_id, offset = receipt.queue_id, receipt.offset
+            try:
+                self._check(topic, queue_id, offset, known)
+            except RequestError as error:
+                request.refusals[number] = failure(request, error)
+                continue
+            if receipt.revive_queue == ORDERED:
+                self._ack_in_order(group, (topic, queue_id), [offset], receipt.pop_time)
+                continue
+            name = receipt.broker_name
+            key = (topic, group, queue_id, receipt.start, receipt.pop_time, name)
+            by_pop.setdefault(key, []).append(number)
+        pending = []
+        for key, numbers in by_pop.items():
+            point = self._checkpoints.find(key)
+            if point is None:
+                continue
+            offsets = [request.acks[number].receipt.offset for number in numbers]
+            try:
+                stored = self._checkpoints.ack(point, offsets)
+            except Exception as error:  # the messages of other pops may be acknowledged
+                request.refusals |= dict.fromkeys(numbers, failure(request, error))
+                continue
+            if stored is not None:
+                pending.append(stored)
+        return answer_when_stored(pending, request.answer())
+
     def _change(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = ChangeInvisibleTimeHeader.decode(request.fields)
-        self._check(header)
+        self._check(header.topic, header.queue_id, header.offset)
         check_invisible_time(header.invisible_time)
         receipt = Receipt.decode(header.extra_info)
         if receipt.revive_queue == ORDERED:
@@ -133,22 +196,36 @@ class AckProcessor:
 
     # -- checks -------------------------------------------------------------------------------
 
-    def _check(self, header: AckHeader | ChangeInvisibleTimeHeader) -> None:
-        topic = self._topics.require(header.topic)
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise RequestError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-            )
-        first = self._store.min_offset(header.topic, header.queue_id)
-        end = self._store.numbered_end(header.topic, header.queue_id)
-        if not first <= header.offset < end:
+    def _check(
+        self, name: str, queue_id: int, offset: int, known: OffsetsOfQueues | None = None
+    ) -> None:
+        """Raise RequestError unless a queue has a message at an offset.
+
+        ``known`` remembers the offsets of queues between calls.
+        """
+        queue = (name, queue_id)
+        offsets = known.get(queue) if known is not None else None
+        if offsets is None:
+            offsets = self._offsets(name, queue_id)
+            if known is not None:
+                known[queue] = offsets
+        if offset not in offsets:
             raise RequestError(
                 ResponseCode.NO_MESSAGE,
-                f"offset is illegal, key:{header.topic}@{header.queue_id}, "
-                f"commit:{header.offset}, store:{first}~{end}",
+                f"offset is illegal, key:{name}@{queue_id}, commit:{offset}, "
+                f"store:{offsets.start}~{offsets.stop}",
             )
+
+    def _offsets(self, name: str, queue_id: int) -> range:
+        topic = self._topics.require(name)
+        if not 0 <= queue_id < topic.read_queue_nums:
+            raise RequestError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"queueId[{queue_id}] is illegal, topic:[{name}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+        first = self._store.min_offset(name, queue_id)
+        return range(first, self._store.numbered_end(name, queue_id))
 
 
 def _too_late(header: ChangeInvisibleTimeHeader) -> RequestError:

@@ -12,7 +12,7 @@ import ssl
 from typing import Any, Protocol, cast
 
 from firetrail.errors import GrpcError, ProtocolError
-from firetrail.proxy.call import Method, Methods, StatusCode, StreamMethod
+from firetrail.proxy.call import Method, Methods, StatusCode, StreamMethod, UnaryMethod
 from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.headers import RequestHead, encode_block
 from firetrail.proxy.http2.stream import Http2Stream
@@ -64,6 +64,7 @@ class GrpcConnection(asyncio.Protocol):
         self._is_flushing = False
         self._is_held = False
         self._started = 0  # calls since the last bytes arrived
+        self._together: list[SingleCall] = []  # calls of one method that arrived together
         self._to_tell: list[BaseCall] = []
         self._pinged_at: float | None = None
         self._unread = 0  # bytes that the client had not read at the last check
@@ -104,6 +105,8 @@ class GrpcConnection(asyncio.Protocol):
                 data = self._decrypted(self._tls, data, now)
             if data:
                 self.http2.receive(data, now)
+            if self._together:
+                self._start_together()
             if self._tls is not None and self._tls.is_ended:
                 self.http2.lost()
         except ssl.SSLError as error:
@@ -289,12 +292,29 @@ class GrpcConnection(asyncio.Protocol):
             self._owner.calls += 1
 
     def run(self, call: SingleCall) -> None:
-        """Start the call at once, unless many were started with the same bytes."""
+        """Start the call at once, unless many were started with the same bytes.
+
+        Calls whose method takes several at once are collected until another one follows.
+        """
         self._started += 1
-        if self._started <= SLICE:
-            call.start()
-        else:
+        together = self._together
+        if together and (self._started > SLICE or together[0].method is not call.method):
+            self._start_together()
+        if self._started > SLICE:
             self._owner.start_later(call)
+        elif isinstance(call.method, UnaryMethod) and call.method.handle_all is not None:
+            together.append(call)
+        else:
+            call.start()
+
+    def _start_together(self) -> None:
+        calls = self._together.copy()
+        self._together.clear()
+        method = calls[0].method
+        if len(calls) == 1:
+            calls[0].start()
+        elif isinstance(method, UnaryMethod) and method.handle_all is not None:
+            SingleCall.start_all(calls, method.handle_all)
 
     def ended(self, call: BaseCall) -> None:
         """Forget the call."""

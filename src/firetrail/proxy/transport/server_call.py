@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from firetrail.errors import GrpcError
-from firetrail.proxy.call import ResponseStreamMethod, StatusCode, UnaryMethod
+from firetrail.proxy.call import HandleAll, ResponseStreamMethod, StatusCode, UnaryMethod
 from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.stream import Http2Stream
@@ -186,9 +186,13 @@ class BaseCall:
 
 
 class SingleCall(BaseCall):
-    """A call with one request and one or several responses."""
+    """A call with one request and one or several responses.
 
-    __slots__ = ("_messages", "_method", "_task")
+    Attributes:
+        method: The method that is called.
+    """
+
+    __slots__ = ("_messages", "_task", "method")
 
     def __init__(
         self,
@@ -200,7 +204,7 @@ class SingleCall(BaseCall):
         method: UnaryMethod | ResponseStreamMethod,
     ) -> None:
         super().__init__(line, stream, head, limits, now)
-        self._method = method
+        self.method = method
         self._messages: list[bytes] = []
         self._task: asyncio.Future[Any] | None = None
         line.arriving.add(self)
@@ -228,21 +232,45 @@ class SingleCall(BaseCall):
 
     def start(self) -> None:
         """Call the method, and answer with its result."""
-        if self.is_ended:
-            return
-        if self._deadline is not None and self._deadline <= self._line.loop.time():
-            self._expire()
+        request = self._request()
+        if request is None:
             return
         try:
-            request = self._method.request.FromString(self._messages.pop())
-        except Exception:
-            self.fail(StatusCode.INTERNAL, "the request cannot be decoded")
-            return
-        try:
-            answer = self._method.handle(self, request)
+            answer = self.method.handle(self, request)
         except Exception as error:
             self._fail_by(error)
             return
+        self._accept(answer)
+
+    @staticmethod
+    def start_all(calls: Sequence[SingleCall], handle_all: HandleAll) -> None:
+        """Call a method once for calls that arrived together, and answer each."""
+        started = [(call, request) for call in calls if (request := call._request()) is not None]
+        if not started:
+            return
+        try:
+            answers = handle_all(started)
+        except Exception as error:
+            for call, _ in started:
+                call._fail_by(error)
+            return
+        for (call, _), answer in zip(started, answers, strict=True):
+            call._accept(answer)
+
+    def _request(self) -> Any:
+        """Return the decoded request; None if the call has ended, or ends because of it."""
+        if self.is_ended:
+            return None
+        if self._deadline is not None and self._deadline <= self._line.loop.time():
+            self._expire()
+            return None
+        try:
+            return self.method.request.FromString(self._messages.pop())
+        except Exception:
+            self.fail(StatusCode.INTERNAL, "the request cannot be decoded")
+            return None
+
+    def _accept(self, answer: Any) -> None:
         if not isinstance(answer, Awaitable):
             self._respond(answer)
         else:
@@ -271,7 +299,7 @@ class SingleCall(BaseCall):
         if self.is_ended:
             return
         try:
-            if isinstance(self._method, UnaryMethod):
+            if isinstance(self.method, UnaryMethod):
                 data = framing.frame_message(answer.SerializeToString())
             else:
                 data = b"".join(
