@@ -165,9 +165,10 @@ class Service:
         """ReceiveMessage."""
         request = receive_request(**changes)
         try:
-            return await self.receiving.receive(call or FakeCall(), self.client, request)
+            frames = await self.receiving.receive(call or FakeCall(), self.client, request)
         except Exception as error:
-            return self.receiving.failed(status_of(error))
+            frames = self.receiving.failed(status_of(error))
+        return [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
 
     async def receive(self, call: FakeCall | None = None, **changes: Any) -> list[Message]:
         """Return the messages of a receive."""

@@ -38,6 +38,7 @@ from firetrail.proxy.schema.messages import (
     Publishing,
     QueryRouteRequest,
     ReceiveMessageRequest,
+    ReceiveMessageResponse,
     Resource,
     SendMessageRequest,
     Settings,
@@ -195,7 +196,8 @@ async def test_a_message_is_sent_received_and_acknowledged(service: MessagingSer
     sent = await answer_of(service, "SendMessage", sending("T", MessageType.NORMAL))
     assert sent.status.code == Code.OK
     frames = await answer_of(service, "ReceiveMessage", receiving("T", queue.broker.name))
-    (message,) = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+    decoded = [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
+    (message,) = [frame.message for frame in decoded if frame.WhichOneof("content") == "message"]
     assert message.body == b"hello"
     handle = message.system_properties.receipt_handle
     request = AckMessageRequest(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from firetrail.errors import RequestError
 from firetrail.remoting import headers
 from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import Header, Long, TypedFields
 
 KINDS = [
     kind
@@ -85,3 +85,18 @@ def test_headers_are_encoded_with_the_names_of_rocketmq() -> None:
         **{"a": "g", "b": "T", "c": "TBW102", "d": "4", "e": "2", "f": "0", "g": "1", "h": "0"},
         "m": "true",
     }
+
+
+def test_fields_within_a_process_are_encoded_when_they_are_read() -> None:
+    header = headers.TopicHeader("T")
+    wire = TypedFields(header)
+    assert headers.TopicHeader.decode(wire) is header
+    assert dict(wire) == header.encode()
+    assert len(wire) == len(header.encode())
+
+
+def test_fields_of_another_kind_of_header_are_decoded() -> None:
+    kind = next(kind for kind in KINDS if kind.__name__ == "SendHeader")
+    short = headers.SendHeaderV2("g", "T", "TBW102", 4, 0, 0, 1, 0)
+    with pytest.raises(RequestError, match="producerGroup"):
+        kind.decode(TypedFields(short))

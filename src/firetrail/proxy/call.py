@@ -22,6 +22,7 @@ __all__ = [
     "Method",
     "Methods",
     "ProtobufMessage",
+    "ResponseMessage",
     "ResponseStreamMethod",
     "StatusCode",
     "Stream",
@@ -53,11 +54,15 @@ class StatusCode(IntEnum):
     UNAUTHENTICATED = 16
 
 
-class ProtobufMessage(Protocol):
-    """What the transport needs of a protobuf message, and all that it knows about protobuf."""
+class ResponseMessage(Protocol):
+    """What the transport needs of a response."""
 
     def SerializeToString(self) -> bytes:
         """Return the encoded message."""
+
+
+class ProtobufMessage(ResponseMessage, Protocol):
+    """What the transport needs of a protobuf message, and all that it knows about protobuf."""
 
     @classmethod
     def FromString(cls, data: bytes) -> Any:
@@ -156,7 +161,7 @@ class ResponseStreamMethod:
     """A method with one request and several responses, which are sent together."""
 
     request: type[ProtobufMessage]
-    handle: Callable[[Call, Any], Sequence[ProtobufMessage] | Awaitable[Sequence[ProtobufMessage]]]
+    handle: Callable[[Call, Any], Sequence[ResponseMessage] | Awaitable[Sequence[ResponseMessage]]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,6 +168,7 @@ class ClusterBrokers:
     ) -> RemotingCommand:
         """Ask the broker of a name, and return its response, whatever the code."""
         command.language = client.language
+        command.fields = dict(command.fields)
         field = WAITING_FIELDS.get(command.code)
         timeout_s = REQUEST_S
         if field is not None:

@@ -76,7 +76,7 @@ def delivered(
         receipt: the receipt handle. Default: none, for messages that are not acknowledged.
     """
     message = Message(body=record.body)
-    _set_resource(message.topic, topic)
+    set_topic(message.topic, topic)
     user = message.user_properties
     for name, value in properties.items():
         if name not in HIDDEN:
@@ -144,7 +144,7 @@ def _set_body(message: Message, record: Record) -> None:
     message.system_properties.body_encoding = encoding
 
 
-def _set_resource(resource: Resource, topic: str) -> None:
+def set_topic(resource: Resource, topic: str) -> None:
     """Set the name of a topic; ``namespace%topic`` is split."""
     namespace, separator, name = topic.partition("%")
     if separator and namespace and name:

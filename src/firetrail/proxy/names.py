@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 from firetrail.broker.state.topics import SYSTEM_PREFIX, SYSTEM_TOPICS
 from firetrail.errors import ProxyError
@@ -19,6 +20,8 @@ RESERVED_TOPICS = SYSTEM_TOPICS | {"RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
 RESERVED_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 _TOPIC = re.compile(TOPIC_PATTERN)
+_REMEMBERED = 1024
+"""Names that have passed the checks and are remembered."""
 _SHOWN = 64  # characters of a wrong name in an error
 
 
@@ -33,14 +36,25 @@ def topic_name(topic: Resource, reserved: Collection[str] = ()) -> str:
         ProxyError: No topic of clients may have this name.
     """
     name = topic.name
+    _check_topic(name)
+    if name in reserved:
+        raise _reserved(name)
+    return name
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _check_topic(name: str) -> None:
     if not name.strip():
         raise ProxyError(Code.ILLEGAL_TOPIC, "the name of the topic is blank")
     if len(name) > MAX_TOPIC_V1 or not _TOPIC.fullmatch(name):
         rule = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
         raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {rule}")
-    if name.startswith(SYSTEM_PREFIX) or name in RESERVED_TOPICS or name in reserved:
-        raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name} is reserved for the system")
-    return name
+    if name.startswith(SYSTEM_PREFIX) or name in RESERVED_TOPICS:
+        raise _reserved(name)
+
+
+def _reserved(name: str) -> ProxyError:
+    return ProxyError(Code.ILLEGAL_TOPIC, f"topic {name} is reserved for the system")
 
 
 def group_name(group: Resource) -> str:
@@ -50,6 +64,12 @@ def group_name(group: Resource) -> str:
         ProxyError: No group of clients may have this name.
     """
     name = group.name
+    _check_group(name)
+    return name
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _check_group(name: str) -> None:
     if not name.strip():
         raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, "the name of the consumer group is blank")
     if not is_group(name):
@@ -60,4 +80,3 @@ def group_name(group: Resource) -> str:
         raise ProxyError(
             Code.ILLEGAL_CONSUMER_GROUP, f"consumer group {name} is reserved for the system"
         )
-    return name

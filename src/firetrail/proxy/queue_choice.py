@@ -35,6 +35,7 @@ class QueueChoice:
 
     def __init__(self) -> None:
         self._turns: dict[str, Iterator[int]] = {}
+        self._writable: dict[str, tuple[TopicRouteData, list[tuple[str, int]]]] = {}
 
     def choose(
         self, topic: str, route: TopicRouteData, group: str | None, priority: int | None = None
@@ -48,7 +49,9 @@ class QueueChoice:
             priority: the priority of the message, for topics of this type. The queue with this
                 number is chosen, or the last one.
         """
-        brokers = open_queues(route, _WRITE)
+        known, brokers = self._writable.get(topic, (None, []))
+        if known is not route:  # routes are replaced when they change
+            brokers = self._remember(topic, route)
         size = sum(queues for _, queues in brokers)
         if not size:
             return None
@@ -62,6 +65,13 @@ class QueueChoice:
                 return WriteQueue(broker_name, queue_id)
             number -= queues
         raise AssertionError("the number is less than the size")
+
+    def _remember(self, topic: str, route: TopicRouteData) -> list[tuple[str, int]]:
+        if len(self._writable) >= TOPICS_MAX:
+            self._writable.clear()
+        brokers = open_queues(route, _WRITE)
+        self._writable[topic] = (route, brokers)
+        return brokers
 
     def _turn(self, topic: str) -> int:
         turns = self._turns.get(topic)

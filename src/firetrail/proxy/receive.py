@@ -16,6 +16,7 @@ from firetrail.proxy.call import Call
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import OK, code_of
 from firetrail.proxy.delivered import delivered, records_in
+from firetrail.proxy.encoded_message import EncodedMessage, encoded_delivery, encoded_topic
 from firetrail.proxy.message_properties import milliseconds, set_milliseconds
 from firetrail.proxy.names import group_name, topic_name
 from firetrail.proxy.polling import poll_s, subscription_of
@@ -34,6 +35,7 @@ from firetrail.proxy.unordered import UnorderedGroups
 from firetrail.remoting.bodies import SubscriptionData, SubscriptionGroupConfig
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.header import TypedFields
 from firetrail.remoting.pop_headers import ANY_QUEUE, PopHeader, PopResponse
 from firetrail.remoting.receipts import PopReceipts, Receipt, decode_counts
 
@@ -56,9 +58,11 @@ _CODES: dict[int, Code] = {
     ResponseCode.SUBSCRIPTION_PARSE_FAILED: Code.ILLEGAL_FILTER_EXPRESSION,
 }
 """Codes of brokers that only the answer to a pop has."""
-Frames = Sequence[ReceiveMessageResponse]
+Frame = ReceiveMessageResponse | EncodedMessage
+Frames = Sequence[Frame]
 Where = tuple[ProxyClient, str, str]
 """A client, its consumer group and the topic."""
+_OK_FRAME = ReceiveMessageResponse(status=OK)
 _log = logging.getLogger(__name__)
 
 
@@ -132,7 +136,7 @@ class ReceiveCalls:
             is_orderly,
             request.attempt_id or None,
         )
-        command = RemotingCommand(RequestCode.POP_MESSAGE, header.encode())
+        command = RemotingCommand(RequestCode.POP_MESSAGE, TypedFields(header))
         where = (client, group, topic)
         answer = self._brokers.request(client, broker, command)
         if not isinstance(answer, RemotingCommand):
@@ -251,14 +255,18 @@ class ReceiveCalls:
         """Return the frames with messages, which are renewed from now on if asked for."""
         if not messages:
             raise ProxyError(Code.MESSAGE_NOT_FOUND, _reason(Code.MESSAGE_NOT_FOUND, None))
-        frames = [ReceiveMessageResponse(status=OK)]
+        frames: list[Frame] = [_OK_FRAME]
+        topic = encoded_topic(where[2])
         for each in messages:
             handle = each.receipt.encode()
             attempt = each.earlier + 1
-            message = delivered(
-                each.record, each.properties, where[2], attempt=attempt, receipt=handle
-            )
-            frames.append(ReceiveMessageResponse(message=message))
+            record, properties = each.record, each.properties
+            frame = encoded_delivery(record, properties, topic, attempt, handle)
+            if frame is None:
+                message = delivered(record, properties, where[2], attempt=attempt, receipt=handle)
+                frames.append(ReceiveMessageResponse(message=message))
+            else:
+                frames.append(frame)
             if renew:
                 self._renewals.add(*where, handle, each.receipt, attempt)
         frames.append(self._end_frame())

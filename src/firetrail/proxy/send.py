@@ -37,6 +37,7 @@ from firetrail.proxy.transactions import KnownTransactions
 from firetrail.remoting.bodies import TopicConfig, TopicRouteData
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.header import TypedFields
 from firetrail.remoting.headers import SendHeaderV2, SendResponse
 
 MESSAGES_MAX = 1024
@@ -272,4 +273,4 @@ def _command(
         False,
         queue.broker_name,
     )
-    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, header.encode(), message.body)
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, TypedFields(header), message.body)

@@ -13,7 +13,14 @@ from typing import Any
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.proxy.brokers import RegisteringBrokers
-from firetrail.proxy.call import Call, Methods, ResponseStreamMethod, StreamMethod, UnaryMethod
+from firetrail.proxy.call import (
+    Call,
+    Methods,
+    ResponseMessage,
+    ResponseStreamMethod,
+    StreamMethod,
+    UnaryMethod,
+)
 from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import status_of
 from firetrail.proxy.grpc_guard import GrpcGuard
@@ -41,7 +48,7 @@ DELAY_MAX_MS = BrokerConfig().grpc_delay_max_ms
 SWEEP_S = 5.0
 """Interval at which silent clients are looked for."""
 
-Responses = Sequence[ProtoMessage]
+Responses = Sequence[ResponseMessage]
 _log = logging.getLogger(__name__)
 
 

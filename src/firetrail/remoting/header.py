@@ -92,6 +92,8 @@ class Header:
     @classmethod
     def decode(cls, wire: Mapping[str, str]) -> Self:
         """Decode the fields of a command; raise RequestError if one is missing or invalid."""
+        if type(wire) is TypedFields and type(wire.header) is cls:
+            return wire.header
         header = cls.__new__(cls)
         if fill_header(header, _QUICK.get(cls) or _quick_plan(cls), wire):
             return header
@@ -127,6 +129,36 @@ class Header:
                 value = "false"
             found[wire] = value if type(value) is str else str(value)
         return found
+
+
+class TypedFields(Mapping[str, str]):
+    """The fields of a command of this process, which are only encoded if anyone reads them.
+
+    Args:
+        header: the header.
+    """
+
+    __slots__ = ("_encoded", "header")
+
+    def __init__(self, header: Header) -> None:
+        self.header = header
+        self._encoded: dict[str, str] | None = None
+
+    @property
+    def encoded(self) -> dict[str, str]:
+        """The fields as they are sent to other processes."""
+        if self._encoded is None:
+            self._encoded = self.header.encode()
+        return self._encoded
+
+    def __getitem__(self, name: str) -> str:
+        return self.encoded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.encoded)
+
+    def __len__(self) -> int:
+        return len(self.encoded)
 
 
 def _invalid(kind: type[Header], field: _Field, what: str) -> RequestError:

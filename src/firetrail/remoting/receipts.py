@@ -70,7 +70,13 @@ class Receipt(NamedTuple):
 
     def encode(self) -> str:
         """Encode the receipt as text."""
-        return " ".join(map(str, self[:-1] if self.log_offset is None else self))
+        start, pop_time, invisible_ms, revive_queue, retry, name, queue_id, offset, log_offset = (
+            self
+        )
+        text = (
+            f"{start} {pop_time} {invisible_ms} {revive_queue} {retry} {name} {queue_id} {offset}"
+        )
+        return text if log_offset is None else f"{text} {log_offset}"
 
     def topic(self, topic: str, group: str) -> str:
         """Return the topic that the message is stored in: ``topic`` or its retry topic."""

@@ -55,6 +55,8 @@ _STATIC: tuple[HeaderField, ...] = (
 )
 _STATIC_NAMES = (b"", *(name for name, _ in HeaderTable.STATIC_TABLE))
 _STATIC_SIZE = len(HeaderTable.STATIC_TABLE)
+_LAST_STATIC = 0x80 + _STATIC_SIZE
+"""The byte that stands for the last field of the static table."""
 
 
 class BlockDecoder:
@@ -79,22 +81,27 @@ class BlockDecoder:
 
     def _decode(self, block: bytes) -> list[HeaderField]:
         fields: list[HeaderField] = []
+        table = self._table
         left = self._list_max
-        end = len(block)
-        self._at = 0
-        while self._at < end:
-            first = block[self._at]
-            self._at += 1
-            if first & 0x80:
-                index = first & 0x7F
-                field = self._field(index if index < 0x7F else self._integer(block, 0x7F))
-            elif first & 0x60 == 0x20:
+        at, end = 0, len(block)
+        while at < end:
+            first = block[at]
+            at += 1
+            if 0x80 < first <= _LAST_STATIC:  # most fields are of this kind or the next one
+                field = _STATIC[first & 0x7F]
+            elif _LAST_STATIC < first < min(0xFF, _LAST_STATIC + 1 + len(table)):
+                field = table[_LAST_STATIC - first]
+            elif first & 0xE0 == 0x20:
                 if fields:
                     raise _undecodable()
+                self._at = at
                 self._resize(self._integer(block, 0x1F) if first & 0x1F == 0x1F else first & 0x1F)
+                at = self._at
                 continue
             else:
-                field = self._literal(block, first)
+                self._at = at
+                field = self._indexed(block, first) if first & 0x80 else self._literal(block, first)
+                at = self._at
             left -= field[2]
             if left < 0:
                 raise ConnectionFault(
@@ -102,6 +109,10 @@ class BlockDecoder:
                 )
             fields.append(field)
         return fields
+
+    def _indexed(self, block: bytes, first: int) -> HeaderField:
+        index = first & 0x7F
+        return self._field(index if index < 0x7F else self._integer(block, 0x7F))
 
     def _field(self, index: int) -> HeaderField:
         if index <= _STATIC_SIZE:

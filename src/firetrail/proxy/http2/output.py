@@ -65,8 +65,9 @@ class Output:
             self.data(stream, data)
             self.end(stream, end)
             return
-        block = self._before_block + block
-        self._before_block = b""
+        if self._before_block:
+            block = self._before_block + block
+            self._before_block = b""
         stream.send_window -= size
         self.window -= size
         self.sent_bytes += size
