@@ -247,6 +247,7 @@ def _state(
 ) -> BrokerState:
     live = env.live
     loop = asyncio.get_running_loop()
+    store.dispatch_in(loop)
     if clients is None:
         clients = Clients(topics, groups, loop.time, live)
     else:

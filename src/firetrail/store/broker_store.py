@@ -7,8 +7,10 @@ sync (``flush``, ``settle``) or delete files belong in a thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Self
 
 from firetrail.errors import StoreDamagedError
@@ -38,12 +40,8 @@ SKIPPED_UNITS_MAX = 8
 """Damaged units that one read skips; it searches the log for the record of each."""
 
 
-DIRECT_DISPATCH_GAP_S = 0.000_3
-"""A put dispatches its own message if the previous put is at least this long ago.
-
-A consumer that asks right after the response then finds the message. Busy producers are not
-slowed down.
-"""
+LATER_S = 0.01
+"""How long a message that is not urgent may wait to be dispatched with others."""
 
 
 class BrokerStore(Store):
@@ -52,8 +50,11 @@ class BrokerStore(Store):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self._damage_reports = DamageReports(engine.log.queue)
-        self._monotonic = engine.system.clock.monotonic
-        self._last_put = 0.0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread = 0
+        self._dispatching: asyncio.Handle | None = None  # in this iteration of the loop
+        self._dispatching_later: asyncio.TimerHandle | None = None
+        self._is_urgent = True  # the put that is in progress in the loop
 
     @classmethod
     def loading(
@@ -77,13 +78,35 @@ class BrokerStore(Store):
         """Show messages that replicas have yet to confirm only when they have."""
         self._engine.withhold_tail()
 
-    def begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
+    def dispatch_in(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Dispatch the messages that this thread puts in its event loop.
+
+        All puts of one iteration of the loop are dispatched together, at its end. A request that a
+        client makes after it has got the response to a send is handled after that.
+
+        Args:
+            loop: The running loop of this thread.
+        """
+        self._loop, self._loop_thread = loop, get_ident()
+
+    def begin_put(
+        self, message: Message | Batch, *, is_urgent: bool = True
+    ) -> PutResult | Coroutine[None, None, PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
 
         Returns the result with its status, or with SYNC_FLUSH a coroutine that returns it. All puts
         that begin before the first coroutine is awaited share one sync.
+
+        Args:
+            message: The message or batch.
+            is_urgent: Whether it is to be dispatched at once. Otherwise it is dispatched with the
+                next urgent one, or after LATER_S. Default: it is.
         """
-        return self._begin_put(message)
+        self._is_urgent = is_urgent
+        try:
+            return self._begin_put(message)
+        finally:
+            self._is_urgent = True
 
     @property
     def commit_log(self) -> CommitLog:
@@ -122,16 +145,22 @@ class BrokerStore(Store):
         self._gate.lift(closure)
 
     def _appended(self) -> None:
-        """Dispatch the message at once if puts are rare; otherwise leave it to the dispatcher."""
-        if self._waits:
+        """Dispatch the message in the event loop, or leave it to the dispatcher."""
+        loop = self._loop
+        if loop is None or self._waits or get_ident() != self._loop_thread:
             super()._appended()
-            return
-        now = self._monotonic()
-        if now - self._last_put > DIRECT_DISPATCH_GAP_S:
-            self._dispatcher.help()
-        elif self._dispatcher.idle:
-            self._dispatcher.wake()
-        self._last_put = now
+        elif self._is_urgent:
+            if self._dispatching is None:
+                self._dispatching = loop.call_soon(self._dispatch)
+        elif self._dispatching is None and self._dispatching_later is None:
+            self._dispatching_later = loop.call_later(LATER_S, self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = None
+        if self._dispatching_later is not None:
+            self._dispatching_later.cancel()
+            self._dispatching_later = None
+        self._dispatcher.help()
 
     def push(self) -> None:
         """Make messages readable soon that were put without waiting for the disk.

@@ -372,6 +372,7 @@ class Store(Writer):
                 left = deadline - clock.monotonic()
                 if left <= 0 or self._engine.failure is not None or arrivals.is_closed:
                     return False
+                self._dispatcher.wake_if_idle()  # an event loop that waits here dispatches nothing
                 arrivals.wait(mark, min(left, 0.001))  # records without a queue do not arrive
 
     def _catch_up(self) -> None:

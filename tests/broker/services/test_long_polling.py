@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, Woken
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
@@ -29,9 +29,9 @@ async def test_a_pop_looks_again_if_anything_arrived_since(
     polling = LongPolling(cast(BrokerStore, Announcing()), asyncio.get_running_loop())
     looked: list[bool] = []
 
-    def wake(is_over: bool) -> bool:
+    def wake(is_over: bool) -> Woken:
         looked.append(is_over)
-        return False
+        return Woken.WAITS
 
     since = polling.announcements
     for topic in announced:  # as the dispatcher does, before the request is held
@@ -43,4 +43,29 @@ async def test_a_pop_looks_again_if_anything_arrived_since(
     polling._announced([Arrival("T", 0, 2, 0)])
     await asyncio.sleep(0)
     assert looked == [False] * (looks + 1)
+    polling.stop()
+
+
+async def test_a_request_that_took_all_leaves_equal_ones_asleep() -> None:
+    polling = LongPolling(cast(BrokerStore, Announcing()), asyncio.get_running_loop())
+    outcomes = [Woken.ANSWERED, Woken.TOOK_ALL, Woken.ANSWERED]
+    woken: list[int] = []
+
+    def hold(number: int) -> None:
+        def wake(is_over: bool) -> Woken:
+            woken.append(number)
+            return outcomes[number]
+
+        connection = cast(Connection, object())
+        queues = [("T", ANY_QUEUE)]
+        polling.hold(HeldRequest(connection, queues, ANY_OFFSET, wake, "CG", "key"), 60, 0)
+
+    for number in range(len(outcomes)):
+        hold(number)
+    polling._announced([Arrival("T", 0, 1, 0)])
+    await asyncio.sleep(0)
+    assert woken == [0, 1]
+    polling._announced([Arrival("T", 0, 2, 0)])
+    await asyncio.sleep(0)
+    assert woken == [0, 1, 2]
     polling.stop()

@@ -1,5 +1,6 @@
 """The dispatcher: its wakeups, calls of listeners, a full disk, and garbage in the log."""
 
+import asyncio
 import errno
 import os
 import threading
@@ -11,7 +12,7 @@ import pytest
 from tests.helpers import PATIENCE_S, Machine, bodies, eventually, put_all, small_config
 from tests.store.conftest import OpenStore
 
-from firetrail import FlushMode, Message, PutResult, PutStatus, Store
+from firetrail import FlushMode, Message, PutStatus, Store
 from firetrail.errors import FlushFailedError
 from firetrail.store import broker_store as served_module
 from firetrail.store.broker_store import BrokerStore
@@ -318,27 +319,54 @@ class TestHelp:
         with BrokerStore.open(tmp_path / "store", small_config()) as store:
             yield store
 
-    def test_a_calm_put_can_be_read_at_once(
-        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(served_module, "DIRECT_DISPATCH_GAP_S", 0.0)
-        arrived: list[Arrival] = []
-        served.on_arrival(arrived.extend)
-        for number in range(3):
-            assert isinstance(served.begin_put(Message("T", b"%d" % number)), PutResult)
-            assert served.max_offset("T") == number + 1
-        assert [arrival.max_offset for arrival in arrived] == [1, 2, 3]
-
-    def test_a_get_at_the_end_dispatches_what_was_put(
-        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(served_module, "DIRECT_DISPATCH_GAP_S", 1000.0)
-        served._last_put = served._monotonic()
+    def test_a_get_at_the_end_dispatches_what_was_put(self, served: BrokerStore) -> None:
         for number in range(200):
             served.begin_put(Message("T", b"%d" % number))
         assert served.max_offset("T") == 0
         result = served.get_hashed("T", 0, 199)
         assert [message.body for message in result.messages()] == [b"199"]
+
+    async def test_puts_of_one_iteration_of_a_loop_are_dispatched_together(
+        self, served: BrokerStore
+    ) -> None:
+        served.dispatch_in(asyncio.get_running_loop())
+        arrived: list[list[Arrival]] = []
+        served.on_arrival(arrived.append)
+        for _ in range(2):
+            for number in range(3):
+                served.begin_put(Message("T", b"%d" % number))
+            await asyncio.sleep(0)
+        assert [[each.max_offset for each in arrivals] for arrivals in arrived] == [[3], [6]]
+
+    async def test_messages_that_are_not_urgent_are_dispatched_with_others(
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        served.dispatch_in(asyncio.get_running_loop())
+        monkeypatch.setattr(served_module, "LATER_S", 1000.0)
+        served.begin_put(Message("T", b"0"), is_urgent=False)
+        await asyncio.sleep(0)
+        assert served.max_offset("T") == 0
+        served.begin_put(Message("T", b"1"))
+        await asyncio.sleep(0)
+        assert served.max_offset("T") == 2
+
+    async def test_messages_that_are_not_urgent_do_not_wait_for_long(
+        self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        served.dispatch_in(asyncio.get_running_loop())
+        monkeypatch.setattr(served_module, "LATER_S", 0.0)
+        served.begin_put(Message("T", b"0"), is_urgent=False)
+        async with asyncio.timeout(PATIENCE_S):
+            while served.max_offset("T") == 0:
+                await asyncio.sleep(0)
+
+    async def test_puts_of_other_threads_do_not_use_the_loop(self, served: BrokerStore) -> None:
+        served.dispatch_in(asyncio.get_running_loop())
+        thread = threading.Thread(target=served.begin_put, args=[Message("T", b"0")])
+        thread.start()
+        thread.join(PATIENCE_S)
+        await asyncio.sleep(0)
+        assert served.max_offset("T") == 0  # the dispatcher has to do it
 
     def test_not_while_the_dispatcher_is_at_it(self, served: BrokerStore) -> None:
         with served._dispatcher._stepping:
@@ -358,8 +386,9 @@ class TestHelp:
         dispatcher = served._dispatcher
         with monkeypatch.context() as patch:
             patch.setattr(Step, "apply", is_late)
-            dispatcher._wake.clear()
             served.begin_put(Message("T", b"x"))
+            dispatcher._wake.clear()
+            dispatcher.help()
         assert dispatcher._wake.is_set() and not served.refusal
         assert not caplog.records
         assert served.get_hashed("T", 0, 0).count == 1
@@ -369,7 +398,29 @@ class TestHelp:
     ) -> None:
         monkeypatch.setattr("firetrail.store.dispatch.dispatcher.HELP_S", -1.0)
         dispatcher = served._dispatcher
-        dispatcher._wake.clear()
         served.begin_put(Message("T", b"x"))
+        dispatcher._wake.clear()
+        dispatcher.help()
         assert served.max_offset("T") == 0
         assert dispatcher._wake.is_set() and not served.refusal
+
+
+class TestInALoop:
+    async def test_a_wait_for_dispatch_blocks_the_loop_only_for_a_moment(
+        self, tmp_path: Path
+    ) -> None:
+        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+            store.dispatch_in(asyncio.get_running_loop())
+            store.begin_put(Message("T", b"x"))
+            assert store.wait_dispatched(PATIENCE_S)
+
+    async def test_a_store_may_be_closed_before_its_puts_are_dispatched(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+            store.dispatch_in(asyncio.get_running_loop())
+            store.begin_put(Message("T", b"x"))
+        await asyncio.sleep(0)
+        assert not caplog.records
+        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+            assert store.max_offset("T") == 1

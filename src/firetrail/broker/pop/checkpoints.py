@@ -212,7 +212,8 @@ class PopCheckpoints:
             queue_id=queue,
             wait_for_flush=wait,
         )
-        result = self._store.begin_put(message)
+        # Only a start reads these records.
+        result = self._store.begin_put(message, is_urgent=False)
         if isinstance(result, PutResult):
             self._written(result, queue, point)
             return None

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.selection import ALL, MessageFilter
@@ -23,7 +24,7 @@ from firetrail.broker.pop.checkpoints import (
 )
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
-from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest
+from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Woken
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
@@ -85,6 +86,15 @@ class Taken:
         self.messages += messages
 
 
+class Attempt(NamedTuple):
+    """The outcome of an attempt to answer a request."""
+
+    answer: Answer
+    """None if the request has to wait."""
+    took_all: bool = False
+    """Whether nothing is left for other requests of the same kind."""
+
+
 class PopProcessor:
     """Handles POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
 
@@ -121,17 +131,19 @@ class PopProcessor:
         _check_pop(header)
         selection = self._selector.parsed(header.exp or "", header.exp_type)
 
-        def attempt(is_over: bool) -> Answer:
+        def attempt(is_over: bool) -> Attempt:
             if self._checkpoints.is_full(header.consumer_group):
-                return _answer(request, header, Taken(self._now_ms()), ResponseCode.POLLING_FULL)
+                full = ResponseCode.POLLING_FULL
+                return Attempt(_answer(request, header, Taken(self._now_ms()), full))
             taken = (self._take_in_order if header.order else self._take)(header, selection)
             if taken.messages:
-                return answer_when_stored(taken.pending, _answer(request, header, taken))
+                answer = answer_when_stored(taken.pending, _answer(request, header, taken))
+                return Attempt(answer, took_all=not taken.rest)
             if self._long_polling.is_full(connection):
-                return _answer(request, header, taken, ResponseCode.POLLING_FULL)
+                return Attempt(_answer(request, header, taken, ResponseCode.POLLING_FULL))
             if is_over or taken.is_cut:
-                return _answer(request, header, taken, ResponseCode.POLLING_TIMEOUT)
-            return None
+                return Attempt(_answer(request, header, taken, ResponseCode.POLLING_TIMEOUT))
+            return Attempt(None)
 
         return self._answer_or_hold(connection, request, header, attempt)
 
@@ -140,7 +152,7 @@ class PopProcessor:
         self._check(header)
         _check_attempt(header)
 
-        def attempt(is_over: bool) -> Answer:
+        def attempt(is_over: bool) -> Attempt:
             group = header.consumer_group
             queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
             has = any(
@@ -149,7 +161,7 @@ class PopProcessor:
                 if not header.order or not self._orders.is_closed(group, queue, header.attempt_id)
             )
             response = NotificationResponse(has)
-            return request.answer(fields=response.encode()) if has or is_over else None
+            return Attempt(request.answer(fields=response.encode()) if has or is_over else None)
 
         return self._answer_or_hold(connection, request, header, attempt)
 
@@ -279,24 +291,24 @@ class PopProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PopHeader | NotificationHeader,
-        attempt: Callable[[bool], Answer],
+        attempt: Callable[[bool], Attempt],
     ) -> Answer:
         """Return the answer of an attempt; if there is none, hold the request for later ones."""
         wait_s = min(header.poll_time / 1000, POLL_MAX_S)
         since = self._long_polling.announcements
-        answer = attempt(wait_s <= 0 or self._long_polling.is_full(connection))
+        answer, _ = attempt(wait_s <= 0 or self._long_polling.is_full(connection))
         if answer is not None:
             return answer
 
-        def wake(is_over: bool) -> bool:
+        def wake(is_over: bool) -> Woken:
             try:
-                answer = attempt(is_over)
+                answer, took_all = attempt(is_over)
             except Exception as error:
-                answer = failure(request, error)
+                answer, took_all = failure(request, error), False
             if answer is None:
-                return False
+                return Woken.WAITS
             self._reply(connection, request, answer)
-            return True
+            return Woken.TOOK_ALL if took_all else Woken.ANSWERED
 
         retries = self._queues.retry_topics(header.consumer_group, header.topic)
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE))]

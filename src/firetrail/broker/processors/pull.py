@@ -7,7 +7,7 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.selection import MessageFilter
 from firetrail.broker.processors.slave_refusals import BUSY
-from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest
+from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, Woken
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
 from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
@@ -221,15 +221,15 @@ class PullProcessor:
             else self._live.current.short_polling_ms
         )
 
-        def wake(is_over: bool) -> bool:
+        def wake(is_over: bool) -> Woken:
             try:
                 answer = self._retry(request, header, group, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)
             if answer is None:
-                return False
+                return Woken.WAITS
             connection.reply(request, answer)
-            return True
+            return Woken.ANSWERED
 
         queues = [(header.topic, header.queue_id)]
         held = HeldRequest(connection, queues, header.queue_offset, wake)

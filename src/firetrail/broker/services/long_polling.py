@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum
+from threading import get_ident
 
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.pop_headers import ANY_QUEUE
@@ -32,6 +34,15 @@ ANY_OFFSET = -1
 """The offset of a request that every arrival wakes, because it has to look for itself."""
 
 
+class Woken(Enum):
+    """What became of a request that was woken."""
+
+    WAITS = "waits"
+    ANSWERED = "answered"
+    TOOK_ALL = "took all"
+    """It was answered, and has left nothing for other requests with an equal key."""
+
+
 class HeldRequest:
     """A waiting request. ``wake`` answers it if possible, and returns whether it did."""
 
@@ -42,7 +53,7 @@ class HeldRequest:
         connection: Connection,
         queues: Sequence[QueueKey],
         offset: int,
-        wake: Callable[[bool], bool],
+        wake: Callable[[bool], Woken],
         group: str = "",
         key: object = None,
     ) -> None:
@@ -69,6 +80,7 @@ class LongPolling:
     def __init__(self, store: BrokerStore, loop: asyncio.AbstractEventLoop) -> None:
         self._store = store
         self._loop = loop
+        self._thread = get_ident()  # that of the loop
         self._held: dict[QueueKey, dict[HeldRequest, None]] = {}  # in the order of arrival
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._count = 0
@@ -123,7 +135,7 @@ class LongPolling:
     def wake(self, queue: QueueKey) -> None:
         """Wake the requests for the queue, whether or not a message has arrived."""
         for held in list(self._held.get(queue, ())):
-            if held.wake(False):
+            if held.wake(False) is not Woken.WAITS:
                 self._drop(held)
 
     def _wake_planned(self, group: str, queue: QueueKey) -> None:
@@ -159,7 +171,11 @@ class LongPolling:
         ends = {(topic, queue_id): end for topic, queue_id, end, _ in arrivals}
         ends |= {(topic, ANY_QUEUE): ANY_OFFSET + 1 for topic, _ in ends}
         awaited = {queue: end for queue, end in ends.items() if queue in held}
-        if awaited and not self._loop.is_closed():
+        if not awaited or self._loop.is_closed():
+            return
+        if get_ident() == self._thread:
+            self._loop.call_soon(self._arrived, awaited)
+        else:
             self._loop.call_soon_threadsafe(self._arrived, awaited)
 
     def _arrived(self, ends: Mapping[QueueKey, int]) -> None:
@@ -177,9 +193,10 @@ class LongPolling:
         for newest, held in waiting:
             if newest <= held.offset or held.timer is None or held.key in unsuccessful:
                 continue
-            if held.wake(False):
+            outcome = held.wake(False)
+            if outcome is not Woken.WAITS:
                 self._drop(held)
-            elif held.key is not None:
+            if outcome is not Woken.ANSWERED and held.key is not None:
                 unsuccessful.add(held.key)
             woken += 1
             if woken == WAKE_SLICE:

@@ -108,7 +108,7 @@ class Dispatcher:
         Waits at most ``patience_s`` if the dispatcher is working. This is faster than the
         dispatcher, which has to be woken or checks once per millisecond.
         """
-        if self.starved or not self._stepping.acquire(timeout=patience_s):
+        if self.starved or self._stopping or not self._stepping.acquire(timeout=patience_s):
             return
         clock = self._log.queue.system.clock
         over_at = clock.monotonic() + HELP_S
@@ -117,7 +117,7 @@ class Dispatcher:
             return clock.monotonic() > over_at
 
         try:
-            while not is_over() and self._step(is_over):
+            while not self._stopping and not is_over() and self._step(is_over):
                 pass
         except OutOfTime:
             pass  # the dispatcher continues with the next queue
@@ -128,7 +128,7 @@ class Dispatcher:
             self.wake()
         finally:
             self._stepping.release()
-        if self.behind:
+        if not self._stopping and self.behind:
             self.wake()
 
     @contextmanager
@@ -188,6 +188,8 @@ class Dispatcher:
         while self._thread.is_alive():
             self._thread.join(INTERVAL_S)
             progress.note(self.position)
+        with self._stepping:  # a helper may be in the middle of a step
+            pass
 
     def _run(self) -> None:
         try:
