@@ -68,7 +68,7 @@ async def _serve(server: NameServer, config: NameServerConfig, as_json: bool) ->
     try:
         found = {"name server": f"{config.bind_address}:{port}"}
         hints = {"name server": "brokers and clients connect here"}
-        serving.print_addresses(found, as_json, hints)
+        serving.announce(found, as_json, hints)
         await stop.wait()
     finally:
         await server.stop()

@@ -97,7 +97,7 @@ async def _serve(args: argparse.Namespace) -> None:
             "grpc": "clients of RocketMQ 5 connect here",
             "name server": "where it finds brokers",
         }
-        serving.print_addresses(found, args.json, hints)
+        serving.announce(found, args.json, hints)
         await stop.wait()
 
 

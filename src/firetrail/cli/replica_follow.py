@@ -131,7 +131,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         assert broker.replica is not None
         broker.replica.when_known(lambda: adopted.save(SYSTEM, args.store))
         found = {"broker": broker.address, "store": str(args.store), "master": master}
-        serving.print_addresses(found, args.json, {"broker": "serves reads"})
+        serving.announce(found, args.json, {"broker": "serves reads"})
         watching = asyncio.create_task(_Watch(broker, args.json).run())
         await stop.wait()
         watching.cancel()

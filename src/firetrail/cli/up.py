@@ -209,5 +209,5 @@ async def serve(
             "broker": f"advertised to clients; it listens on {_listed(broker.listens)}",
             "grpc": "clients of RocketMQ 5 connect here",
         }
-        serving.print_addresses(found, as_json, hints)
+        serving.announce(found, as_json, hints)
         await stop.wait()
