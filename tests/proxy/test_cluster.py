@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,12 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import NotReachedError, ProxyError
 from firetrail.proxy import cluster as module
 from firetrail.proxy.brokers import RegisteringBrokers, resolved
-from firetrail.proxy.call import ResponseStreamMethod, StreamMethod, UnaryMethod
+from firetrail.proxy.call import (
+    ResponseMessage,
+    ResponseStreamMethod,
+    StreamMethod,
+    UnaryMethod,
+)
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.cluster import KNOWN_S, ClusterBrokers, KnownSettings
 from firetrail.proxy.grpc_guard import GrpcGuard
@@ -166,13 +171,20 @@ async def test_a_proxy_checks_calls_and_signs_its_own_requests(guarded: Guarded)
     assert guarded.broker.store.max_offset("T", 0) == 1
 
 
+def message_in(frames: Sequence[ResponseMessage]) -> Message:
+    """Return the only message of a receive."""
+    decoded = [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
+    (message,) = [frame.message for frame in decoded if frame.WhichOneof("content") == "message"]
+    return message
+
+
 async def test_a_made_up_receipt_does_not_copy_a_foreign_record(guarded: Guarded) -> None:
     for topic, user in (("T", "alice"), ("E", "eve")):
         sent = await guarded.call("SendMessage", user, sending(topic, MessageType.NORMAL))
         assert sent.status.code == Code.OK
     name = guarded.broker.config.name
     frames = await guarded.call("ReceiveMessage", "alice", receiving("T", name))
-    (message,) = [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+    message = message_in(frames)
     receipt = Receipt.decode(message.system_properties.receipt_handle)
     (foreign,) = guarded.broker.store.get("E", 0, 0).messages()
     for offset, code in ((foreign.physical_offset, Code.FORBIDDEN), (None, Code.OK)):
@@ -196,8 +208,7 @@ async def test_a_message_is_sent_received_and_acknowledged(service: MessagingSer
     sent = await answer_of(service, "SendMessage", sending("T", MessageType.NORMAL))
     assert sent.status.code == Code.OK
     frames = await answer_of(service, "ReceiveMessage", receiving("T", queue.broker.name))
-    decoded = [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
-    (message,) = [frame.message for frame in decoded if frame.WhichOneof("content") == "message"]
+    message = message_in(frames)
     assert message.body == b"hello"
     handle = message.system_properties.receipt_handle
     request = AckMessageRequest(
