@@ -144,7 +144,7 @@ def test_the_mark_is_kept_and_written_only_if_it_changes(
     mark.set(known_epoch=2)
     mark.learn_role("SYNC_MASTER")
     mark.learn_role("")
-    expected = SlaveNotes(is_slave=True, master_role="SYNC_MASTER", known_epoch=3)
+    expected = SlaveNotes(is_slave=True, master_role="SYNC_MASTER", known_epoch=3, followed="")
     assert SlaveMark(SYSTEM, tmp_path).notes == expected
     written = (tmp_path / "config" / "firetrailSlave.json").stat().st_mtime_ns
     mark.set(known_epoch=3)

@@ -31,8 +31,8 @@ class SlaveNotes(Body):
             epochs that it has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
         followed: Cluster and name of the broker whose log this store is known to have, separated by
-            ``/``; empty if it is not known. A master's log is its own, so it is empty then. None in
-            a file of a version that did not keep it.
+            ``/``; empty if it is not known. None for a master, whose log is its own, and in the file
+            of a version that did not keep it.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
 
@@ -92,7 +92,7 @@ class SlaveMark:
     def clear(self) -> None:
         """Note that the store is a master's: all work of the promotion is done."""
         self.save(
-            replace(self.notes, is_slave=False, has_controller=False, followed="", diverged="")
+            replace(self.notes, is_slave=False, has_controller=False, followed=None, diverged="")
         )
 
     def learn_role(self, master_role: str, *, has_controller: bool = False) -> None:
