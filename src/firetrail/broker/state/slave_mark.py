@@ -31,7 +31,7 @@ class SlaveNotes(Body):
             epochs that it has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
         followed: Cluster and name of the broker whose log this store is known to have, separated by
-            ``/``; empty if it is not known. None for a master, whose log is its own, and in the file
+            ``/``; empty if it is not known. None for a master, whose log is its own, and in a file
             of a version that did not keep it.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
