@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import socket
 import tempfile
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
@@ -16,10 +17,12 @@ from firetrail.cli import grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
-from firetrail.errors import ConfigError
+from firetrail.cli.secure_folder import STORE, SecureFolder
+from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.java_properties import Entry
 from firetrail.namesrv import NameServerConfig
-from firetrail.remoting.exposure import is_loopback
+from firetrail.proxy.extra import INSTALL, is_missing
+from firetrail.remoting.exposure import LOCALHOST, is_loopback
 from firetrail.store.config import SETTINGS, StoreConfig
 from firetrail.store.lifecycle.sizes import log_file_size
 from firetrail.system import SYSTEM
@@ -28,13 +31,20 @@ from firetrail.tls.server_tls import ServerTls
 DESCRIPTION = """\
 Start a broker and a name server for RocketMQ clients in any language.
 
-They listen on this machine only, unless another address is given. Topics are created when a client
+They listen on this machine only, unless another address is given. With --secure, clients need TLS
+and the credentials of a user; the command prints how they connect. Topics are created when a client
 first sends to them. SIGTERM and Ctrl-C stop both cleanly: every acknowledged message is on disk."""
 EXAMPLES = """\
   firetrail up                          a temporary store, deleted at the end
   firetrail up data                     the store in the folder data; created if missing
   firetrail up data -c broker.conf
+  firetrail up --secure shop            with TLS and access control, all files in the folder shop
   firetrail up --port 0 --namesrv-port 0 --json"""
+
+
+ALL_ADDRESSES = {"0.0.0.0", "::"}
+LOCAL_HOSTS = (LOCALHOST, "127.0.0.1", "::1")
+"""Names of this machine that the certificate of --secure is for."""
 
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
@@ -56,6 +66,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         type=serving.port,
         default=9876,
         help="port of the name server, 0 for a free one (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--secure",
+        metavar="FOLDER",
+        type=Path,
+        help="require TLS and signed requests: certificates, the password of the first user and "
+        "the store are in this folder, and are created if missing",
     )
     default = f"{grpc_service.DEFAULT_PORT} or grpcServerPort in FILE; a free port if --port is 0"
     grpc_service.add_arguments(parser, default)
@@ -160,9 +177,36 @@ def _name_server(broker: BrokerConfig, port: int) -> NameServerConfig:
     return NameServerConfig(bind_address=broker.bind, listen_port=port, **broker.limits())
 
 
+def _secured(args: argparse.Namespace, loaded: LoadedBroker) -> SecureFolder:
+    """Return the folder of ``--secure``, with everything that it needs.
+
+    Raises:
+        ConfigError: A file with a secret cannot be used.
+        UnsupportedError: A package is missing.
+    """
+    given = (args.tls_cert, args.tls_key, args.tls_mode, args.tls_trust, args.tls_config)
+    if any(given):
+        raise ConfigError("--secure", str(args.secure), "cannot be combined with options of TLS")
+    hosts = {*LOCAL_HOSTS, socket.gethostname(), loaded.broker.bind, loaded.store.store_host.ip}
+    try:
+        return SecureFolder(args.secure, hosts - ALL_ADDRESSES)
+    except ModuleNotFoundError as error:
+        if not is_missing(error):
+            raise
+        raise UnsupportedError(f"--secure needs more packages: run {INSTALL}") from None
+
+
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the broker and the name server until they are stopped."""
+    if args.secure is not None and args.store is None:
+        args.store = args.secure / STORE
     loaded = settings(args)
+    secure = _secured(args, loaded) if args.secure is not None else None
+    if secure is not None:
+        config = loaded.broker.replace(
+            authentication=True, authorization=True, init_user=secure.admin
+        )
+        loaded = LoadedBroker(config, loaded.store, loaded.remarks)
     is_any = loaded.store.store_host.port == 0
     grpc_port = grpc_service.port_of(
         args, loaded.broker, 0 if is_any else grpc_service.DEFAULT_PORT
@@ -179,10 +223,10 @@ def run(args: argparse.Namespace) -> ExitCode:
             name_server=_name_server(loaded.broker, args.namesrv_port),
             conf=args.conf,
             ignore_unsupported=args.ignore_unsupported,
-            tls=broker_tls(args, loaded.broker),
+            tls=ServerTls(secure.tls) if secure is not None else broker_tls(args, loaded.broker),
             insecure=args.insecure,
         )
-        serving.run(serve(broker, folder, args.json, grpc_port))
+        serving.run(serve(broker, folder, args.json, grpc_port, secure))
     return ExitCode.OK
 
 
@@ -191,7 +235,11 @@ def _listed(addresses: Sequence[str]) -> str:
 
 
 async def serve(
-    broker: Broker, folder: Path, as_json: bool, grpc_port: grpc_service.GrpcPort
+    broker: Broker,
+    folder: Path,
+    as_json: bool,
+    grpc_port: grpc_service.GrpcPort,
+    secure: SecureFolder | None = None,
 ) -> None:
     """Start the broker, print its addresses, and stop it at SIGTERM or Ctrl-C."""
     stop = serving.stop_event()
@@ -209,5 +257,10 @@ async def serve(
             "broker": f"advertised to clients; it listens on {_listed(broker.listens)}",
             "grpc": "clients of RocketMQ 5 connect here",
         }
+        guide = secure.guide(broker.namesrv, found.get("grpc", "")) if secure is not None else []
+        if secure is not None and as_json:
+            found["secure"] = str(secure.path)
         serving.announce(found, as_json, hints)
+        if not as_json:
+            print("".join(f"{line}\n" for line in guide), end="", flush=True)
         await stop.wait()
