@@ -154,6 +154,14 @@ class AccessSettings:
         _STRATEGY,
     )
 
+    return_passwords: bool = ACCESS(
+        False,
+        "",
+        FLAG,
+        "Return the passwords of users to super users that use TLS. RocketMQ always returns them;"
+        " `mqadmin copyUser` and the login of RocketMQ's dashboard need them.",
+    )
+
     acl: bool = ACCESS(
         False,
         "aclEnable",

@@ -1,6 +1,7 @@
 """The requests of ``mqadmin`` about users and their policies (codes 3001 to 3010).
 
-Only super users may send them. Passwords are never part of an answer.
+Only super users may send them. Passwords are part of an answer only if an operator has allowed
+that, and only over TLS.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ _log = logging.getLogger(__name__)
 
 
 class UserRequests:
-    """Handles the requests about users and policies."""
+    """Handles the requests about users and policies.
 
-    def __init__(self, store: UserStore) -> None:
+    Args:
+        store: The users.
+        return_passwords: Whether answers to clients with TLS contain passwords.
+    """
+
+    def __init__(self, store: UserStore, return_passwords: bool = False) -> None:
         self._store = store
+        self._return_passwords = return_passwords
         self.handlers: dict[int, Handler] = {
             RequestCode.AUTH_CREATE_USER: self._create_user,
             RequestCode.AUTH_UPDATE_USER: self._update_user,
@@ -64,12 +71,18 @@ class UserRequests:
 
     def _get_user(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         user = self._store.find(_named(request, "username"))
-        return request.answer(body=b"" if user is None else _shown(user).encode(standard=True))
+        if user is None:
+            return request.answer()
+        return request.answer(body=self._shown(user, connection).encode(standard=True))
 
     def _list_users(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         wanted = request.fields.get("filter", "")
-        found = [_shown(user).to_json() for user in self._store.users if wanted in user.name]
-        return request.answer(body=_list(found))
+        users = (user for user in self._store.users if wanted in user.name)
+        return request.answer(body=_list([self._shown(u, connection).to_json() for u in users]))
+
+    def _shown(self, user: User, connection: Connection) -> UserInfo:
+        has_password = self._return_passwords and connection.is_encrypted
+        return UserInfo(user.name, user.password if has_password else None, user.type, user.status)
 
     # -- policies -----------------------------------------------------------------------------
 
@@ -133,10 +146,6 @@ def _user_in(request: RemotingCommand) -> UserInfo:
         detail = "the body is not a user: {username, password, userType, userStatus}"
         raise RequestError(ResponseCode.INVALID_PARAMETER, detail) from None
     return UserInfo(name, body.password, body.user_type, body.user_status)
-
-
-def _shown(user: User) -> UserInfo:
-    return UserInfo(user.name, None, user.type, user.status)
 
 
 def _named(request: RemotingCommand, field: str) -> str:

@@ -60,7 +60,7 @@ class BrokerAccess:
         elif config.authentication:
             self._users = UserStore(system, folder)
             self.guard = Guard(self._users, policy, self.audit)
-            self.handlers = UserRequests(self._users).handlers
+            self.handlers = UserRequests(self._users, config.return_passwords).handlers
 
     def open(self, answered: Collection[int]) -> None:
         """Load the users. Called after the store was locked; until then every request is refused.
