@@ -51,6 +51,7 @@ def command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 async def test_clients_need_tls_and_credentials(tmp_path: Path) -> None:
     folder = tmp_path / "secure"
     with secured(folder) as found:

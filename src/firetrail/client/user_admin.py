@@ -28,8 +28,8 @@ from firetrail.remoting.header import Header
 from firetrail.remoting.user_headers import AclHeader, UserHeader
 
 OFF = (
-    "access control is switched off there, or the broker is older than RocketMQ 5.3; set "
-    "authenticationEnabled=true in broker.conf"
+    "access control is switched off there, or uses the accounts of ACL 1.0, or the broker is older "
+    "than RocketMQ 5.3; set authenticationEnabled=true in broker.conf"
 )
 
 
