@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.helpers import PATIENCE_S
@@ -22,7 +24,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.server import RemotingServer
-from firetrail.tls import channel, server_tls
+from firetrail.tls import certificates, channel, client_tls, server_tls
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
@@ -342,3 +344,24 @@ async def test_requests_are_signed() -> None:
         await until(lambda: len(fields) == 3)
     assert all(each["AccessKey"] == "alice" for each in fields)
     await server.stop(0.1)
+
+
+async def test_a_client_reads_its_files_in_a_thread(
+    authority: Authority, issued: Issued, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[int] = []
+
+    def load_trust(*arguments: Any) -> None:
+        readers.append(threading.get_ident())
+        load(*arguments)
+
+    load = certificates.load_trust
+    monkeypatch.setattr(client_tls, "load_trust", load_trust)
+    async with serving(TlsConfig(certificate=issued.certificate, key=issued.key)) as port:
+        client = RemotingClient(access=Access(tls=ClientTls(ca=authority.trust)))
+        address = f"127.0.0.1:{port.number}"
+        answer = await client.request(address, RemotingCommand(ECHO, body=b"x"))
+        assert answer.content == b"x"
+        await client.close()
+    assert threading.get_ident() not in readers
+    assert len(readers) == 1

@@ -1,10 +1,12 @@
 """TLS on the ports of a process."""
 
+import asyncio
 import logging
 import ssl
 from pathlib import Path
 
 import pytest
+from tests.helpers import PATIENCE_S
 from tests.tls.authority import Authority
 from tests.tls.peers import Client
 
@@ -114,6 +116,25 @@ def test_changed_files_are_used(
     use("fourth")
     assert tls.refresh()
     assert served(tls) not in (first, second)
+
+
+async def test_a_failed_look_at_the_files_is_logged(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue()
+    tls = ServerTls(TlsConfig(certificate=certificate, key=key))
+
+    def fail() -> bool:
+        raise MemoryError("no memory")
+
+    monkeypatch.setattr(tls, "refresh", fail)
+    monkeypatch.setattr(server_tls, "RELOAD_S", 0.0)
+    tls.poll()
+    async with asyncio.timeout(PATIENCE_S):
+        while not caplog.records:
+            await asyncio.sleep(0.001)
+    (record,) = caplog.records
+    assert record.getMessage() == "the files of TLS could not be checked; will retry"
 
 
 def test_users_of_client_certificates(authority: Authority) -> None:

@@ -147,7 +147,9 @@ class RemotingClient:
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
-        session = self._tls.session(host) if self._tls is not None else None
+        session = None
+        if self._tls is not None:  # it reads files
+            session = await asyncio.to_thread(self._tls.session, host)
         connection = Connection(self, self._limits, tls=session)
         connection.signer = self._signer
         try:

@@ -57,6 +57,7 @@ class ServerTls:
         self.context = self._load() if self.mode is not TlsMode.DISABLED else None
         self._polled_at = system.clock.monotonic()
         self._refreshing = threading.Lock()
+        self._polling: asyncio.Future[bool] | None = None
         self._handshakes: dict[Callable[[], None], None] = {}  # by what ends them, oldest first
 
     @classmethod
@@ -131,7 +132,8 @@ class ServerTls:
         if self.context is None or not self._seen or now - self._polled_at < RELOAD_S:
             return
         self._polled_at = now
-        asyncio.get_running_loop().run_in_executor(None, self.refresh)
+        self._polling = asyncio.get_running_loop().run_in_executor(None, self.refresh)
+        self._polling.add_done_callback(_report)
 
     def refresh(self) -> bool:
         """Use the files if they have changed; return whether there is a new certificate.
@@ -176,3 +178,9 @@ class ServerTls:
             context.num_tickets = 0  # a resumed session would not check the certificate again
             context.options |= ssl.OP_NO_TICKET
         return context
+
+
+def _report(polling: asyncio.Future[bool]) -> None:
+    """Log why the files could not be looked at."""
+    if not polling.cancelled() and (error := polling.exception()) is not None:
+        _log.error("the files of TLS could not be checked; will retry", exc_info=error)

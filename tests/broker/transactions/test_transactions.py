@@ -291,6 +291,59 @@ class TestQuestions:
                 assert (await talk.ask(asked, msgId=wrong)).code == ResponseCode.SYSTEM_ERROR
 
 
+async def test_a_transaction_that_ends_while_its_copy_is_stored_stays_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was counted down twice, and its copy was open after a restart."""
+    async with talking(tmp_path, IMPATIENT) as talk:
+        half = await begin(talk)
+        transactions = talk.broker._term.parts.transactions
+        (opened,) = transactions._halves()
+        put = transactions._put
+        is_first = True
+
+        async def slow_put(message: Message) -> Any:
+            nonlocal is_first
+            result = await put(message)
+            if is_first:  # the copy is stored
+                is_first = False
+                assert await end(talk, half, COMMIT) == 0
+            return result
+
+        monkeypatch.setattr(transactions, "_put", slow_put)
+        assert await transactions._store_again(opened) is None
+        assert not transactions._open
+        assert not transactions._by_group
+    async with talking(tmp_path, IMPATIENT) as talk:
+        assert not talk.broker._term.parts.transactions._open
+
+
+async def test_a_copy_that_is_stored_while_its_transaction_ends_has_an_end_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with talking(tmp_path, IMPATIENT) as talk:
+        half = await begin(talk)
+        transactions = talk.broker._term.parts.transactions
+        (opened,) = transactions._halves()
+        put = transactions._put
+        is_first = True
+
+        async def slow_put(message: Message) -> Any:
+            nonlocal is_first
+            result = await put(message)
+            if message.topic == OP_TOPIC and is_first:
+                is_first = False
+                assert await transactions._store_again(opened) is not None
+            return result
+
+        monkeypatch.setattr(transactions, "_put", slow_put)
+        assert await end(talk, half, COMMIT) == 0
+        assert not transactions._open
+        assert not transactions._by_group
+    async with talking(tmp_path, IMPATIENT) as talk:
+        assert not talk.broker._term.parts.transactions._open
+
+
 async def test_transactions_may_be_refused() -> None:
     async with talking(config=BrokerConfig(reject_transactions=True)) as talk:
         assert (await begin(talk)).code == ResponseCode.NO_PERMISSION

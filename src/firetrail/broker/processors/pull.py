@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
@@ -15,8 +16,10 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, failure
 from firetrail.remoting.headers import PullHeader, PullResponse
+from firetrail.remoting.limited_log import LimitedLog
 from firetrail.store.config import BrokerRole
 from firetrail.store.results import GetResult, GetStatus
+from firetrail.system import SYSTEM
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
 _RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -44,6 +47,8 @@ SLAVE_READ = "slaveReadEnable=true"
 """The setting that makes a slave serve pulls."""
 DIVERGED = "this replica has diverged from its master, and serves no messages until it is rewound"
 
+_log = logging.getLogger(__name__)
+
 
 class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
@@ -70,6 +75,7 @@ class PullProcessor:
         self._long_polling = state.long_polling
         self._live = state.live
         self._count_get = state.traffic.count_get
+        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,
@@ -80,9 +86,7 @@ class PullProcessor:
         group = self._check(header)
         selection = self._selection(header)
         if header.sys_flag & _COMMIT:
-            self._offsets.confirm(
-                header.consumer_group, header.topic, header.queue_id, header.commit_offset
-            )
+            self._commit(connection, header)
         if (reset := self._reset_answer(request, header)) is not None:
             return reset
         offset = header.queue_offset
@@ -166,6 +170,16 @@ class PullProcessor:
             )
 
     # -- reading ------------------------------------------------------------------------------
+
+    def _commit(self, connection: Connection, header: PullHeader) -> None:
+        """Commit the offset in a pull. The group gets its messages even if that is refused."""
+        try:
+            self._offsets.confirm(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
+            )
+        except RequestError as error:
+            text = f"a pull of {connection.peer} is answered, but {error.remark}"
+            self._limited_log.log(logging.WARNING, "refused commit", text)
 
     def _reset_answer(self, request: RemotingCommand, header: PullHeader) -> RemotingCommand | None:
         """Return the answer with the new offset if an administrator has reset the group.

@@ -169,7 +169,10 @@ class Transactions:
         """
         try:
             place = await self._put(committed) if committed is not None else None
-            mark = await self._put(self._end_mark(half.offset))
+            marked = -1
+            while half.offset != marked:  # a check may store a copy of it meanwhile
+                marked = half.offset
+                mark = await self._put(self._end_mark(marked))
             self._forget(half)
             return mark if place is None or place.ok else place
         finally:
@@ -417,6 +420,9 @@ class Transactions:
             await self._put(self._end_mark(half.offset))
             return None
         old = half.offset
+        if self._open.get(old) is not half:  # the transaction has ended meanwhile
+            await self._put(self._end_mark(place.queue_offset))
+            return None
         if half.is_known:
             half.earlier.append(old)
         else:
