@@ -164,6 +164,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
 async def test_a_proxy_checks_calls_and_signs_its_own_requests(guarded: Guarded) -> None:
     request = sending("T", MessageType.NORMAL)
     assert (await guarded.call("SendMessage", "alice", request)).status.code == Code.OK
+    await asyncio.to_thread(guarded.broker.store.wait_dispatched)
     assert guarded.broker.store.max_offset("T", 0) == 1
     for user in ("eve", "nobody"):
         refused = await guarded.call("SendMessage", user, request)
@@ -186,6 +187,7 @@ async def test_a_made_up_receipt_does_not_copy_a_foreign_record(guarded: Guarded
     frames = await guarded.call("ReceiveMessage", "alice", receiving("T", name))
     message = message_in(frames)
     receipt = Receipt.decode(message.system_properties.receipt_handle)
+    await asyncio.to_thread(guarded.broker.store.wait_dispatched)
     (foreign,) = guarded.broker.store.get("E", 0, 0).messages()
     for offset, code in ((foreign.physical_offset, Code.FORBIDDEN), (None, Code.OK)):
         changed = receipt if offset is None else receipt._replace(log_offset=offset)
@@ -197,6 +199,7 @@ async def test_a_made_up_receipt_does_not_copy_a_foreign_record(guarded: Guarded
         )
         forwarded = await guarded.call("ForwardMessageToDeadLetterQueue", "alice", request)
         assert forwarded.status.code == code
+    await asyncio.to_thread(guarded.broker.store.wait_dispatched)
     assert guarded.broker.store.max_offset("%DLQ%G", 0) == 1
 
 
