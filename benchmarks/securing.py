@@ -1,19 +1,24 @@
-"""Brokers with TLS under load: Firetrail's and Java's, driven by RocketMQ's own Java client.
+"""Brokers with TLS, and with signatures, under load by RocketMQ's own Java client.
 
-Both have the same certificate (P-256) and accept only TLS.
+With TLS, Firetrail's and Java's broker have the same certificate (P-256) and accept only TLS. With
+signatures, Firetrail checks a user's signature and permissions for every request; it is compared
+with itself, without access control.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from interop.servers import BROKER, Servers
 from tests.tls.authority import Authority, Issued
 
 from benchmarks.bench import Bench
-from benchmarks.figures import Json, Line, Unit
+from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.measurements import OURS
 from benchmarks.serving import (
     BATCH,
@@ -31,7 +36,11 @@ from benchmarks.serving import (
     firetrail_broker,
     load,
 )
+from firetrail.client import Access, Admin, Credentials
 
+ADMIN = Credentials("admin", "the-password-of-admin")
+USER = Credentials("benchmark", "the-password-of-the-user")
+UNSIGNED = "without signatures"
 USE_TLS = "-Dtls.enable=true"
 """Makes every client of a Java process use TLS."""
 
@@ -74,20 +83,64 @@ def tls_serving(bench: Bench) -> Iterator[Line]:
         ("broker with TLS, consume", Unit.MESSAGES, "consume", 1.0),
         ("broker with TLS, CPU per send", Unit.SECONDS, "send_cpu_s", None),
     )
-    yield from beside_java(bench, _run, figures, STARTS)
+    yield from beside_java(bench, partial(_run, options=(USE_TLS,)), figures, STARTS)
 
 
-def _run(bench: Bench, start: Start) -> Json:
+@contextmanager
+def firetrail_with_users(folder: Path) -> Iterator[Served]:
+    """``firetrail up`` with access control, and a user with the permissions that the load needs."""
+    conf = folder / "broker.conf"
+    conf.touch(0o600)
+    first = json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key})
+    conf.write_text(
+        f"authenticationEnabled=true\nauthorizationEnabled=true\ninitAuthenticationUser={first}\n"
+    )
+    with firetrail_broker(folder, "-c", str(conf)) as served:
+        asyncio.run(_create_user(served.namesrv))
+        yield served
+
+
+async def _create_user(namesrv: str) -> None:
+    resources = "Topic:TBW102", "Topic:Single", "Topic:Batch", "Group:benchmark_consumer"
+    async with Admin(namesrv, access=Access(ADMIN)) as admin:
+        await admin.create_user(USER.access_key, USER.secret_key)
+        await admin.set_acl(USER.access_key, resources, ["Pub", "Sub"])
+
+
+def signed_serving(bench: Bench) -> Iterator[Line]:
+    """Throughput of sends and of a consumer with signatures and permissions."""
+    sign = tuple(
+        f"-Dload.{key}={value}"
+        for key, value in (("accessKey", USER.access_key), ("secretKey", USER.secret_key))
+    )
+    answers = bench.take_turns(
+        {
+            OURS: partial(_run, bench, firetrail_with_users, options=sign),
+            UNSIGNED: partial(_run, bench, firetrail_broker, options=()),
+        }
+    )
+    for title, unit, name, wanted in (
+        ("broker with signatures, send, 64 threads", Unit.MESSAGES, "send", 0.8),
+        ("broker with signatures, send, batches of 32", Unit.MESSAGES, "batch", 0.8),
+        ("broker with signatures, consume", Unit.MESSAGES, "consume", None),
+        ("broker with signatures, CPU per send", Unit.SECONDS, "send_cpu_s", None),
+    ):
+        ours, theirs = (samples(unit, answers[each], name) for each in (OURS, UNSIGNED))
+        yield Line(title, ours, UNSIGNED, theirs, wanted)
+
+
+def _run(bench: Bench, start: Start, options: Sequence[str]) -> Json:
     sent = bench.scale.served
     many = 4 * sent
     with bench.folder("secured") as folder:
         folder.mkdir()
         with start(folder) as served:
             before = cpu_s(served.pid)
-            single = _load(served, "send", "Single", THREADS, SIZE, sent, 1)
+            play = partial(load, served.namesrv, options=options)
+            single = play("send", "Single", THREADS, SIZE, sent, 1)
             used_s = cpu_s(served.pid) - before
-            batch = _load(served, "send", "Batch", THREADS, SIZE, many, BATCH)
-            consume = _load(served, "consume", "Batch", many)
+            batch = play("send", "Batch", THREADS, SIZE, many, BATCH)
+            consume = play("consume", "Batch", many)
     return {
         "send": single["per_s"],
         "send_cpu_s": used_s / (1.2 * sent),  # and a warm-up
@@ -96,8 +149,4 @@ def _run(bench: Bench, start: Start) -> Json:
     }
 
 
-def _load(served: Served, kind: str, topic: str, *numbers: int) -> Json:
-    return load(served.namesrv, kind, topic, *numbers, options=(USE_TLS,))
-
-
-SECURING = {"tls": tls_serving}
+SECURING = {"tls": tls_serving, "signatures": signed_serving}

@@ -5,9 +5,12 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.concurrent.locks.LockSupport;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -15,6 +18,7 @@ import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Load for a broker, by RocketMQ's own Java client, as in RocketMQ's benchmark: THREADS threads that each send and wait,
@@ -25,6 +29,8 @@ import org.apache.rocketmq.common.message.MessageExt;
  * consume NAMESRV TOPIC MESSAGES                    receive MESSAGES messages that are already stored
  * relay NAMESRV TOPIC RATE MESSAGES                 send RATE messages per second while receiving them
  * </pre>
+ *
+ * With the properties load.accessKey and load.secretKey, all requests are signed.
  */
 public class Load {
     private static String namesrv;
@@ -167,7 +173,7 @@ public class Load {
     }
 
     private static DefaultMQProducer producer() throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer");
+        DefaultMQProducer producer = new DefaultMQProducer("benchmark_producer", hook());
         producer.setNamesrvAddr(namesrv);
         producer.setInstanceName("producer");
         producer.setCompressMsgBodyOverHowmuch(Integer.MAX_VALUE);
@@ -187,12 +193,21 @@ public class Load {
     }
 
     private static DefaultMQPushConsumer consumer() throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("benchmark_consumer");
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer("benchmark_consumer", hook(), new AllocateMessageQueueAveragely());
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName("consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
         return consumer;
+    }
+
+    /** Signs requests, if there are credentials. */
+    private static RPCHook hook() {
+        String user = System.getProperty("load.accessKey");
+        return user == null
+            ? null
+            : new AclClientRPCHook(new SessionCredentials(user, System.getProperty("load.secretKey")));
     }
 
     private static Message message(int size) {
