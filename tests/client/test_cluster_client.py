@@ -28,6 +28,7 @@ from firetrail.remoting.receipts import Receipt
 
 QUEUE = MessageQueue("T", "broker-a", 0)
 ARGUMENTS: dict[str, Any] = {
+    "actions": ["Pub"],
     "address": "127.0.0.1:1",
     "broker_name": "broker-a",
     "count": 1,
@@ -39,12 +40,15 @@ ARGUMENTS: dict[str, Any] = {
     "message": Message("T", b""),
     "messages": [Message("T", b"")],
     "message_id": "7F00000100002A9F0000000000000000",
+    "name": "somebody",
     "namespace": "n",
     "offset": 0,
     "offset_message_id": "7F00000100002A9F0000000000000000",
     "offsets": {QUEUE: 0},
+    "password": "a secret",
     "queue": QUEUE,
     "request": received(),
+    "resources": ["Topic:T"],
     "sent": "a handle",
     "settings": {"a": "b"},
     "timestamp_ms": 0,
