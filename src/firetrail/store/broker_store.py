@@ -160,7 +160,7 @@ class BrokerStore(Store):
         if self._dispatching_later is not None:
             self._dispatching_later.cancel()
             self._dispatching_later = None
-        self._dispatcher.help()
+        self._dispatcher.relieve()
 
     def push(self) -> None:
         """Make messages readable soon that were put without waiting for the disk.

@@ -302,6 +302,24 @@ class TestFailure:
         assert "firetrail fsck" in store.refusal
 
 
+async def test_the_thread_leaves_the_log_to_a_loop_that_dispatches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It checks the log now and then, and not once per millisecond."""
+    monkeypatch.setattr("firetrail.store.dispatch.dispatcher.RELIEVED_S", 1000.0)
+    with BrokerStore.open(tmp_path / "store", small_config()) as store:
+        store.dispatch_in(asyncio.get_running_loop())
+        store.begin_put(Message("T", b"0"))
+        await asyncio.sleep(0)
+        assert store.max_offset("T") == 1
+        thread = threading.Thread(target=store.begin_put, args=[Message("T", b"1")])
+        thread.start()
+        thread.join(PATIENCE_S)
+        eventually(lambda: store.max_offset("T") == 2)
+        eventually(lambda: store._dispatcher.idle)
+        assert store._dispatcher._quiet_rounds == 0
+
+
 class TestHelp:
     @pytest.fixture
     def served(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerStore]:

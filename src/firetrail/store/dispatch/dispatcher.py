@@ -24,6 +24,10 @@ from firetrail.system import NO_DESCRIPTOR
 _log = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
 """The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
+RELIEVED_S = 0.1
+"""How long the thread leaves the log to an event loop that has dispatched messages."""
+RELIEVED_CHECK_S = 0.01
+"""How often the thread checks the log during that time."""
 HELP_S = 0.002
 """Maximum time of a step in a thread other than the dispatcher; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
@@ -60,6 +64,7 @@ class Dispatcher:
         self._wake = threading.Event()
         self._stopping = False
         self._quiet_rounds = QUIET_ROUNDS
+        self._relieved_at = -RELIEVED_S
         self._is_over: Callable[[], bool] | None = None
         self._stepping = threading.Lock()  # held during a step of this thread or of a helper
         self._announcing = 0  # id of the thread that is calling the listeners
@@ -101,6 +106,15 @@ class Dispatcher:
         """Wake the thread if it waits: a thread that is busy checks the log again by itself."""
         if self.idle:
             self.wake()
+
+    def relieve(self) -> None:
+        """Dispatch new messages in the calling event loop, which does so after all its puts.
+
+        The thread checks the log less often for a while. Checks once per millisecond would make
+        the loop wait for the interpreter lock again and again.
+        """
+        self._relieved_at = self._log.queue.system.clock.monotonic()
+        self.help()
 
     def help(self, patience_s: float = 0.0) -> None:
         """Dispatch new messages in the calling thread, and call the listeners there.
@@ -222,14 +236,21 @@ class Dispatcher:
         """Wait for more: briefly while the log is busy, otherwise until :meth:`wake` is called.
 
         Waking this thread costs more than the append itself, so a busy log is checked every
-        millisecond, and only a quiet one is waited for.
+        millisecond, and only a quiet one is waited for. A log that an event loop dispatches is
+        checked every RELIEVED_CHECK_S, because other threads may append to it.
         """
-        if self._quiet_rounds < QUIET_ROUNDS:
+        clock = self._log.queue.system.clock
+        is_relieved = clock.monotonic() - self._relieved_at < RELIEVED_S
+        if self._quiet_rounds < QUIET_ROUNDS and not is_relieved:
             self._quiet_rounds += 1
-            self._log.queue.system.clock.sleep_ms(1)
+            clock.sleep_ms(1)
             return
         self._wake.clear()
         self.idle = True
+        if is_relieved:
+            self._wake.wait(RELIEVED_CHECK_S)
+            self.idle = False
+            return
         if self.behind:  # it was appended after the last check and before idle was set
             self.idle = False
             return
