@@ -13,10 +13,12 @@ from tests.access.actors import SECURE, acl, credentials, info, user_store
 from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream
+from tests.remoting.clocks import Clock
 
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
 from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore
 from firetrail.auth.signature import Signer
 from firetrail.broker.broker import Broker
@@ -39,6 +41,7 @@ from firetrail.proxy.schema.messages import (
 )
 from firetrail.proxy.service import SERVICE, MessagingService
 from firetrail.settings.audit_settings import AuditSettings
+from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.system import SYSTEM
 
 NOW = datetime.now(UTC)
@@ -64,8 +67,10 @@ class Secured:
         users: UserStore,
         policy: AccessPolicy,
         audit: AuditLog | None = None,
+        limits: UserLimits | None = None,
     ) -> None:
-        guard = GrpcGuard(Guard(users, policy, audit), lambda: int(NOW.timestamp() * 1000))
+        known = Guard(users, policy, audit, limits=limits)
+        guard = GrpcGuard(known, lambda: int(NOW.timestamp() * 1000))
         self.broker = broker
         self.users = users
         self.service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=guard)
@@ -134,6 +139,43 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
         ("denied", "bob", None, "QueryRoute", None),
         ("denied", "bob", None, None, None),  # the client id of another user
     ]
+
+
+async def test_calls_beyond_the_rate_of_a_user_are_too_many(tmp_path: Path) -> None:
+    clock = Clock()
+    settings = ServerLimitSettings(request_rate_per_user=1, byte_rate_per_user=10_000)
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", alice=["Topic:T1 Pub"], bob=["Topic:T1 Pub"])
+        secure = Secured(broker, users, AccessPolicy(), None, UserLimits(settings, clock))
+        for _ in range(3):
+            status = await secure.call("QueryRoute", signed_by("alice"), route("T1"))
+            assert status.code != Code.TOO_MANY_REQUESTS
+        status = await secure.call("QueryRoute", signed_by("alice"), route("T1"))
+        assert status.code == Code.TOO_MANY_REQUESTS
+        assert status.message.startswith("user alice sends more than request_rate_per_user")
+        status = await secure.call("QueryRoute", signed_by("bob", client="c2"), route("T1"))
+        assert status.code != Code.TOO_MANY_REQUESTS
+        clock.now += 2
+        status = await secure.call("QueryRoute", signed_by("alice"), route("T1"))
+        assert status.code != Code.TOO_MANY_REQUESTS
+        await secure.service.stop()
+
+
+async def test_a_user_has_a_limited_number_of_clients(tmp_path: Path) -> None:
+    limits = UserLimits(ServerLimitSettings(connections_per_user=1), Clock())
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", alice=["Topic:T1 Pub"])
+        secure = Secured(broker, users, AccessPolicy(), None, limits)
+        for _ in range(2):
+            status = await secure.call("Heartbeat", signed_by("alice"))
+            assert status.code != Code.TOO_MANY_REQUESTS
+        status = await secure.call("Heartbeat", signed_by("alice", client="c2"))
+        assert status.code == Code.TOO_MANY_REQUESTS
+        assert len(secure.service.clients) == 1  # what is refused is not kept
+        secure.service.clients.leave(secure.service.clients.all()[0])
+        status = await secure.call("Heartbeat", signed_by("alice", client="c2"))
+        assert status.code != Code.TOO_MANY_REQUESTS
+        await secure.service.stop()
 
 
 async def test_a_certificate_takes_the_place_of_a_signature(secured: Secured) -> None:

@@ -444,7 +444,7 @@ async def test_a_client_that_leaves_during_a_receive_gets_no_messages(
     monkeypatch.setattr(receive, "RETURNED_MS", 1)
     waiting = asyncio.ensure_future(service.frames(auto_renew=True))
     await asyncio.sleep(0)
-    service.client.is_gone = True
+    service.client.is_closed = True
     await service.send(message())
     assert code(await waiting) == "MESSAGE_NOT_FOUND"
     assert len(service.renewals) == 0

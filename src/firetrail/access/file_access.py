@@ -8,6 +8,7 @@ from pathlib import Path
 
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore, open_users
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import StoreError
@@ -28,6 +29,7 @@ class FileAccess:
         policy: What to check.
         audit: The settings of the audit log.
         system: Files and clock to use.
+        limits: What each user may use. Default: users have no limits.
 
     Attributes:
         guard: Decides about every request.
@@ -35,11 +37,16 @@ class FileAccess:
     """
 
     def __init__(
-        self, folder: Path, policy: AccessPolicy, audit: AuditSettings, system: System
+        self,
+        folder: Path,
+        policy: AccessPolicy,
+        audit: AuditSettings,
+        system: System,
+        limits: UserLimits | None = None,
     ) -> None:
         self._users = UserStore(system, folder)
         self.audit = AuditLog(folder, audit, system) if audit.audit_log else None
-        self.guard = Guard(self._users, policy, self.audit)
+        self.guard = Guard(self._users, policy, self.audit, limits=limits)
 
     def open(self, first: Credentials | None = None) -> None:
         """Load the users.

@@ -14,12 +14,13 @@ from typing import Protocol
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.access.rules import RULES, Asked
+from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
 from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
-from firetrail.remoting.codes import request_name
+from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
@@ -94,6 +95,7 @@ class Guard:
         trusts: Returns whether requests from an IP address, with the name of a user, are not
             checked. Such a client may do everything except what only super users may do. Default:
             all are checked.
+        limits: What each user may use. Default: users have no limits.
 
     Raises:
         ConfigError: A white list contains a request of administrators.
@@ -105,7 +107,9 @@ class Guard:
         policy: AccessPolicy,
         audit: AuditLog | None = None,
         trusts: Callable[[str, str], bool] = trusts_nobody,
+        limits: UserLimits | None = None,
     ) -> None:
+        self.limits = limits
         self.users = users
         self.audit = audit
         self.policy = policy
@@ -136,7 +140,9 @@ class Guard:
                 if not is_trusted:
                     raise
             if user is not None and connection.user != user.name:
-                self._logged_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
+                self._log_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
+            if self.limits is not None and user is not None:
+                self.limits.charge(user, connection, request.size)
         is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
         caller = Caller(user, source, is_checked=is_checked)
         request.caller = caller
@@ -155,7 +161,10 @@ class Guard:
             return self.known(connection.certificate_user)
         return self.authenticated(request.fields, request.body)
 
-    def _logged_in(self, connection: Connection, user: User, *, is_signed: bool) -> None:
+    def _log_in(self, connection: Connection, user: User, *, is_signed: bool) -> None:
+        """Note the user of a connection; raise RequestError if it has too many connections."""
+        if self.limits is not None and (excess := self.limits.enter(user, connection)) is not None:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, excess)
         connection.user = user.name
         if self.audit is not None:
             method = SIGNATURE if is_signed else CERTIFICATE

@@ -11,6 +11,7 @@ from firetrail.access.audit_log import AuditLog
 from firetrail.access.guard import Guard, unruled
 from firetrail.access.plain_acl import PlainAcl
 from firetrail.access.plain_requests import BrokerNames, PlainRequests
+from firetrail.access.user_limits import user_limits
 from firetrail.access.user_requests import UserRequests
 from firetrail.access.user_store import UserStore, open_users
 from firetrail.broker.config import BrokerConfig
@@ -50,16 +51,17 @@ class BrokerAccess:
         self._plain: PlainAcl | None = None
         self._watching: asyncio.Task[None] | None = None
         policy = config.access_policy(config.cluster)
+        limits = user_limits(config, system.clock.monotonic)
         if (config.acl or config.authentication) and config.audit_log:
             self.audit = AuditLog(folder, config, system)
         if config.acl:
             self._plain = PlainAcl(system, config.plain_file)
-            self.guard = Guard(self._plain, policy, self.audit, self._plain.trusts)
+            self.guard = Guard(self._plain, policy, self.audit, self._plain.trusts, limits)
             names = BrokerNames(config.cluster, config.name, address)
             self.handlers = PlainRequests(self._plain, names).handlers
         elif config.authentication:
             self._users = UserStore(system, folder)
-            self.guard = Guard(self._users, policy, self.audit)
+            self.guard = Guard(self._users, policy, self.audit, limits=limits)
             self.handlers = UserRequests(self._users, config.return_passwords).handlers
 
     def open(self, answered: Collection[int]) -> None:

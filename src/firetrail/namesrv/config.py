@@ -64,8 +64,9 @@ class NameServerConfig(ServerLimitSettings, AuditSettings):
         init_user: A super user to create. Default: none.
         tls_config_file: File with the settings of TLS. Default: none, there is no TLS.
         max_connections, connections_per_address, connection_rate_per_address,
-        request_rate_per_address, byte_rate_per_address, limit_loopback, buffered_bytes,
-        stranger_bytes: Limits for clients, see ``docs/configuration.md``.
+        request_rate_per_address, byte_rate_per_address, connections_per_user,
+        request_rate_per_user, byte_rate_per_user, limit_loopback, buffered_bytes, stranger_bytes:
+            Limits for clients, see ``docs/configuration.md``.
         audit_log, audit_file_bytes, audit_files, audit_rate: The audit log, see there.
 
     Raises:

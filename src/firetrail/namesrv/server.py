@@ -9,6 +9,7 @@ from pathlib import Path
 
 from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
+from firetrail.access.user_limits import user_limits
 from firetrail.namesrv.admin import AdminAnswers
 from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import NameServerConfig
@@ -71,7 +72,8 @@ class NameServer:
         self._access: FileAccess | None = None  # its own; a broker has that of its process
         if guard is None and config.authentication:
             folder = Path(config.users_folder)
-            self._access = FileAccess(folder, config.access_policy(), config, system)
+            limits = user_limits(config, system.clock.monotonic)
+            self._access = FileAccess(folder, config.access_policy(), config, system, limits)
             guard = self._access.guard
         check_exposure(config.bind_address, tls, is_guarded=guard is not None, insecure=insecure)
         audit = guard.audit if guard is not None else None

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
+from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import Caller
+from firetrail.auth.policies import User
 from firetrail.errors import ProxyError
 from firetrail.proxy.call import Call, StatusCode, Stream
 from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
@@ -36,7 +38,7 @@ SILENT_S = 120.0
 _LANGUAGES = {language.name: language for language in Language}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class ProxyClient:
     """A client of the proxy.
 
@@ -51,7 +53,7 @@ class ProxyClient:
         subscriptions: The subscriptions of the client by consumer group and topic.
         streams: Its open telemetry streams, the newest last.
         last_seen: When the client called last, by the clock of the registry.
-        is_gone: Whether the client has left; a later call makes it a new one.
+        is_closed: Whether the client has left; a later call makes it a new one.
         caller: Who made its latest call, if that is checked.
     """
 
@@ -65,7 +67,7 @@ class ProxyClient:
     subscriptions: dict[str, dict[str, SubscriptionData]] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     last_seen: float = 0.0
-    is_gone: bool = False
+    is_closed: bool = False
     caller: Caller | None = None
 
     def tell(self, command: TelemetryCommand) -> bool:
@@ -85,13 +87,20 @@ class ProxyClients:
     Args:
         now: the event loop's clock.
         audit: records logins. Default: nobody does.
+        limits: what each user may use. Default: users have no limits.
 
     Attributes:
         on_left: Called with each client that has left or was silent for too long.
     """
 
-    def __init__(self, now: Callable[[], float], audit: AuditLog | None = None) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        audit: AuditLog | None = None,
+        limits: UserLimits | None = None,
+    ) -> None:
         self._now = now
+        self._limits = limits
         self._audit = audit
         self._clients: dict[str, ProxyClient] = {}
         self.on_left: list[Callable[[ProxyClient], None]] = []
@@ -116,7 +125,7 @@ class ProxyClients:
 
         Raises:
             ProxyError: The call does not name its client, another user has a client of this name,
-                or there are too many clients.
+                or there are too many clients, or too many of its user.
         """
         client_id = call.metadata.get("x-mq-client-id", "")
         client = self._clients.get(client_id)
@@ -125,13 +134,21 @@ class ProxyClients:
         if caller is not None:
             if client.caller is not None and client.caller.user_name != caller.user_name:
                 raise self._not_its_own(client_id, call, caller)
-            if client.caller is None and self._audit is not None and caller.user is not None:
-                method = SIGNATURE if "authorization" in call.metadata else CERTIFICATE
-                self._audit.login(caller.user_name, method, call.peer, client=client_id)
+            if client.caller is None and caller.user is not None:
+                self._log_in(client, call, caller.user)
             client.caller = caller
         client.last_seen = self._now()
         client.peer = call.peer
         return client
+
+    def _log_in(self, client: ProxyClient, call: Call, user: User) -> None:
+        """Note the user of a client; raise ProxyError if it has too many clients."""
+        if self._limits is not None and (excess := self._limits.enter(user, client)) is not None:
+            self.leave(client)
+            raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
+        if self._audit is not None:
+            method = SIGNATURE if "authorization" in call.metadata else CERTIFICATE
+            self._audit.login(user.name, method, call.peer, client=client.client_id)
 
     def _not_its_own(self, client_id: str, call: Call, caller: Caller) -> ProxyError:
         """Return the refusal of a call with the client id of another user."""
@@ -168,9 +185,9 @@ class ProxyClients:
         """Forget a client."""
         if self._clients.get(client.client_id) is client:
             del self._clients[client.client_id]
-        if client.is_gone:
+        if client.is_closed:
             return
-        client.is_gone = True
+        client.is_closed = True
         for left in self.on_left:
             left(client)
 

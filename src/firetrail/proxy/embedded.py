@@ -142,7 +142,7 @@ class EmbeddedBroker:
             )
         command.language, command.version = client.language, client.version
         command.caller = client.caller
-        if command.code in WAITING or client.is_gone:
+        if command.code in WAITING or client.is_closed:
             connection = EmbeddedConnection(self, client)
             answer = connection.ask(self._broker.ask, command)
             if not isinstance(answer, RemotingCommand):

@@ -105,6 +105,7 @@ class GrpcGuard:
     def __init__(self, guard: Guard, now_ms: Callable[[], int]) -> None:
         self._guard = guard
         self.audit = guard.audit
+        self.limits = guard.limits
         self._now_ms = now_ms
 
     def authenticated(self, name: str, call: Call) -> Caller:
@@ -145,8 +146,12 @@ class GrpcGuard:
         """Return the caller as it is now; raise ProxyError unless it has the permissions.
 
         A stream outlives changes of its user: it may be disabled, or have another password or
-        other policies.
+        other policies. The call counts towards the rates of the user.
         """
+        if self.limits is not None and caller.user is not None:
+            size = request.ByteSize() if self.limits.has_byte_rate else 0
+            if (excess := self.limits.charge_call(caller.user, size)) is not None:
+                raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
         try:
             caller = self._present(caller)
             if not caller.is_checked or caller.is_super:

@@ -151,7 +151,7 @@ class ReceiveCalls:
             await self._choose(where, wanted, popped, attempts_max)
             if popped and not is_orderly:
                 await self._unordered.check(group, topic)
-            if client.is_gone:  # it has announced its end while the call waited
+            if client.is_closed:  # it has announced its end while the call waited
                 self._return(where, popped)
             return self._frames(where, popped, renew=request.auto_renew)
         except BaseException:

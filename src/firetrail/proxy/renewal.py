@@ -110,7 +110,7 @@ class Renewals:
         attempt: int,
     ) -> None:
         """Renew a message from now on, unless its client has left."""
-        if self._is_stopped or client.is_gone or len(self._messages) >= HANDLES_MAX:
+        if self._is_stopped or client.is_closed or len(self._messages) >= HANDLES_MAX:
             return
         message = RenewedMessage(client, group, topic, handle, receipt, attempt, self._now_ms())
         self._messages[message.key] = message

@@ -74,8 +74,11 @@ class MessagingService:
         guard: GrpcGuard | None = None,
     ) -> None:
         self._guard = guard
-        audit = guard.audit if guard is not None else None
-        self.clients = ProxyClients(asyncio.get_running_loop().time, audit)
+        now = asyncio.get_running_loop().time
+        if guard is None:
+            self.clients = ProxyClients(now)
+        else:
+            self.clients = ProxyClients(now, guard.audit, guard.limits)
         known = KnownTransactions()
         requests = PopRequests(brokers)
         self._renewals = Renewals(requests, brokers, now_ms)

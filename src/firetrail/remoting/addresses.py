@@ -17,30 +17,49 @@ IDLE_MAX = 10_000
 _HOST_BITS = 128 - NETWORK_BITS
 
 
-class Share:
-    """What one address uses."""
+class RequestRates:
+    """How fast one address, or one user, sends requests.
 
-    __slots__ = ("bytes", "connections", "costly", "opened", "requests")
+    Args:
+        request_rate: Requests per second; 0 means no limit.
+        byte_rate: Bytes of requests per second; 0 means no limit.
+        now: The current time in seconds.
+    """
 
-    def __init__(self, limits: ServerLimits, now: float) -> None:
-        self.connections = 0
-        self.opened = _bucket(limits.connection_rate, now)
-        self.requests = _bucket(limits.request_rate, now)
-        self.bytes = _bucket(limits.byte_rate, now)
-        self.costly = TokenBucket(COSTLY_BURST_S, COSTLY_SHARE, now)
+    __slots__ = ("_bytes", "_requests")
+
+    def __init__(self, request_rate: int, byte_rate: int, now: float) -> None:
+        self._requests = _bucket(request_rate, now)
+        self._bytes = _bucket(byte_rate, now)
 
     def charge(self, requests: int, size: int, now: float) -> float:
-        """Count requests; return the seconds for which the address may send no more."""
-        pause = 0.0
-        for bucket, tokens in ((self.requests, requests), (self.bytes, size)):
-            if bucket is not None:
-                bucket.charge(tokens)
-                pause = max(pause, bucket.debt_s(now))
-        return pause
+        """Count requests; return the seconds for which no more may be sent."""
+        if self._requests is not None:
+            self._requests.charge(requests)
+        if self._bytes is not None:
+            self._bytes.charge(size)
+        return self.pause_s(now)
+
+    def pause_s(self, now: float) -> float:
+        """Return the seconds for which no more requests may be sent."""
+        buckets = (self._requests, self._bytes)
+        return max(0.0 if bucket is None else bucket.debt_s(now) for bucket in buckets)
+
+
+class Share(RequestRates):
+    """What one address uses."""
+
+    __slots__ = ("connections", "costly", "opened")
+
+    def __init__(self, limits: ServerLimits, now: float) -> None:
+        super().__init__(limits.request_rate, limits.byte_rate, now)
+        self.connections = 0
+        self.opened = _bucket(limits.connection_rate, now)
+        self.costly = TokenBucket(COSTLY_BURST_S, COSTLY_SHARE, now)
 
     def is_idle(self, now: float) -> bool:
         """Whether nothing has to be remembered."""
-        buckets = (self.opened, self.requests, self.bytes, self.costly)
+        buckets = (self.opened, self._requests, self._bytes, self.costly)
         return not self.connections and all(b is None or b.is_full(now) for b in buckets)
 
 

@@ -44,6 +44,23 @@ class ServerLimitSettings:
     byte_rate_per_address: int = LIMITS(
         0, "", Whole(0, unit="bytes"), "The same limit for the bytes of requests per second."
     )
+    connections_per_user: int = LIMITS(
+        0,
+        "",
+        Whole(0, 1_000_000),
+        "Connections of one user, and gRPC clients of it. Requests on others are refused as busy."
+        " 0 means no limit. The limits of a user do not apply to super users.",
+    )
+    request_rate_per_user: int = LIMITS(
+        0,
+        "",
+        Whole(0),
+        "Requests per second of one user. Above it, nothing is read from the connection for a"
+        " while, and gRPC calls are answered `TOO_MANY_REQUESTS`. 0 means no limit.",
+    )
+    byte_rate_per_user: int = LIMITS(
+        0, "", Whole(0, unit="bytes"), "The same limit for the bytes of requests per second."
+    )
     limit_loopback: bool = LIMITS(
         False,
         "",

@@ -1,0 +1,135 @@
+"""Limits for each user: connections, requests and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakSet
+
+from firetrail.auth.policies import User
+from firetrail.remoting.addresses import RequestRates
+from firetrail.remoting.connection import Connection
+from firetrail.settings.server_limits import ServerLimitSettings
+
+TOO_FAST = "its user sends more than is allowed per second"
+"""Why a connection is not read from."""
+
+
+class Session(Protocol):
+    """A connection, or a client of the gRPC service."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it has ended."""
+
+
+class UserShare(RequestRates):
+    """What one user uses."""
+
+    __slots__ = ("held", "sessions")
+
+    def __init__(self, limits: ServerLimitSettings, now: float) -> None:
+        super().__init__(limits.request_rate_per_user, limits.byte_rate_per_user, now)
+        self.sessions: WeakSet[Session] = WeakSet()
+        self.held: set[Connection] = set()  # the connections that are not read from
+
+
+class UserLimits:
+    """What users use, and what they may. Super users, who are people and brokers, have no limits.
+
+    Only requests whose sender is proven count: nobody can use up what another user may.
+
+    Args:
+        limits: The settings.
+        now: A monotonic clock in seconds.
+    """
+
+    def __init__(self, limits: ServerLimitSettings, now: Callable[[], float]) -> None:
+        self._limits = limits
+        self._now = now
+        self._shares: dict[str, UserShare] = {}
+        self._has_rates = bool(limits.request_rate_per_user or limits.byte_rate_per_user)
+        self.has_byte_rate = bool(limits.byte_rate_per_user)
+
+    def enter(self, user: User, session: Session) -> str | None:
+        """Count a connection, or a client; return why it is refused, None if it is not."""
+        most = self._limits.connections_per_user
+        if not most or user.is_super:
+            return None
+        sessions = self._share(user).sessions
+        if len(sessions) >= most:
+            for ended in [each for each in sessions if each.is_closed]:
+                sessions.discard(ended)
+        if len(sessions) >= most and session not in sessions:
+            return (
+                f"user {user.name} has {len(sessions)} connections, the limit for a user; close "
+                "some, or raise connections_per_user"
+            )
+        sessions.add(session)
+        return None
+
+    def charge(self, user: User, connection: Connection, size: int) -> None:
+        """Count a request, and do not read from its connection while its user is too fast.
+
+        Args:
+            user: The user.
+            connection: Where the request arrived.
+            size: The bytes of the request.
+        """
+        if not self._has_rates or user.is_super:
+            return
+        share = self._share(user)
+        pause = share.charge(1, size, self._now())
+        if pause and connection not in share.held:
+            share.held.add(connection)
+            connection.hold(TOO_FAST)
+            self._resume_later(pause, share, connection)
+
+    def _resume_later(self, pause: float, share: UserShare, connection: Connection) -> None:
+        asyncio.get_running_loop().call_later(pause, self._resume, share, connection)
+
+    def _resume(self, share: UserShare, connection: Connection) -> None:
+        """Read from a connection again, unless requests were charged during the pause."""
+        pause = share.pause_s(self._now())
+        if pause and not connection.is_closed:
+            self._resume_later(pause, share, connection)
+            return
+        share.held.discard(connection)
+        connection.release(TOO_FAST)
+
+    def charge_call(self, user: User, size: int) -> str | None:
+        """Count a gRPC call; return why it is refused, None if it is not.
+
+        Args:
+            user: The user.
+            size: The bytes of the call, if there is a limit for them.
+        """
+        if not self._has_rates or user.is_super:
+            return None
+        share, now = self._share(user), self._now()
+        if share.pause_s(now):
+            return (
+                f"user {user.name} sends more than request_rate_per_user or byte_rate_per_user "
+                "allows; send less, or raise the limit"
+            )
+        share.charge(1, size, now)
+        return None
+
+    def _share(self, user: User) -> UserShare:
+        share = self._shares.get(user.name)
+        if share is None:
+            share = self._shares[user.name] = UserShare(self._limits, self._now())
+        return share
+
+
+def user_limits(limits: ServerLimitSettings, now: Callable[[], float]) -> UserLimits | None:
+    """Return the limits of users that the settings ask for; None if there are none.
+
+    Args:
+        limits: The settings.
+        now: A monotonic clock in seconds.
+    """
+    if limits.connections_per_user or limits.request_rate_per_user or limits.byte_rate_per_user:
+        return UserLimits(limits, now)
+    return None
