@@ -45,7 +45,8 @@ GET_BOTH += ["Group:CG Get"]
 SIGNED: list[str] = []
 SUPER = ["super"]
 EXPECTED: dict[tuple[int, ...], list[str]] = {
-    (10, 310, 320, 324, 325, 370, 37): SEND,
+    (10, 310, 320, 370, 37): SEND,
+    (324, 325): [*SEND, "Topic:C1_REPLY_TOPIC Pub"],
     (11, 361, 200050, 200051, 200052, 200053, 200054): CONSUME,
     (200151, 400, 46): CONSUME,
     (34,): ["Group:CG Sub", "Group:CG Sub", "Topic:T1 Sub"],

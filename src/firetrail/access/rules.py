@@ -29,7 +29,7 @@ from firetrail.access.needs import (
 from firetrail.auth.caller import NO_PERMISSION
 from firetrail.auth.resources import WHOLE, Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
-from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.names import RETRY_PREFIX, reply_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.remoting.bodies import (
     CheckClientBody,
@@ -152,6 +152,17 @@ def _send(field: str, properties: str) -> Rule:
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield topic_need(asked.name(field), PUB)
         yield from _dispatched(asked.request.fields.get(properties, ""))
+
+    return Rule(needs)
+
+
+def _reply(field: str, properties: str) -> Rule:
+    """A rule for a reply, which is pushed to a producer, whatever topic it is stored in."""
+    send = _send(field, properties)
+
+    def needs(asked: Asked) -> Iterator[Requirement]:
+        yield from send.needs(asked)
+        yield topic_need(reply_topic(asked.cluster), PUB)
 
     return Rule(needs)
 
@@ -291,8 +302,8 @@ RULES: Mapping[int, Rule] = {
     Code.SEND_MESSAGE: _send("topic", "properties"),
     Code.SEND_MESSAGE_V2: _send("b", "i"),
     Code.SEND_BATCH_MESSAGE: Rule(_send_batch),
-    Code.SEND_REPLY_MESSAGE: _send("topic", "properties"),
-    Code.SEND_REPLY_MESSAGE_V2: _send("b", "i"),
+    Code.SEND_REPLY_MESSAGE: _reply("topic", "properties"),
+    Code.SEND_REPLY_MESSAGE_V2: _reply("b", "i"),
     Code.RECALL_MESSAGE: _topic(PUB),
     Code.END_TRANSACTION: Rule(_end_transaction),
     Code.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),
