@@ -243,6 +243,50 @@ class TestWhatWasFound:
             assert (await secure.ask(heartbeat, {}, beat)).code == 0
             assert len(asked) == 1
 
+    async def test_a_user_that_lost_its_rights_is_not_asked_about_a_transaction(self) -> None:
+        asked: list[RemotingCommand] = []
+
+        def check(connection: Connection, request: RemotingCommand) -> None:
+            asked.append(request)
+
+        handlers: dict[int, Handler] = {RequestCode.CHECK_TRANSACTION_STATE: check}
+        async with talking(None, SECURE, client_handlers=handlers) as talk:
+            secure = Secured(talk)
+            properties = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
+            properties += "CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02"
+            assert (await secure.send("T1", i=properties, f="4")).code == 0
+            await secure.allow("alice", "Topic:T1 Pub")
+            beat = HeartbeatData("c1", [ProducerData("PG")]).encode(standard=True)
+            assert (await secure.ask(RequestCode.HEART_BEAT, {}, beat, by="alice")).code == 0
+            for code, fields in (
+                (RequestCode.AUTH_DELETE_ACL, {"subject": "User:alice"}),
+                (RequestCode.AUTH_DELETE_USER, {"username": "alice"}),
+            ):
+                assert (await secure.ask(code, fields)).code == 0
+                await secure.broker.check_transactions()
+                assert (await secure.ask(4711)).code == 3  # questions would be earlier
+                assert not asked
+
+    async def test_a_reply_needs_the_reply_topic_whatever_topic_it_names(self) -> None:
+        """It is pushed to a client, so the right to send to any topic is not enough."""
+        async with secured() as secure:
+            await secure.allow("alice", "Topic:T1 Pub")
+            properties = "CORRELATION_ID\x0142\x02REPLY_TO_CLIENT\x01p1\x02"
+            v1 = {"topic": "T1", "producerGroup": "PG", "properties": properties}
+            v2 = SEND | {"i": properties}
+            for code, fields in (
+                (RequestCode.SEND_REPLY_MESSAGE, v1),
+                (RequestCode.SEND_REPLY_MESSAGE_V2, v2),
+            ):
+                refused = await secure.ask(code, fields, by="alice")
+                assert refused.code == 16
+                assert "Topic:DefaultCluster_REPLY_TOPIC" in (refused.remark or "")
+            await secure.grant(acl("alice", "Topic:DefaultCluster_REPLY_TOPIC Pub"))
+            answer = await secure.ask(RequestCode.SEND_REPLY_MESSAGE_V2, v2, by="alice")
+            assert (
+                answer.remark == "the producer p1 that sent the request is not connected any more"
+            )
+
     async def test_messages_are_not_consumed_directly_from_another_topic(self) -> None:
         async with secured() as secure:
             sent = await secure.send("T1")

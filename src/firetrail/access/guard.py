@@ -196,6 +196,21 @@ class Guard:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
 
+    def present(self, caller: Caller) -> Caller:
+        """Return a caller with its user as it is now, for what outlives a request.
+
+        Raises:
+            RequestError: The user was deleted or disabled, or has another password.
+        """
+        if caller.user is None:
+            return caller
+        user = self.known(caller.user.name)
+        if user is caller.user:
+            return caller
+        if user.password != caller.user.password:
+            raise self.forged(user.name)
+        return Caller(user, caller.source, is_checked=caller.is_checked)
+
     def forged(self, name: str) -> RequestError:
         """Return the refusal of a signature that is not the one of a user."""
         return RequestError(NO_PERMISSION, self.policy.wording.forged.format(name=name))

@@ -249,7 +249,7 @@ def _state(
     loop = asyncio.get_running_loop()
     store.dispatch_in(loop)
     if clients is None:
-        clients = Clients(topics, groups, loop.time, live)
+        clients = Clients(topics, groups, loop.time, live, env.guard)
     else:
         clients.serve(topics, groups)
     clients.evaluate(filters)

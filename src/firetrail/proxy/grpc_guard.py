@@ -153,7 +153,7 @@ class GrpcGuard:
             if (excess := self.limits.charge_call(caller.user, size)) is not None:
                 raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
         try:
-            caller = self._present(caller)
+            caller = self._guard.present(caller)
             if not caller.is_checked or caller.is_super:
                 return caller
             wanted = CALL_NEEDS.get(name)
@@ -170,16 +170,6 @@ class GrpcGuard:
     ) -> None:
         if self.audit is not None:
             self.audit.denied_call(name, error.remark, peer, caller, claimed)
-
-    def _present(self, caller: Caller) -> Caller:
-        if caller.user is None:
-            return caller
-        user = self._guard.known(caller.user.name)
-        if user is caller.user:
-            return caller
-        if user.password != caller.user.password:
-            raise self._guard.forged(user.name)
-        return Caller(user, caller.source, is_checked=caller.is_checked)
 
     def caller(self, name: str, call: Call, request: Any) -> Caller:
         """Return who makes a call, after all checks; raise ProxyError if it is refused."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from firetrail.access.guard import Guard
 from firetrail.auth.caller import Caller
 from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
@@ -59,10 +60,6 @@ class Client:
     caller: Caller | None = None
     """Who sent its last heartbeat, if that is checked."""
 
-    def may(self, wanted: Requirement) -> bool:
-        """Return whether the client has a permission, for what the broker sends it unasked."""
-        return self.caller is None or self.caller.refusal([wanted]) is None
-
 
 @dataclass(slots=True)
 class ConsumerGroup:
@@ -105,7 +102,15 @@ class ConsumerGroup:
 
 
 class Clients:
-    """The table of all connected clients. ``now`` is the event loop's clock."""
+    """The table of all connected clients.
+
+    Args:
+        topics: The topics of the broker.
+        groups: Its consumer groups.
+        now: The event loop's clock.
+        config: The settings.
+        guard: Knows the users. Default: there is no access control.
+    """
 
     def __init__(
         self,
@@ -113,7 +118,9 @@ class Clients:
         groups: GroupTable,
         now: Callable[[], float],
         config: Live[BrokerConfig],
+        guard: Guard | None = None,
     ) -> None:
+        self._guard = guard
         self._topics = topics
         self._groups = groups
         self._now = now
@@ -150,6 +157,21 @@ class Clients:
     def producers_of(self, group: str) -> Iterator[Client]:
         """Yield the connected producers of a group."""
         yield from self.producers.get(group, {}).values()
+
+    def may(self, client: Client, wanted: Requirement) -> bool:
+        """Return whether a client has a permission now, for what the broker sends it unasked.
+
+        Its user may have been changed, disabled or deleted since its last heartbeat.
+        """
+        caller = client.caller
+        if caller is None:
+            return True
+        try:
+            if self._guard is not None:
+                caller = self._guard.present(caller)
+        except RequestError:
+            return False
+        return caller.refusal([wanted]) is None
 
     def silent_ms(self, client: Client) -> int:
         """Return how long ago the client sent its last heartbeat."""

@@ -348,7 +348,7 @@ class Transactions:
         producers = [
             one
             for one in self._clients.producers_of(half.group)
-            if not one.connection.is_closed and one.may(wanted)
+            if not one.connection.is_closed and self._clients.may(one, wanted)
         ]
         return producers[half.checks % len(producers)] if producers else None
 
