@@ -109,6 +109,7 @@ class Connection(asyncio.Protocol):
         """Whether a request of the peer has succeeded."""
         self.on_drained: Callable[[Connection], None] | None = None
         """Called when the peer has read what was written, after reading was paused."""
+        self._drained: list[Callable[[Connection], None]] = []  # to be called once
         self.is_closed = False
         self._is_counted = False  # whether the budget has noted bytes
         self._log = log or LimitedLog(_log, self._loop.time)
@@ -216,6 +217,7 @@ class Connection(asyncio.Protocol):
         self.is_closed = True
         self._out.clear()
         self.unwritten = self.deferred_bytes = 0
+        self._drained.clear()
         self._reader.discard()
         if self._is_counted:
             self.account(progress=True)
@@ -321,6 +323,15 @@ class Connection(asyncio.Protocol):
                 self.unfinished_since = self._loop.time()
 
     @property
+    def is_unread(self) -> bool:
+        """Whether the peer does not read what it has asked for, so that it should get no more."""
+        return self.unwritten > WRITE_HIGH
+
+    def when_drained(self, callback: Callable[[Connection], None]) -> None:
+        """Call ``callback`` once, when the peer of an unread connection has read."""
+        self._drained.append(callback)
+
+    @property
     def is_held(self) -> bool:
         """Whether reading is paused."""
         return bool(self._holds)
@@ -394,6 +405,9 @@ class Connection(asyncio.Protocol):
             self.release(_NOT_READ)
             if self.on_drained is not None:
                 self.on_drained(self)
+            drained, self._drained = self._drained, []
+            for callback in drained:
+                callback(self)
 
     def _settle(self, response: RemotingCommand) -> None:
         future = self._pending.get(response.opaque)

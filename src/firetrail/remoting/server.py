@@ -20,7 +20,7 @@ from firetrail.remoting.binding import binding
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import WRITE_HIGH, Connection, address_text
+from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, COSTLY_SHARE, ServerLimits
@@ -275,7 +275,7 @@ class RemotingServer:
             else:
                 self._is_scheduled = False
                 return
-            if connection.unwritten > WRITE_HIGH and not connection.is_closed:
+            if connection.is_unread and not connection.is_closed:
                 self._defer(connection, request)
                 continue
             self._dequeued(connection)

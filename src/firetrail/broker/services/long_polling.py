@@ -83,6 +83,7 @@ class LongPolling:
         self._thread = get_ident()  # that of the loop
         self._held: dict[QueueKey, dict[HeldRequest, None]] = {}  # in the order of arrival
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
+        self._unread: set[Connection] = set()  # with requests that wait until their peers read
         self._count = 0
         self._bytes = 0
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
@@ -145,6 +146,7 @@ class LongPolling:
 
     def closed(self, connection: Connection) -> bool:
         """Drop the requests of a closed connection; return whether there were any."""
+        self._unread.discard(connection)
         waiting = list(self._by_connection.get(connection, ()))
         for held in waiting:
             self._drop(held)
@@ -193,6 +195,9 @@ class LongPolling:
         for newest, held in waiting:
             if newest <= held.offset or held.timer is None or held.key in unsuccessful:
                 continue
+            if held.connection.is_unread:
+                self._wake_when_read(held.connection)
+                continue
             outcome = held.wake(False)
             if outcome is not Woken.WAITS:
                 self._drop(held)
@@ -202,6 +207,21 @@ class LongPolling:
             if woken == WAKE_SLICE:
                 self._loop.call_soon(self._wake_slice, waiting, unsuccessful)
                 return
+
+    def _wake_when_read(self, connection: Connection) -> None:
+        """Wake the requests of a connection when its peer has read the answers that it has."""
+        if connection not in self._unread:
+            self._unread.add(connection)
+            connection.when_drained(self._read)
+
+    def _read(self, connection: Connection) -> None:
+        self._unread.discard(connection)
+        waiting = [
+            (self._newest(queue), held)
+            for held in self._by_connection.get(connection, ())
+            for queue in held.queues
+        ]
+        self._wake_slice(iter(waiting), set())
 
     def _newest(self, queue: QueueKey) -> int:
         return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
