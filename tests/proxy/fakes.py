@@ -37,6 +37,7 @@ class FakeCall:
         self.metadata = metadata
         self.peer = peer
         self.certificate_user: str | None = None
+        self.is_encrypted = True
         self.local = "127.0.0.1:8081"
         self.authority = "broker.example:8081"
         self.left_s: float | None = None

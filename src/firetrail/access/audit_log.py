@@ -146,7 +146,7 @@ class AuditLog:
         method: str,
         peer: str,
         *,
-        is_encrypted: bool | None = None,
+        is_encrypted: bool,
         client: str = "",
     ) -> None:
         """Record the first authenticated request of a user.
@@ -155,13 +155,12 @@ class AuditLog:
             user: The name of the user.
             method: How it was authenticated: ``SIGNATURE`` or ``CERTIFICATE``.
             peer: ``ip:port`` of the client.
-            is_encrypted: Whether the connection uses TLS. Default: that is not known.
+            is_encrypted: Whether the connection uses TLS.
             client: The id of a gRPC client. Default: it is none.
         """
         if self._admits(EventKind.LOGIN, peer):
             event: dict[str, Any] = {"user": user, "method": method, "peer": peer}
-            if is_encrypted is not None:
-                event["tls"] = is_encrypted
+            event["tls"] = is_encrypted
             if client:
                 event["client"] = _name(client)
             self._put(EventKind.LOGIN, event)

@@ -92,6 +92,10 @@ class Call(Protocol):
         """The user that the verified certificate of the client names; None if there is none."""
 
     @property
+    def is_encrypted(self) -> bool:
+        """Whether the client uses TLS."""
+
+    @property
     def authority(self) -> str:
         """Host and port as the client named them, such as ``broker.example:8081``."""
 

@@ -148,7 +148,10 @@ class ProxyClients:
             raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
         if self._audit is not None:
             method = SIGNATURE if "authorization" in call.metadata else CERTIFICATE
-            self._audit.login(user.name, method, call.peer, client=client.client_id)
+            encrypted = call.is_encrypted
+            self._audit.login(
+                user.name, method, call.peer, client=client.client_id, is_encrypted=encrypted
+            )
 
     def _not_its_own(self, client_id: str, call: Call, caller: Caller) -> ProxyError:
         """Return the refusal of a call with the client id of another user."""

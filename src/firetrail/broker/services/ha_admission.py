@@ -69,9 +69,9 @@ class HAAdmission:
         size = authentication_size(first)
         if size is not None:
             fields = decode_authentication(_exactly(admitted, size))
-            self._check(address, fields, certificate_user)
+            self._check(admitted, address, fields, certificate_user)
             return Admitted(admitted)
-        self._check(address, {}, certificate_user)
+        self._check(admitted, address, {}, certificate_user)
         return Admitted(admitted, first)
 
     def _secured(self, connection: socket.socket) -> tuple[HASocket, str | None]:
@@ -94,7 +94,13 @@ class HAAdmission:
             self._tls.finished(drop)
         return secured, self._tls.user_of(session)
 
-    def _check(self, address: str, fields: Mapping[str, str], certificate_user: str | None) -> None:
+    def _check(
+        self,
+        connection: HASocket,
+        address: str,
+        fields: Mapping[str, str],
+        certificate_user: str | None,
+    ) -> None:
         """Raise ReplicationError unless the peer is a user who may manage the cluster."""
         guard = self._guard
         if guard is None or (self._live.current.ha_java_peers and not fields):
@@ -113,7 +119,9 @@ class HAAdmission:
                 "who may update the cluster; ha_java_peers=true lets Java brokers connect"
             ) from None
         if guard.audit is not None:
-            guard.audit.login(user.name, SIGNATURE if fields else CERTIFICATE, address)
+            method = SIGNATURE if fields else CERTIFICATE
+            encrypted = isinstance(connection, SecureSocket)
+            guard.audit.login(user.name, method, address, is_encrypted=encrypted)
 
     def _user_of(
         self, guard: Guard, fields: Mapping[str, str], certificate_user: str | None

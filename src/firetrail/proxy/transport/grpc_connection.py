@@ -329,6 +329,11 @@ class GrpcConnection(asyncio.Protocol):
         """The user that the verified certificate of the client names; None if there is none."""
         return self._tls.user if self._tls is not None else None
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the client uses TLS."""
+        return self._tls is not None and self._tls.is_open
+
 
 def _refusal_of(head: RequestHead) -> str:
     """Return the HTTP status for a request that is not gRPC at all; empty if it is."""

@@ -37,6 +37,10 @@ class Line(Protocol):
     def certificate_user(self) -> str | None:
         """The user that the certificate of the client names."""
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the client uses TLS."""
+
     def run(self, call: SingleCall) -> None:
         """Start the call, now or soon."""
 
@@ -107,6 +111,11 @@ class BaseCall:
     def certificate_user(self) -> str | None:
         """The user that the certificate of the client names."""
         return self._line.certificate_user
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the client uses TLS."""
+        return self._line.is_encrypted
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline."""
