@@ -10,7 +10,7 @@ from pathlib import Path
 
 SHARED_MEMORY = Path("/dev/shm")
 FREE_LEAST = 3 << 30
-"""Two workers use up to 1 GiB; containers often have only 64 MiB."""
+"""Three workers use up to 1.5 GiB; containers often have only 64 MiB."""
 
 
 def use_memory() -> None:
