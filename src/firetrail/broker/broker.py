@@ -219,7 +219,7 @@ class Broker:
             StoreError: The store cannot be opened.
             UnsupportedError: The folder needs a feature of RocketMQ that Firetrail lacks.
         """
-        async with AsyncExitStack() as resources:  # closes them if the start fails
+        async with self._terms.starting(), AsyncExitStack() as resources:
             asked = self._store_config.store_host
             port = await self._server.start(self.config.bind, asked.port)
             resources.push_async_callback(self.access.close)

@@ -89,8 +89,12 @@ class Promotion:
         }
 
     def start(self) -> None:
-        """Settle a hand-over that was interrupted by the end of the process."""
-        self._unfinished.start()
+        """Settle a hand-over that was interrupted by the end of the process.
+
+        If a change was requested during the start, its outcome settles the hand-over.
+        """
+        if self._task is None:
+            self._unfinished.start()
 
     async def stop(self) -> None:
         """Give up a change that is waiting for another broker."""

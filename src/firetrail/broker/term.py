@@ -172,8 +172,8 @@ class Term:
         if self.ha is not None:
             self.ha.start()
         stack.push_async_callback(self._drain)
-        await parts.registration.start()
         stack.push_async_callback(parts.registration.stop)
+        await parts.registration.start()
         if self.fencing is not None:
             stack.push_async_callback(self.fencing.stop)
             self.fencing.start()

@@ -67,7 +67,7 @@ class Terms:
         self._handlers = handlers
         self._lasting = lasting
         self._drain = drain
-        self._changing = asyncio.Lock()  # held during a change of role
+        self._changing = asyncio.Lock()  # held during the start and a change of role
         self.is_stopping = False
 
     def open(self, plan: TermPlan) -> None:
@@ -81,6 +81,15 @@ class Terms:
         term = Term(plan, self._drain)
         term.open()
         self.current = term
+
+    @asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """Let changes of the role wait until the first term has started, or has failed to.
+
+        Requests for them are answered before. A term that was ended while it starts would go on.
+        """
+        async with self._changing:
+            yield
 
     @asynccontextmanager
     async def ending(self) -> AsyncIterator[None]:
