@@ -201,6 +201,21 @@ async def test_the_former_master_is_restored_if_the_last_step_fails(
         assert old.broker.epochs.epochs == (Epoch(1, 0), Epoch(3, found.max_offset))
 
 
+async def test_a_reason_why_tables_cannot_be_copied_is_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, sync_interval_ms=600_000) as (_, old, new):
+
+        async def refuse(*_: object) -> None:
+            raise StoreError("it is refused")
+
+        monkeypatch.setattr(SlaveSynchronize, "_adopt", refuse)
+        assert (await promote(new)).step_error == (
+            f"the tables of {old.broker.address} could not be copied: topics, offsets, delays, "
+            "groups, request modes, timer, epochs: it is refused"
+        )
+
+
 async def answered(client: RemotingClient, address: str, *request: Any) -> ReplicaStatus:
     """Ask until there is an answer: on a busy machine an ordinary request can time out."""
     while True:

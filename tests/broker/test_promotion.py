@@ -26,6 +26,7 @@ from tests.broker.pops import ack, pop
 from tests.client.clusters import until
 
 from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.services.registration import RegistrationService
 from firetrail.errors import StoreLockedError
 from firetrail.format.names import COMMIT_LOG
 from firetrail.namesrv.routes import Registration
@@ -33,8 +34,23 @@ from firetrail.remoting.bodies import TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import EpochEntryCache
 from firetrail.replication.epochs import Epoch
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
+
+
+async def test_the_former_master_follows_its_successor_without_a_name_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told who that is, so it does not wait until name servers know it."""
+    async with pair(tmp_path, sync_interval_ms=600_000) as (_, old, new):
+        monkeypatch.setattr(RegistrationService, "look_for_master", lambda *_, **__: None)
+        assert (await promote(new)).role == "ASYNC_MASTER"
+        replica = old.broker.replica
+        assert replica is not None
+        await until(lambda: replica.follower.status.state is FollowerState.FOLLOWING)
+        assert replica.master == MasterAddress(new.broker.address)
 
 
 async def test_a_planned_change_swaps_the_roles(

@@ -138,7 +138,7 @@ def test_the_mark_is_kept_and_written_only_if_it_changes(
     caplog.set_level(logging.WARNING)
     mark = SlaveMark(SYSTEM, tmp_path)
     assert mark.notes == SlaveNotes()
-    mark.clear()
+    mark.clear("c/b")
     assert not (tmp_path / "config").exists()
     mark.set(known_epoch=3)
     mark.set(known_epoch=2)

@@ -141,7 +141,7 @@ class Term:
                 self.fencing.begin()
             self.handlers = self._all_handlers()
             if not self.is_slave:
-                env.slave_mark.clear()
+                env.slave_mark.clear(f"{env.live.current.cluster}/{env.live.current.name}")
         except BaseException:
             self.store.close(STOP_S)
             raise

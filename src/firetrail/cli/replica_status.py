@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.broker.replica.saved_role import saved_role
+from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.broker.replica.unfinished_hand_over import unfinished_remark
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.cli import common
@@ -44,7 +45,7 @@ Exit codes for a broker:
   5  a diverged slave: its log is not that of the master ('firetrail replica rewind')
   6  a master that refuses messages, because there is a newer one or for another reason
   7  a hand-over of the master is not finished, so there may be no master: see the remedy
-  8  a SYNC_MASTER with too few replicas: it stores messages, but does not confirm them
+  8  a SYNC_MASTER that stores messages, but whose replicas are too few or too late to confirm them
   9  a slave that follows, but has deleted old messages that its master still has
   2  the broker does not answer
 Exit code for a folder: 0, or 2 if it is not a store."""
@@ -226,11 +227,7 @@ def _follower_lines(follower: FollowerReport) -> list[str]:
         )
     if follower.tables_timestamp:
         lines.append(f"topics, groups and offsets as of {human_time(follower.tables_timestamp)}")
-    failures: dict[str, list[str]] = {}
-    for name, why in follower.table_errors.items():
-        failures.setdefault(why, []).append(name)
-    lines += [f"not copied: {', '.join(names)}: {why}" for why, names in failures.items()]
-    return lines
+    return lines + [f"not copied: {failure}" for failure in table_failures(follower.table_errors)]
 
 
 # -- folders ----------------------------------------------------------------------------------

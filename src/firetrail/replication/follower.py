@@ -269,6 +269,8 @@ class Follower:
         """Note why the master is not followed, and pause."""
         if isinstance(error.__cause__, TimeoutError):
             self._request_s = min(self._request_s * 2, REQUEST_MAX_S)
+        if isinstance(error, NotMasterError):
+            self._pause_s = self._settings.retry_s  # it probably becomes the master soon
         if not self._changed.is_set():
             self._enter(
                 state,

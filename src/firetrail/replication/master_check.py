@@ -370,8 +370,8 @@ def _diverged(detail: str, master: Master, copy_of: str) -> DivergedError:
     said = f"the logs of master and replica are not the same: {detail}. "
     if copy_of:
         return DivergedError(
-            f"{said}This folder is a copy of {copy_of}: follow that broker, or give the broker at "
-            f"{master.address.broker} another folder"
+            f"{said}This folder has the log of {copy_of}: follow that broker, or give the broker "
+            f"at {master.address.broker} another folder"
         )
     return DivergedError(
         f"{said}The replica does not follow; it keeps what it has. To make it follow, stop it and "

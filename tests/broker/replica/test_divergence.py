@@ -11,7 +11,7 @@ from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.replica.rewound import settle_rewound
-from firetrail.broker.replica.saved_role import saved_role
+from firetrail.broker.replica.saved_role import remove_role, saved_role
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.remoting.codes import ResponseCode
@@ -141,9 +141,24 @@ async def test_a_copy_of_another_broker_is_named(tmp_path: Path) -> None:
         report = (await status(copy)).follower
         assert report is not None
         assert report.error.endswith(
-            "This folder is a copy of DefaultCluster/broker-a: follow that broker, or give the "
+            "This folder has the log of DefaultCluster/broker-a: follow that broker, or give the "
             f"broker at {other.broker.address} another folder"
         )
+
+
+async def test_the_store_of_a_master_of_another_name_is_named(tmp_path: Path) -> None:
+    """It was a replica before, and its messages must not be removed for another broker."""
+    async with pair(tmp_path) as (group, old, new):
+        await emergency(group, old, new)
+        await new.broker.stop()
+        remove_role(SYSTEM, tmp_path / "new")
+        other = await group.start("other", name="broker-b")
+        await send(other, b"another history")
+        copy = await group.start("new", SLAVE, name="broker-b")
+        await in_state(copy, FollowerState.DIVERGED)
+        report = (await status(copy)).follower
+        assert report is not None
+        assert "This folder has the log of DefaultCluster/broker-a: follow" in report.error
 
 
 async def test_a_registration_that_is_left_over_is_removed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
 from firetrail.broker.replica.role_requests import Presence, ask_status, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote
+from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.errors import ReplicationError, RequestError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -192,7 +193,7 @@ class HandOver:
         else:
             raise ReplicationError(
                 f"the tables of {self._master} could not be copied: "
-                f"{replica.tables.status.failures}"
+                + "; ".join(table_failures(replica.tables.status.failures))
             )
         status = await ask_status(self._client, self._master)
         own_end = self._broker.store.log_range[1]

@@ -42,7 +42,6 @@ class ReplicaService:
         self._client = RemotingClient(access=env.client_access)
         config = live.current
         notes, self._name = env.slave_mark.notes, f"{config.cluster}/{config.name}"
-        followed = notes.followed or ""
         self.follower = Follower(
             parts.state.store.log_copy(),
             env.epochs,
@@ -53,7 +52,7 @@ class ReplicaService:
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
                 member=config.ha_member if config.etcd_servers else 0,
-                copy_of=followed if followed != self._name else "",
+                copy_of=notes.log_of if notes.log_of != self._name else "",
                 access=_access(env),
             ),
             notes.diverged,
@@ -113,6 +112,16 @@ class ReplicaService:
         """Follow the master that the group has elected; None if it has none now."""
         if master != self._elected:
             self._elected = master
+            self._found()
+
+    def expect(self, master: str) -> None:
+        """Follow a broker that is about to become the master, unless a master is known already.
+
+        Args:
+            master: ``ip:port`` of the broker.
+        """
+        if self.master is None:
+            self._registration.master = RegisteredMaster(master, "")
             self._found()
 
     def _found(self, _: RegisteredMaster | None = None) -> None:

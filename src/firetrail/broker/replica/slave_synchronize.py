@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -49,6 +49,18 @@ class SyncStatus:
     """When all tables were last equal to the master's, in ms since 1970; 0 if never."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why a table could not be copied in the last round, by the name of the table."""
+
+
+def table_failures(failures: Mapping[str, str]) -> list[str]:
+    """Return why tables could not be copied: for each reason, the tables and the reason.
+
+    Args:
+        failures: The reasons, by the name of the table.
+    """
+    names: dict[str, list[str]] = {}
+    for name, why in failures.items():
+        names.setdefault(why, []).append(name)
+    return [f"{', '.join(tables)}: {why}" for why, tables in names.items()]
 
 
 class _CopiedTable(NamedTuple):

@@ -111,7 +111,7 @@ class UnfinishedHandOver:
         if saved.taking_over is not None:
             self._task = loop.create_task(self._settle(saved.taking_over))
         elif saved.stepped_down is not None:
-            self._task = loop.create_task(self._await_master())
+            self._task = loop.create_task(self._await_master(saved.stepped_down))
 
     def give_up(self) -> None:
         """Leave the hand-over to an administrator."""
@@ -203,9 +203,10 @@ class UnfinishedHandOver:
 
     # -- on the former master -----------------------------------------------------------------
 
-    async def _await_master(self) -> None:
-        """Wait until a master is found, and warn if it takes long."""
+    async def _await_master(self, note: HandOverNote) -> None:
+        """Follow the successor, wait until a master is found, and warn if it takes long."""
         if self._broker.replica is not None:
+            self._broker.replica.expect(note.successor)
             await self._broker.replica.trust()
         began = _now()
         while not self._has_found_master:

@@ -61,7 +61,8 @@ class RegistrationService:
 
     Attributes:
         master: The last known master of a slave, None if there was none yet. It stays when no name
-            server knows a master any more.
+            server knows a master any more. One that was learnt elsewhere may be set, until name
+            servers name another.
         on_master: Called with another master than before.
         on_answer: Called for every answer of a name server with the highest state version that it
             has seen from a master of the name; 0 if it does not tell.
@@ -212,11 +213,20 @@ class RegistrationService:
         else:
             self._masters[name_server] = master
         named = list(self._masters.values())
-        if not named or self.master in named:
+        if not named or any(map(self._is_master, named)):
             return
         self.master = named[0]
         _log.info("the master of %s is %s", self._live.current.name, self.master.address)
         self.on_master(self.master)
+
+    def _is_master(self, found: RegisteredMaster) -> bool:
+        """Whether this is the known master, which tells its HA address if name servers have not."""
+        known = self.master
+        return (
+            known is not None
+            and known.address == found.address
+            and known.ha_address in ("", found.ha_address)
+        )
 
     async def route(self, topic: str) -> TopicRouteData | None:
         """Return where the queues of a topic are, on all brokers; None if no name server knows."""

@@ -33,6 +33,8 @@ class SlaveNotes(Body):
         followed: Cluster and name of the broker whose log this store is known to have, separated by
             ``/``; empty if it is not known. None for a master, whose log is its own, and in a file
             of a version that did not keep it.
+        owner: Cluster and name of the broker that has become the master with this store, separated
+            by ``/``; empty if the store was never a slave's, or if it is not known.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
 
@@ -42,6 +44,12 @@ class SlaveNotes(Body):
     has_controller: bool = False
     followed: str | None = None
     diverged: str = ""
+    owner: str = ""
+
+    @property
+    def log_of(self) -> str:
+        """Cluster and name of the broker whose log this store is known to have; empty if none."""
+        return self.followed or self.owner
 
     def is_copy_of(self, name: str) -> bool:
         """Return whether the log is known to be that of a broker.
@@ -89,10 +97,21 @@ class SlaveMark:
             )
         )
 
-    def clear(self) -> None:
-        """Note that the store is a master's: all work of the promotion is done."""
+    def clear(self, owner: str) -> None:
+        """Note that the store is a master's: all work of the promotion is done.
+
+        Args:
+            owner: Cluster and name of the master, separated by ``/``.
+        """
         self.save(
-            replace(self.notes, is_slave=False, has_controller=False, followed=None, diverged="")
+            replace(
+                self.notes,
+                is_slave=False,
+                has_controller=False,
+                followed=None,
+                diverged="",
+                owner=owner if self.notes.is_slave else self.notes.owner,
+            )
         )
 
     def learn_role(self, master_role: str, *, has_controller: bool = False) -> None:
