@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, records, talking
 from tests.broker.halves import COMMIT, ROLLBACK, begin
+from tests.broker.pairs import status
 from tests.broker.pops import ask_pop, popped
 from tests.client.clusters import until
 from tests.helpers import PATIENCE_S, FaultyFiles
@@ -245,6 +246,32 @@ async def test_a_lost_replica_hides_new_messages_only(talk: Talk, tmp_path: Path
     assert await visible(talk) == [b"one"]
     async with replicated(talk, tmp_path):
         assert [r.body for r in await talk.pull_until("T1", 2)] == [b"one", b"two"]
+
+
+async def test_the_status_tells_that_confirmations_are_overdue() -> None:
+    """As with a replica whose process is stopped: its connection stays open."""
+    async with talking(config=CONFIG, store=IMPATIENT) as talk:
+        stall(talk)
+        assert (await status(talk)).unconfirmed == ""
+        assert (await talk.send("T1", b"one")).code == LATE
+        await asyncio.sleep(IMPATIENT.slave_timeout_ms / 1000)
+        assert (await status(talk)).unconfirmed == (
+            "replicas are connected, but have not confirmed what was stored 0 s ago (slaveTimeout "
+            "is 0.02 s)"
+        )
+        talk.broker.store.replica_acks.note("stalled", talk.broker.store.log_range[1])
+        assert (await status(talk)).unconfirmed == ""
+
+
+async def test_the_first_unconfirmed_message_may_begin_a_file(talk: Talk) -> None:
+    store, ends = talk.broker.store, [0]
+    while ends[-1] < SMALL.commit_log_file_size:
+        put = store.try_put(Message("T1", bytes(500_000)))
+        ends.append(store.log_range[1])
+    store.replica_acks.note("replica", ends[-2])  # the file is filled up from there on
+    assert put.store_time and store.unconfirmed_since_ms == put.store_time
+    store.replica_acks.note("replica", ends[-1])
+    assert store.unconfirmed_since_ms is None
 
 
 async def test_consumers_may_be_served_without_replicas_by_a_setting(talk: Talk) -> None:

@@ -20,12 +20,12 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker import BackgroundBroker, Broker, replica_settings
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.master_settings import adopted_settings
+from firetrail.broker.replica.master_settings import AdoptedSettings, adopted_settings
 from firetrail.broker.replica.saved_role import SavedRole
 from firetrail.cli import replica_follow
-from firetrail.cli.main import main
+from firetrail.cli.main import build_parser, main
 from firetrail.cli.replica import spelled_out
-from firetrail.cli.replica_follow import _search, _Watch
+from firetrail.cli.replica_follow import _follow, _search, _Watch
 from firetrail.format.hosts import Host
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.client import RemotingClient, split_address
@@ -165,6 +165,61 @@ def test_a_line_is_printed_only_if_it_changes(
     ]
 
 
+async def test_a_promotion_is_printed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(replica_follow, "LOOK_S", 0)
+    async with Broker.running(tmp_path, store=SMALL) as broker:
+        for as_json in (False, True):
+            watching = asyncio.create_task(_Watch(broker, as_json).run())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            watching.cancel()
+    assert capsys.readouterr().out.splitlines() == [
+        "promoted: this broker is now the master (ASYNC_MASTER), epoch 0",
+        '{"state": "master", "role": "ASYNC_MASTER", "epoch": 0}',
+    ]
+
+
+def test_a_name_that_contradicts_the_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    AdoptedSettings({"brokerName": "broker-j"}).save(SYSTEM, tmp_path)
+    with BackgroundBroker() as broker:
+        follow = "replica", str(tmp_path), "--namesrv", broker.namesrv, "--broker", "nosuch"
+        assert main([*follow, "--port", "0"]) == 2
+    assert (
+        f"{tmp_path} is a replica of broker 'broker-j', not of 'nosuch', which is not found; "
+        "follow it with --broker broker-j, or give 'nosuch' another folder"
+    ) in capsys.readouterr().err
+
+
+async def test_an_id_that_another_replica_has_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stopped(Exception):
+        """The replica is not started."""
+
+    async def stop(_: Broker) -> None:
+        raise Stopped
+
+    async with talking() as talk:
+        config, store = await replica_settings(talk.broker.address)
+        config = config.replace(namesrv=talk.broker.namesrv)
+        async with Broker.running(tmp_path / "1", config, store) as first:
+            while first.address not in await cluster_of(talk):
+                await asyncio.sleep(0.01)
+            monkeypatch.setattr(Broker, "start", stop)
+            arguments = ["--namesrv", talk.broker.namesrv, "--broker", "broker-a", "--port", "0"]
+            follow = ["replica", "follow", str(tmp_path / "2"), *arguments]
+            for broker_id in "1", "2":
+                with pytest.raises(Stopped):
+                    await _follow(build_parser().parse_args([*follow, "--id", broker_id]))
+    said = capsys.readouterr().err
+    assert f"broker broker-a with id 1 is registered at {first.address}; if it is" in said
+    assert "with id 2" not in said
+
+
 class StoppedMaster(NamedTuple):
     """Where a broker has listened."""
 
@@ -243,7 +298,7 @@ async def test_a_promoted_store_does_not_follow_by_mistake(
             adopted = await adopted_settings(talk.broker.address)
             adopted.with_name_servers("h:9876").save(SYSTEM, tmp_path)
         of = "--of", talk.broker.address
-        assert main(["replica", str(tmp_path), *of]) == 2
+        assert main(["replica", str(tmp_path), *of, "--port", "10999"]) == 2
     said = capsys.readouterr().err
     assert f"{tmp_path} was promoted to ASYNC_MASTER and may be the master of others" in said
     assert f"run 'firetrail replica rewind {tmp_path} --of HOST:PORT'" in said
@@ -251,6 +306,7 @@ async def test_a_promoted_store_does_not_follow_by_mistake(
     loaded = load_entries(conf)
     assert loaded.broker.replace(master_address="") == BrokerConfig(namesrv="h:9876")
     assert loaded.store.role is BrokerRole.ASYNC_MASTER
+    assert loaded.store.store_host.port == 10999
     assert loaded.store.commit_log_file_size == SMALL.commit_log_file_size
 
 

@@ -14,6 +14,7 @@ from firetrail.broker.replica.master_settings import (
     AdoptedSettings,
     adopted_settings,
     find_master,
+    holder_of_id,
 )
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import saved_role
@@ -107,7 +108,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Run the replica until it is stopped."""
     if args.of is None and (args.namesrv is None or args.broker is None):
         args.parser.error("give the master: --of HOST:PORT, or --namesrv ADDRESSES --broker NAME")
-    _check_role(args.store)
+    _check_role(args.store, args.port)
     logs.set_up(args)
     return serving.run(_follow(args))
 
@@ -125,6 +126,12 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         config = config.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
+    holder = await holder_of_id(config.namesrv, config.name, args.id)
+    if holder not in (None, str(store.store_host)):
+        say(
+            f"warning: broker {config.name} with id {args.id} is registered at {holder}; if it is "
+            "another replica, give this one another --id: clients find only one of the two"
+        )
     broker = Broker(args.store, config, store, insecure=args.insecure)
     await broker.start()
     try:
@@ -161,6 +168,7 @@ async def _search(
             return master, (await adopted_settings(master)).with_name_servers(args.namesrv)
         except (NotReachedError, NoSuchError) as error:
             if saved is not None:
+                _check_name(args, saved)
                 say(f"{error}; the replica starts with what it has, and tries again")
                 return args.of or "", saved.with_name_servers(args.namesrv)
             if isinstance(error, NoSuchError):
@@ -175,7 +183,17 @@ async def _search(
     return None
 
 
-def _check_role(folder: Path) -> None:
+def _check_name(args: argparse.Namespace, saved: AdoptedSettings) -> None:
+    """Raise ReplicationError if the store has followed a broker of another name than is given."""
+    known = saved.settings.get("brokerName")
+    if args.of is None and known not in (None, args.broker):
+        raise ReplicationError(
+            f"{args.store} is a replica of broker {known!r}, not of {args.broker!r}, which is not "
+            f"found; follow it with --broker {known}, or give {args.broker!r} another folder"
+        )
+
+
+def _check_role(folder: Path, port: int | None = None) -> None:
     """Refuse to follow with a store that was promoted: it may be the master of others by now."""
     saved = saved_role(SYSTEM, folder)
     if saved is None or saved.role == BrokerRole.SLAVE.value:
@@ -184,6 +202,8 @@ def _check_role(folder: Path) -> None:
         {"brokerClusterName": "…", "brokerName": "…", "namesrvAddr": "…"}
     )
     lines = adopted.settings | {"brokerId": str(saved.broker_id), "brokerRole": saved.role}
+    if port:
+        lines["listenPort"] = str(port)
     conf = "\n".join(f"  {key}={value}" for key, value in lines.items() if value)
     raise ReplicationError(
         f"{folder} was promoted to {saved.role} and may be the master of others. Start it as one "
@@ -211,8 +231,10 @@ class _Watch:
         """Watch for ever."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._broker.replica is not None:  # it is None after a promotion
+            if self._broker.replica is not None:
                 self._look(self._broker.replica)
+            else:
+                self._print(_promoted_line(self._broker, self._as_json))
 
     def _look(self, replica: ReplicaService) -> None:
         status, now = replica.follower.status, SYSTEM.clock.monotonic()
@@ -226,10 +248,19 @@ class _Watch:
 
     def _show(self, status: FollowerStatus, now: float) -> None:
         self._error, self._shown_at = status.error, now
-        line = _line(status, self._as_json, self._caught_up)
+        self._print(_line(status, self._as_json, self._caught_up))
+
+    def _print(self, line: str) -> None:
         if line != self._line:
             self._line = line
             print(line, flush=True)
+
+
+def _promoted_line(broker: Broker, as_json: bool) -> str:
+    role, epoch = broker.role.value, broker.epochs.number
+    if as_json:
+        return json.dumps({"state": "master", "role": role, "epoch": epoch})
+    return f"promoted: this broker is now the master ({role}), epoch {epoch}"
 
 
 def _line(status: FollowerStatus, as_json: bool, caught_up: bool = False) -> str:

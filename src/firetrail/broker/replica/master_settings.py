@@ -182,6 +182,28 @@ async def find_master(name_servers: str, name: str) -> str:
         NotReachedError: No name server answers, or only replicas of the broker are running.
         NoSuchError: The name server knows no such broker.
     """
+    clusters, address = await _clusters(name_servers)
+    return _master_in(clusters, address, name)
+
+
+async def holder_of_id(name_servers: str, name: str, broker_id: int) -> str | None:
+    """Return the address of the broker with a name and an id; None if name servers know none.
+
+    Args:
+        name_servers: ``host:port`` of name servers, separated by ``;``.
+        name: The name of the broker.
+        broker_id: Its id.
+    """
+    try:
+        clusters, _ = await _clusters(name_servers)
+    except NotReachedError:
+        return None
+    data = clusters.broker_addr_table.get(name)
+    return data.broker_addrs.get(broker_id) if data is not None else None
+
+
+async def _clusters(name_servers: str) -> tuple[ClusterInfo, str]:
+    """Return all brokers, and the address of the name server that has told them."""
     failures = []
     for address in filter(None, name_servers.split(";")):
         try:
@@ -189,7 +211,7 @@ async def find_master(name_servers: str, name: str) -> str:
         except (OSError, RequestError) as error:
             failures.append(str(error) or f"{address}: no answer in time")
             continue
-        return _master_in(ClusterInfo.decode(answer.content), address, name)
+        return ClusterInfo.decode(answer.content), address
     raise NotReachedError(f"no name server answers: {'; '.join(failures)}")
 
 

@@ -22,6 +22,7 @@ from firetrail.replication.epochs import EpochFile
 from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
 from firetrail.text import counted
 
 
@@ -122,13 +123,30 @@ def replica_status(
 
 
 def _why_unconfirmed(store: BrokerStore) -> str:
-    """Return why the store cannot confirm messages now; empty if it can."""
+    """Return why the store does not confirm messages now; empty if it does."""
     acks, end = store.replica_acks, store.log_range[1]
-    if store.config.role is not BrokerRole.SYNC_MASTER or acks.are_enough(end):
+    if store.config.role is not BrokerRole.SYNC_MASTER:
         return ""
+    if acks.are_enough(end):
+        return _why_overdue(store)
     if acks.missing:
         return f"the members {acks.missing} of the in-sync set are not connected"
     return too_few_copies(acks.in_sync(end), acks.needed)
+
+
+def _why_overdue(store: BrokerStore) -> str:
+    """Return that connected replicas take longer than a put waits for them; empty if they do not.
+
+    A replica whose process is stopped, or whose network is down, stays connected for a while.
+    """
+    since_ms = store.unconfirmed_since_ms
+    waited_ms = SYSTEM.clock.now_ms() - since_ms if since_ms is not None else 0
+    if waited_ms <= store.config.slave_timeout_ms:
+        return ""
+    return (
+        f"replicas are connected, but have not confirmed what was stored {waited_ms / 1000:.0f} s "
+        f"ago (slaveTimeout is {store.config.slave_timeout_ms / 1000:g} s)"
+    )
 
 
 def too_few_copies(replicas: int, needed: int) -> str:
