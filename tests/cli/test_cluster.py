@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
@@ -24,7 +25,9 @@ from firetrail.cli import reset, tail
 from firetrail.cli import send as send_command
 from firetrail.cli.output import human_time
 from firetrail.client import Admin, Message, Producer, PullConsumer
+from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host
+from firetrail.format.layout import COMPRESSED
 from firetrail.format.recall import decode_handle
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
@@ -160,6 +163,22 @@ class TestMessages:
         assert (properties["TAGS"], properties["KEYS"], properties["p"]) == ("new", "k1", "v")
         assert "new  'hello'" in ask("tail", "Mail").out
         assert ask("tail", "Mail", "--tags", "old").out == ""
+
+    async def test_tail_shows_bodies_that_cannot_be_decompressed(
+        self, ask: Any, namesrv: str
+    ) -> None:
+        async with Producer(namesrv, "G") as producer:
+            queue = (await producer.send(Message("Raw", b"first"))).queue
+            items = encode_batch([BatchItem(0, b"raw", b"")])
+            await producer.send_encoded("Raw", items, queue=queue, sys_flag=COMPRESSED)
+            await producer.send(Message("Raw", b"last"), queue=queue)
+        await asyncio.to_thread(settle, namesrv, "Raw", 3)
+        lines = (await asyncio.to_thread(ask, "tail", "Raw")).out.splitlines()
+        assert [line.split()[4] for line in lines] == ["'first'", "'raw'", "'last'"]
+        assert "'raw'  (compressed, cannot be decompressed: it is not valid zlib: " in lines[1]
+        shown = await asyncio.to_thread(ask, "tail", "Raw", "--json")
+        found = [json.loads(line) for line in shown.out.splitlines()]
+        assert ["body_error" in message for message in found] == [False, True, False]
 
     def test_every_line_of_standard_input_is_sent(self, namesrv: str) -> None:
         command = [sys.executable, "-m", "firetrail", "send", "Lines", "-n", namesrv]

@@ -156,8 +156,21 @@ def test_what_cannot_be_decompressed_is_delivered_as_it_is(
         found = shown(record(body, COMPRESSED))
     assert found.body == body
     assert found.system_properties.body_encoding == Encoding.GZIP
-    assert "T queue 3 offset 17 is delivered compressed" in caplog.text
+    text = "T queue 3 offset 17 cannot be decompressed and is delivered as GZIP: it is "
+    assert text in caplog.text
     assert module.INFLATED_MAX < 17 * MIB
+
+
+@pytest.mark.parametrize("method", [0x100, 0x200, 0x500])
+@pytest.mark.parametrize("body", [b"not compressed", gzip.compress(b"text")], ids=["text", "gzip"])
+def test_only_gzip_and_zlib_are_labelled_gzip(
+    method: int, body: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = shown(record(body, COMPRESSED | method))
+    assert found.body == body
+    assert found.system_properties.body_encoding == Encoding.IDENTITY
+    assert "T queue 3 offset 17 cannot be decompressed and is delivered as IDENTITY" in caplog.text
 
 
 # -- records -----------------------------------------------------------------------------------

@@ -13,11 +13,14 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import human_time
 from firetrail.client import MessageQueue, PullConsumer, Received, by_sql, by_tags
+from firetrail.errors import FormatError
 from firetrail.remoting.bodies import SubscriptionData
 
 DESCRIPTION = """\
 Print the last messages of a topic and, with --follow, new ones until Ctrl-C. If a broker restarts,
 the command waits for it.
+
+A body that cannot be decompressed is printed as it is stored, with the reason (body_error in JSON).
 
 Nothing is consumed: no group's offsets change."""
 EXAMPLES = """\
@@ -117,8 +120,9 @@ async def _follow(
 
 def _show(args: argparse.Namespace, message: Received) -> None:
     record = message.record
+    body, problem = _body_of(message)
     if args.json:
-        found = {
+        found: dict[str, object] = {
             "topic": message.topic,
             "broker": message.queue.broker_name,
             "queue_id": message.queue.queue_id,
@@ -126,12 +130,23 @@ def _show(args: argparse.Namespace, message: Received) -> None:
             "message_id": message.message_id,
             "store_time": record.store_time,
             "properties": message.properties,
-            "body": b2a_base64(message.body, newline=False).decode(),
+            "body": b2a_base64(body, newline=False).decode(),
         }
+        if problem is not None:
+            found["body_error"] = problem
         print(json.dumps(found), flush=True)
         return
     place = f"{message.queue.broker_name}/{message.queue.queue_id}/{message.queue_offset}"
-    body = message.body[:_PREVIEW].decode("utf-8", "backslashreplace")
-    more = "…" if len(message.body) > _PREVIEW else ""
-    shown = f"{human_time(record.store_time)}  {place}  {message.tags or '-'}  {body!r}{more}"
+    text = body[:_PREVIEW].decode("utf-8", "backslashreplace")
+    more = "…" if len(body) > _PREVIEW else ""
+    note = "" if problem is None else f"  (compressed, cannot be decompressed: {problem})"
+    shown = f"{human_time(record.store_time)}  {place}  {message.tags or '-'}  {text!r}{more}{note}"
     print(shown, flush=True)
+
+
+def _body_of(message: Received) -> tuple[bytes, str | None]:
+    """Return the body; with the reason if it is the compressed one."""
+    try:
+        return message.body, None
+    except FormatError as error:
+        return message.record.body, error.detail

@@ -1,4 +1,4 @@
-"""Decompression of bodies: zlib, and with the extra ``compression`` also LZ4 and zstd.
+"""Decompression of bodies: zlib, gzip, and with the extra ``compression`` also LZ4 and zstd.
 
 From Python 3.14 on, zstd is part of the standard library and needs no extra.
 
@@ -13,18 +13,32 @@ from importlib import import_module
 from typing import Any
 
 from firetrail.errors import FormatError
+from firetrail.format.layout import ZLIB_OR_GZIP
 
 INFLATED_MAX = 64 << 20
 """The most bytes that a decompressed body may have."""
 PIECE = 1 << 10
 """Input per step for zstandard, which has no output limit: a step yields at most 32 MiB."""
 _KIND = 0x700
-_NAMES = {0x000: "zlib", 0x100: "LZ4", 0x200: "zstd", 0x300: "zlib"}
+ZLIB = "zlib"
+_NAMES = {0x000: ZLIB, 0x100: "LZ4", 0x200: "zstd", 0x300: ZLIB}
 _MODULES = {
-    "zlib": ("zlib",),
+    ZLIB: ("zlib",),
     "LZ4": ("lz4.frame",),
     "zstd": ("compression.zstd", "zstandard"),  # the first is in Python 3.14 and later
 }
+
+
+def method_of(sys_flag: int) -> str | None:
+    """Return the name of the method in the flags of a message with a compressed body.
+
+    Args:
+        sys_flag: the flags of the message.
+
+    Returns:
+        None if the method is unknown. Bodies of the method ``ZLIB`` may also be gzip.
+    """
+    return _NAMES.get(sys_flag & _KIND)
 
 
 def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
@@ -36,7 +50,7 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
         limit: the most bytes that the result may have. Default: INFLATED_MAX.
     """
     limit = INFLATED_MAX if limit is None else limit
-    name = _NAMES.get(sys_flag & _KIND)
+    name = method_of(sys_flag)
     if name is None:
         raise _format_error(f"compression method {(sys_flag & _KIND) >> 8} is unknown")
     module = _import_first(_MODULES[name])
@@ -45,8 +59,8 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
     in_pieces = module.__name__ == "zstandard"
     stream: Any
     failures: tuple[type[Exception], ...]
-    if name == "zlib":
-        stream, failures = zlib.decompressobj(), (zlib.error,)
+    if name == ZLIB:
+        stream, failures = zlib.decompressobj(ZLIB_OR_GZIP), (zlib.error,)
     elif name == "LZ4":
         stream, failures = module.LZ4FrameDecompressor(), (RuntimeError, EOFError)
     else:
@@ -56,7 +70,7 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
     try:
         body = _in_pieces(stream, raw, limit) if in_pieces else stream.decompress(raw, limit)
     except failures as error:
-        raise _format_error(str(error)) from None
+        raise _format_error(f"it is not valid {name}: {error}") from None
     if not stream.eof:
         raise _format_error(f"it is cut off, or more than {limit} bytes long")
     return bytes(body)
@@ -86,4 +100,4 @@ def _in_pieces(stream: Any, raw: bytes, limit: int) -> bytes:
 
 
 def _format_error(detail: str) -> FormatError:
-    return FormatError("compressed body", 0, f"{detail}; record.body is the compressed body")
+    return FormatError("compressed body", 0, detail)

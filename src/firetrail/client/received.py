@@ -37,11 +37,23 @@ class Received:
 
     @cached_property
     def body(self) -> bytes:
-        """The body, decompressed if necessary; FormatError if it cannot be decompressed."""
-        record = self.record
-        return (
-            inflated(record.body, record.sys_flag) if record.sys_flag & COMPRESSED else record.body
-        )
+        """The body, decompressed if necessary.
+
+        Raises FormatError if it cannot be decompressed; ``record.body`` is the body as it is
+        stored.
+        """
+        record, queue = self.record, self.queue
+        if not record.sys_flag & COMPRESSED:
+            return record.body
+        try:
+            return inflated(record.body, record.sys_flag)
+        except FormatError as error:
+            raise FormatError(
+                f"the compressed body of the message in {queue.topic} queue {queue.queue_id} "
+                f"of {queue.broker_name}",
+                record.queue_offset,
+                error.detail,
+            ) from None
 
     @cached_property
     def properties(self) -> dict[str, str]:

@@ -98,6 +98,9 @@ INDEX_ENTRY = Layout(
 )
 
 COMPRESSED = 0x1
+ZLIB_OR_GZIP = 47
+"""The window argument of :mod:`zlib` for bodies with the flag alone. Remoting clients write zlib;
+gRPC clients may send gzip, which RocketMQ stores under the same flag."""
 TRANSACTION_MASK = 0xC
 TRANSACTION_NONE = 0x0
 TRANSACTION_PREPARED = 0x4

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from hashlib import md5
 
-from firetrail.client.compression import inflated
+from firetrail.client.compression import ZLIB, inflated, method_of
 from firetrail.errors import FormatError
 from firetrail.format.hosts import format_host
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
@@ -127,19 +127,29 @@ def _set_optional(message: Message, properties: Mapping[str, str]) -> None:
 
 
 def _set_body(message: Message, record: Record) -> None:
-    """Decompress the body, unless it is in the only format that all clients decompress."""
-    encoding = Encoding.GZIP
-    if not record.body.startswith(_GZIP_MAGIC):
+    """Decompress the body, unless it is in the only format that all clients decompress.
+
+    A body that cannot be decompressed is delivered as it is stored. It is labelled GZIP only if its
+    sender said so, or if it is zlib, which most clients recognize: they decompress it or report it.
+    """
+    encoding = Encoding.IDENTITY
+    is_zlib = method_of(record.sys_flag) == ZLIB
+    if is_zlib and record.body.startswith(_GZIP_MAGIC):
+        encoding = Encoding.GZIP
+    else:
         try:
             message.body = inflated(record.body, record.sys_flag, INFLATED_MAX)
-            encoding = Encoding.IDENTITY
-        except FormatError as error:  # the client reports it, as it does with RocketMQ's proxy
+        except FormatError as error:
+            if is_zlib:
+                encoding = Encoding.GZIP
             _log.warning(
-                "the message at %s queue %d offset %d is delivered compressed: %s",
+                "the body of the message in %s queue %d offset %d cannot be decompressed and is "
+                "delivered as %s: %s",
                 record.topic,
                 record.queue_id,
                 record.queue_offset,
-                error,
+                encoding.name,
+                error.detail,
             )
     message.system_properties.body_encoding = encoding
 

@@ -1,5 +1,6 @@
 """Decompression of bodies."""
 
+import gzip
 import zlib
 from pathlib import Path
 
@@ -29,6 +30,10 @@ PACKED = {
     LZ4: packed("lz4"),
     ZSTD: packed("zstd"),
 }
+
+
+def test_gzip_is_decompressed_under_the_flag_of_zlib() -> None:
+    assert inflate_one(gzip.compress(TEXT), ZLIB) == TEXT
 
 
 @pytest.mark.parametrize("flag", PACKED)

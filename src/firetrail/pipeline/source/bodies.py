@@ -1,7 +1,7 @@
 """Decompression of bodies that the producing client compressed.
 
-The sys flag gives the method: zlib (also if no method is set), LZ4 frames or zstd. The size of
-decompressed bodies is limited, because a few bytes can expand to very many.
+The sys flag gives the method: zlib or gzip (also if no method is set), LZ4 frames or zstd. The
+size of decompressed bodies is limited, because a few bytes can expand to very many.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zlib
 import pyarrow as pa
 
 from firetrail.errors import FormatError
-from firetrail.format.layout import COMPRESSED
+from firetrail.format.layout import COMPRESSED, ZLIB_OR_GZIP
 
 INFLATED_MAX = 64 << 20
 """Larger bodies are not decompressed; RocketMQ's own limit is 4 MiB unless configured higher."""
@@ -58,7 +58,7 @@ def inflate_one(raw: bytes, sys_flag: int) -> bytes:
     """Decompress one body; raise ValueError, OSError or zlib.error if it is not valid."""
     codec = _CODECS.get(sys_flag & _KIND)
     if codec is None:
-        inflater = zlib.decompressobj()
+        inflater = zlib.decompressobj(ZLIB_OR_GZIP)
         body = inflater.decompress(raw, INFLATED_MAX)
         whole = inflater.eof
     else:
