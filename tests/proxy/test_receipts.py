@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -106,6 +107,18 @@ async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) ->
         ResponseCode.SYSTEM_BUSY
     )
     assert codes(await service.ack(handle)) == ["TOO_MANY_REQUESTS"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_a_refused_acknowledgement_is_logged(
+    service: Service, waits: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    handle = await one(service)
+    service.brokers.waits = waits
+    with caplog.at_level(logging.INFO, "firetrail.remoting.refusals"):
+        assert codes(await service.ack(handle, topic="unknown")) == ["TOPIC_NOT_FOUND"]
+    (line,) = [each.getMessage() for each in caplog.records if "refusals" in each.name]
+    assert "BATCH_ACK_MESSAGE" in line and "is answered with code 17" in line
 
 
 async def test_the_number_of_acknowledgements_is_limited(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -42,6 +42,17 @@ _STORING = frozenset(
 _NAMES = {int(code): code.name for code in RequestCode}
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PartlyRefused(RemotingCommand):
+    """A request of this process with several parts, each of which may be refused by itself.
+
+    Attributes:
+        refusals: The answers to the parts that were refused, by the number of the part.
+    """
+
+    refusals: dict[int, RemotingCommand] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
@@ -27,6 +27,7 @@ from firetrail.remoting.pop_headers import (
     ChangeInvisibleTimeResponse,
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
+from firetrail.remoting.refusals import PartlyRefused
 from firetrail.store.queues.table import QueueKey
 
 OffsetsOfQueues = dict[QueueKey, range]
@@ -43,18 +44,16 @@ class PopAck(NamedTuple):
 
 
 @dataclass(slots=True)
-class PopAcks(RemotingCommand):
+class PopAcks(PartlyRefused):
     """A BATCH_ACK_MESSAGE of this process: acknowledgements of any pops, each with its outcome.
 
     Each message is checked as by an ACK_MESSAGE. Those of one pop share one record in the log.
 
     Attributes:
-        acks: The acknowledgements.
-        refusals: The answers to those that were refused, by their position in ``acks``.
+        acks: The acknowledgements; their positions are the numbers of the parts.
     """
 
     acks: Sequence[PopAck] = ()
-    refusals: dict[int, RemotingCommand] = field(default_factory=dict)
 
 
 class AckProcessor:
