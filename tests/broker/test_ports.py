@@ -79,3 +79,15 @@ async def test_a_vip_port_in_use_is_only_logged(
         taken.bind((HOST, low))
         assert await listening(tmp_path, (low, high), BrokerConfig()) == [False, True]
     assert "vip_channel=false" in caplog.text and str(low) in caplog.text
+    assert "name server" not in caplog.text
+
+
+async def test_the_name_server_on_the_vip_port_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    low, high = vip_ports()
+    config = BrokerConfig(namesrv=f"{HOST}:{low}")
+    with socket.socket() as taken:
+        taken.bind((HOST, low))
+        assert await listening(tmp_path, (low, high), config) == [False, True]
+    assert f"The name server {HOST}:{low} has the port two below listenPort" in caplog.text

@@ -101,10 +101,13 @@ async def listen_for_vips(server: RemotingServer, config: BrokerConfig, port: in
     try:
         await server.start(config.bind, port - VIP_BELOW)
     except OSError as error:
+        vip_port = port - VIP_BELOW
+        own = [each for each in config.name_servers if split_address(each)[1] == vip_port]
         _log.warning(
-            "clients with vipChannelEnabled cannot connect, all others can: %s. If there are no "
-            "such clients, set vip_channel=false",
+            "clients with vipChannelEnabled cannot connect, all others can: %s.%s Choose another "
+            "listenPort, or, if there are no such clients, set vip_channel=false",
             error,
+            f" The name server {own[0]} has the port two below listenPort." if own else "",
         )
 
 

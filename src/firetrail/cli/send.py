@@ -27,9 +27,11 @@ For each message, print the status, the broker, the queue, the queue offset and 
 delayed message waits outside its queue: print its time or delay level instead of queue and offset,
 and the handle that recalls a message with a delivery time.
 
-Exit code 0: all messages are stored and confirmed; 8: all are stored, but some are not confirmed as
-the broker's settings require: FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE; 2: a
-message was not sent, and neither were those after it."""
+Exit codes:
+  0  all messages are stored and confirmed
+  2  a message was not sent, and neither were those after it
+  8  all are stored, but some are not confirmed as the broker's settings require:
+     FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE"""
 EXAMPLES = """\
   firetrail send orders '{"id": 7}' --tags new --key o-7
   firetrail send reminders 'call back' --delay 90m
