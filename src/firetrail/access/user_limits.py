@@ -16,7 +16,7 @@ TOO_FAST = "its user sends more than is allowed per second"
 """Why a connection is not read from."""
 
 
-class Session(Protocol):
+class UserSession(Protocol):
     """A connection, or a client of the gRPC service."""
 
     @property
@@ -31,7 +31,7 @@ class UserShare(RequestRates):
 
     def __init__(self, limits: ServerLimitSettings, now: float) -> None:
         super().__init__(limits.request_rate_per_user, limits.byte_rate_per_user, now)
-        self.sessions: WeakSet[Session] = WeakSet()
+        self.sessions: WeakSet[UserSession] = WeakSet()
         self.held: set[Connection] = set()  # the connections that are not read from
 
 
@@ -52,7 +52,7 @@ class UserLimits:
         self._has_rates = bool(limits.request_rate_per_user or limits.byte_rate_per_user)
         self.has_byte_rate = bool(limits.byte_rate_per_user)
 
-    def enter(self, user: User, session: Session) -> str | None:
+    def enter(self, user: User, session: UserSession) -> str | None:
         """Count a connection, or a client; return why it is refused, None if it is not."""
         most = self._limits.connections_per_user
         if not most or user.is_super:
