@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from interop.servers import free_port
 from interop.stock import WAIT_S, Event, run_client
 
 from firetrail.client import Admin
@@ -110,7 +111,8 @@ def killed_conversation(
     When it says ``ready``, the server is killed and started again, and the program gets a line on
     its standard input. It ends with ``done``.
     """
-    with serving(folder) as addresses:
+    ports = free_port(), free_port()
+    with serving(folder, *ports) as addresses:
         asyncio.run(prepared(addresses["name_server"]))
         client = subprocess.Popen(
             [*program, addresses["grpc"], *arguments],
@@ -122,7 +124,6 @@ def killed_conversation(
         )
         with killed_at_failure(client):
             said = until(client, "ready")
-    ports = [int(addresses[name].rpartition(":")[2]) for name in ("broker", "grpc")]
     with killed_at_failure(client), serving(folder, *ports):
         assert client.stdin is not None
         client.stdin.write("go on\n")

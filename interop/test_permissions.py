@@ -132,6 +132,7 @@ def refused_by_us(code: int, role: str) -> bool:
         peer = "127.0.0.1:5000"
         user = ""
         is_encrypted = False
+        certificate_user = None
 
     answer = GUARD(Peer(), request_of(code, role))  # type: ignore[arg-type]
     return answer is not None and answer.code == 16

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 
 import pytest
 from interop.servers import Servers
+from interop.stock import registered
 
 from firetrail.cli import passwords
 from firetrail.cli.main import main
+from firetrail.client import Access, Credentials
 from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY
 
 ADMIN = ("admin", "the-password-of-admin")
@@ -32,6 +35,7 @@ def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The name server of a Java broker with access control."""
     servers = Servers("v5", tmp_path_factory.mktemp("java"))
     with servers.name_server() as namesrv, servers.broker(namesrv, "broker-j", settings=SETTINGS):
+        asyncio.run(registered(namesrv, Access(Credentials(*ADMIN))))
         yield namesrv
 
 
