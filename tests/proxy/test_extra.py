@@ -17,8 +17,11 @@ def test_an_import_that_needs_the_extra(name: str | None, expected: bool) -> Non
 
 
 def test_the_extra_has_these_packages() -> None:
+    """The service needs them; it also runs without the packages for compressed bodies."""
     with (ROOT / "pyproject.toml").open("rb") as file:
-        extra = tomllib.load(file)["project"]["optional-dependencies"]["grpc"]
+        extras = tomllib.load(file)["project"]["optional-dependencies"]
     modules = {"protobuf": "google"}
-    names = {requirement.partition(">")[0] for requirement in extra}
+    needed = [each for each in extras["grpc"] if each not in extras["compression"]]
+    names = {requirement.partition(">")[0] for requirement in needed}
     assert {modules.get(name, name) for name in names} == PACKAGES
+    assert set(extras["compression"]) < set(extras["grpc"])
