@@ -245,12 +245,14 @@ class Dispatcher:
             self._quiet_rounds += 1
             clock.sleep_ms(1)
             return
-        self._wake.clear()
-        self.idle = True
         if is_relieved:
-            self._wake.wait(RELIEVED_CHECK_S)
+            self.idle = True
+            if self._wake.wait(RELIEVED_CHECK_S):  # cleared afterwards, so that no call is lost
+                self._wake.clear()
             self.idle = False
             return
+        self._wake.clear()
+        self.idle = True
         if self.behind:  # it was appended after the last check and before idle was set
             self.idle = False
             return
