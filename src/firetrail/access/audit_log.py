@@ -156,7 +156,7 @@ class AuditLog:
             method: How it was authenticated: ``SIGNATURE`` or ``CERTIFICATE``.
             peer: ``ip:port`` of the client.
             is_encrypted: Whether the connection uses TLS.
-            client: The id of a gRPC client. Default: it is none.
+            client: The id of a gRPC client. Default: not a gRPC client.
         """
         if self._admits(EventKind.LOGIN, peer):
             event: dict[str, Any] = {"user": user, "method": method, "peer": peer}

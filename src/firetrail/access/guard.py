@@ -91,7 +91,7 @@ class Guard:
     Args:
         users: The users.
         policy: What to check.
-        audit: Records logins. Default: nobody does.
+        audit: Records logins. Default: logins are not recorded.
         trusts: Returns whether requests from an IP address, with the name of a user, are not
             checked. Such a client may do everything except what only super users may do. Default:
             all are checked.

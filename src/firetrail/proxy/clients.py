@@ -86,7 +86,7 @@ class ProxyClients:
 
     Args:
         now: the event loop's clock.
-        audit: records logins. Default: nobody does.
+        audit: records logins. Default: logins are not recorded.
         limits: what each user may use. Default: users have no limits.
 
     Attributes:

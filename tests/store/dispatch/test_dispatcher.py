@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -318,6 +319,24 @@ async def test_the_thread_leaves_the_log_to_a_loop_that_dispatches(
         eventually(lambda: store.max_offset("T") == 2)
         eventually(lambda: store._dispatcher.idle)
         assert store._dispatcher._quiet_rounds == 0
+
+
+def test_a_call_before_a_rest_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An event loop that runs out of time may call the thread just before it begins to rest."""
+    monkeypatch.setattr("firetrail.store.dispatch.dispatcher.RELIEVED_CHECK_S", 1000.0)
+    wait = Dispatcher._wait
+    rests: list[None] = []
+
+    def called_before(self: Dispatcher) -> None:
+        rests.append(None)
+        self._relieved_at = time.monotonic()
+        if len(rests) == 1:
+            self.wake()
+        wait(self)
+
+    monkeypatch.setattr(Dispatcher, "_wait", called_before)
+    with BrokerStore.open(tmp_path / "store", small_config()):
+        eventually(lambda: len(rests) >= 2)
 
 
 class TestHelp:
