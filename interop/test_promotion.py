@@ -40,9 +40,9 @@ async def promote(broker: Broker, **fields: str) -> None:
         await client.ask(
             broker.address, RemotingCommand(RequestCode.PROMOTE_REPLICA, fields), WAIT_S
         )
-        while broker._promotion.step:
+        while broker._replicas.promotion.step:
             await asyncio.sleep(0.02)
-        assert not broker._promotion.error
+        assert not broker._replicas.promotion.error
     finally:
         await client.close()
 

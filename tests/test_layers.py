@@ -72,6 +72,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "background",
             "broker",
             "broker_access",
+            "replicas_manager",
             "promotion",
             "terms",
             "failover",

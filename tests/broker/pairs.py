@@ -97,7 +97,7 @@ async def promote(talk: Talk, **fields: Field) -> ReplicaStatus:
     """Promote a replica, and wait for the end of the change."""
     answer = await talk.ask(RequestCode.PROMOTE_REPLICA, fields)
     assert answer.code == 0, answer.remark
-    await until(lambda: not talk.broker._promotion.step)
+    await until(lambda: not talk.broker._replicas.promotion.step)
     return await status(talk)
 
 

@@ -43,7 +43,8 @@ from firetrail.store.config import BrokerRole
 async def test_only_a_replica_that_follows_is_promoted_without_force(tmp_path: Path) -> None:
     async with pair(tmp_path) as (_, old, new):
         answer = await old.ask(RequestCode.PROMOTE_REPLICA)
-        assert (answer.code, old.broker._promotion.step) == (0, "")  # it is the master already
+        assert answer.code == 0
+        assert not old.broker._replicas.promotion.step  # it is the master already
         answer = await new.ask(RequestCode.PROMOTE_REPLICA, role="SLAVE")
         assert answer.code == ResponseCode.INVALID_PARAMETER
         await old.broker.stop()
@@ -139,10 +140,10 @@ async def test_a_promotion_during_another_change_is_told_from_a_refused_one() ->
         answer = await talk.ask(RequestCode.PROMOTE_REPLICA)
         remark = refusal(answer, ResponseCode.SYSTEM_BUSY)
         assert remark == f"{talk.broker.address} is the master, and is handing over to 1.2.3.4:5"
-        talk.broker._promotion.step = "becoming a slave"
+        talk.broker._replicas.promotion.step = "becoming a slave"
         remark = refusal(await talk.ask(RequestCode.PROMOTE_REPLICA), ResponseCode.SYSTEM_BUSY)
         assert remark == f"the role of {talk.broker.address} is being changed: becoming a slave"
-        talk.broker._promotion.step = ""
+        talk.broker._replicas.promotion.step = ""
 
 
 async def test_a_successor_that_disappears_does_not_stop_the_master_for_good(
@@ -194,7 +195,7 @@ async def test_the_former_master_is_restored_if_the_last_step_fails(
         assert (found.role, found.step_error) == ("SLAVE", "does not work")
         monkeypatch.undo()
         await until(lambda: old.broker.store.config.role is BrokerRole.ASYNC_MASTER)
-        await until(lambda: not old.broker._promotion.step)
+        await until(lambda: not old.broker._replicas.promotion.step)
         assert await send(old, b"second") == 1
         await until(lambda: group.master == old.broker.address)
         # The number 2 was given to the failed promotion, and is not used again.

@@ -102,7 +102,7 @@ async def test_a_replica_that_has_lost_the_end_of_its_log_undoes_the_hand_over(
         for name in (ROLE_JSON, f"{ROLE_JSON}.bak"):
             shutil.copy(tmp_path / "new" / "config" / name, tmp_path / "short" / "config" / name)
         short = await group.start("short", SLAVE)
-        await until(lambda: old.broker.role is MASTER and not old.broker._promotion.step)
+        await until(lambda: old.broker.role is MASTER and not old.broker._replicas.promotion.step)
         assert "is made the master again: this replica has the log up to" in caplog.text
         assert await send(old, b"third") == 2
         await caught_up(short, old)
@@ -179,6 +179,6 @@ async def test_the_hand_over_is_undone_later_if_it_cannot_be_undone_at_once(
         assert (found.role, found.step_error) == ("SLAVE", "does not work")
         assert "the hand-over is not finished" in await remark_of(new)
         monkeypatch.setattr(hand_over, "RESTORE_S", 60.0)
-        await until(lambda: old.broker.role is MASTER and not old.broker._promotion.step)
+        await until(lambda: old.broker.role is MASTER and not old.broker._replicas.promotion.step)
         await until(lambda: new.broker.roles.saved.hand_over is None)  # type: ignore[union-attr]
         assert await send(old, b"second") == 1

@@ -60,7 +60,7 @@ async def test_nothing_of_the_slave_is_left_on_a_master_promoted_during_its_star
         starts = Starts(group.client, monkeypatch)
         new = await group.start("new", SLAVE)
         await until(lambda: new.broker.role is BrokerRole.ASYNC_MASTER)
-        await until(lambda: not new.broker._promotion.step)
+        await until(lambda: not new.broker._replicas.promotion.step)
         assert [service._task is None for service in starts.services] == [True, False]
         assert "the store is closed" not in caplog.text
         assert await send(new, b"second") == 1
@@ -84,7 +84,7 @@ async def test_a_hand_over_is_not_settled_while_the_replica_is_promoted_by_force
         new = await group.start("new", SLAVE)
         is_started.set()
         await until(lambda: new.broker.role is BrokerRole.ASYNC_MASTER)
-        await until(lambda: not new.broker._promotion.step)
+        await until(lambda: not new.broker._replicas.promotion.step)
         assert "was interrupted" not in caplog.text
         assert new.broker.epochs.number == 3
         assert await send(new, b"second") == 1

@@ -69,7 +69,7 @@ class RoleNode(Process):
     def is_idle(self) -> bool:
         """Whether no change of role is under way or left to be settled by this broker."""
         saved = self.broker.roles.saved
-        promotion: Promotion = self.broker._promotion
+        promotion: Promotion = self.broker._replicas.promotion
         return not promotion.step and (saved is None or saved.taking_over is None)
 
 
@@ -164,7 +164,7 @@ class RolePair:
         answer = await self.nodes[name].talk.ask(RequestCode.PROMOTE_REPLICA)
         assert answer.code == 0, answer.remark
         await self.settled()
-        assert self.nodes[name].is_master, self.nodes[name].broker._promotion.error
+        assert self.nodes[name].is_master, self.nodes[name].broker._replicas.promotion.error
 
     async def settled(self) -> None:
         """Wait until no role changes any more."""
@@ -177,7 +177,7 @@ class RolePair:
         try:
             self.run(self.settled())
         except TimeoutError:
-            report = [node.broker._promotion.status for node in self.nodes.values()]
+            report = [node.broker._replicas.promotion.status for node in self.nodes.values()]
             raise Violation(f"the hand-over is not settled: {report}") from None
         masters = [name for name, node in self.nodes.items() if node.is_master]
         if len(masters) != 1:

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import tempfile
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -19,7 +18,6 @@ from typing import Self
 from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.failover import Failover, lease_keeper
 from firetrail.broker.listening import (
     client_access_of,
     listen_for_vips,
@@ -28,11 +26,10 @@ from firetrail.broker.listening import (
     tls_of,
 )
 from firetrail.broker.parts import Environment, Parts, combined
-from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
-from firetrail.broker.replica.member_identity import member_identity
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.broker.replica.saved_role import RoleFile
+from firetrail.broker.replica.replicated_broker import newest_epoch
+from firetrail.broker.replicas_manager import ReplicasManager
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
@@ -51,15 +48,13 @@ from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
+from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.replication.master_check import MasterAddress
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls
-
-_log = logging.getLogger(__name__)
 
 
 class Broker:
@@ -156,14 +151,11 @@ class Broker:
             if name_server is not None
             else None
         )
-        self._promotion = Promotion(self)
-        self.roles = RoleFile(
-            self._system, self._folder, self._store_config.role, self.config.broker_id
-        )
-        self._keeper: LeaseKeeper | None = None
-        self._failover: Failover | None = None
+        role = self._store_config.role
+        self._replicas = ReplicasManager(self, self._system, self._folder, role)
+        self.roles = self._replicas.roles
         self._resources = AsyncExitStack()
-        own_handlers = combined([self._promotion.handlers, self.access.handlers])
+        own_handlers = combined([self._replicas.handlers, self.access.handlers])
         self._terms = Terms(self._handlers, own_handlers, self._drain)
         self.namesrv = ""
         self.listens: Sequence[str] = ()
@@ -231,15 +223,11 @@ class Broker:
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
             self.slave_mark = SlaveMark(self._system, self._folder)
-            if self.config.etcd_servers:
-                keeper = self._join_group()
-                resources.push_async_callback(asyncio.to_thread, keeper.stop)
-            else:
-                self._restore_role()
-            store = self._store_config.replace(store_host=host)
+            self._live.current, store = self._replicas.begin(self._store_config)
+            resources.push_async_callback(self._replicas.leave)
             plan = TermPlan(
                 self._environment(),
-                store,
+                store.replace(store_host=host),
                 self._conf,
                 self._ignored,
                 known_epoch=self.roles.known_epoch,
@@ -251,15 +239,9 @@ class Broker:
             resources.push_async_callback(self._server.stop)
             self._terms.open(plan)
             resources.push_async_callback(self._terms.end)
-            if self._keeper is not None:
-                self._keeper.identify(member_identity(self._system, self._folder))
-            else:
-                self.roles.discard_outdated()  # only now: another process may have the store open
-            self._handlers.update(self._term.handlers)
-            self._handlers.update(self._promotion.handlers)
-            self._handlers.update(self.access.handlers)
+            self._replicas.opened()
             self.access.open(self._handlers)
-            resources.push_async_callback(self._promotion.stop)
+            resources.push_async_callback(self._replicas.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()
                 self.namesrv_listens = self._name_server.listens
@@ -270,43 +252,7 @@ class Broker:
             self.listens = self._server.listens
             await self._term.start()
             self._resources = resources.pop_all()
-            self._promotion.start()
-            if self._failover is not None:
-                self._failover.start()
-
-    def _join_group(self) -> LeaseKeeper:
-        """Begin to watch the group, as a slave."""
-        self._live.current = self.config.replace(broker_id=self.config.ha_member)
-        role = self._store_config.role
-        is_founder = role is not BrokerRole.SLAVE
-        keeper = lease_keeper(self.config, self.address, self._system, may_found=is_founder)
-        self._store_config = self._store_config.replace(role=BrokerRole.SLAVE)
-        master_role = role if is_founder else BrokerRole.SYNC_MASTER
-        self._failover = Failover(keeper, self, master_role, self.config)
-        self._keeper = keeper
-        keeper.start()
-        return keeper
-
-    def _restore_role(self) -> None:
-        """Continue in the role that the broker was given before it was stopped."""
-        saved = self.roles.load()
-        if saved is None:
-            return
-        config, store = self.config, self._store_config
-        if saved.is_changed:
-            _log.warning(
-                "this broker is %s with id %d since its role was changed; brokerRole and brokerId "
-                "in its settings are still %s and %d",
-                saved.role,
-                saved.broker_id,
-                store.role.value,
-                config.broker_id,
-            )
-        self._store_config = store.replace(role=BrokerRole(saved.role))
-        self._live.current = config.replace(
-            broker_id=saved.broker_id,
-            master_address=saved.master_address or config.master_address,
-        )
+            self._replicas.start()
 
     def _environment(self) -> Environment:
         return Environment(
@@ -319,7 +265,7 @@ class Broker:
             self._ha_port,
             self.epochs,
             self.slave_mark,
-            self._keeper,
+            self._replicas.keeper,
             client_access=self.client_access,
             guard=self.access.guard,
             tls=self.tls,
@@ -332,8 +278,7 @@ class Broker:
             OSError: A file cannot be saved.
             StoreError: The store cannot be closed cleanly.
         """
-        if self._failover is not None:
-            await self._failover.stop()
+        await self._replicas.hold()
         async with self._terms.ending():
             await self._resources.aclose()
 
@@ -359,7 +304,7 @@ class Broker:
             StoreError: The store cannot be closed or opened.
             OSError: A file cannot be saved or read.
         """
-        known = self.newest_epoch
+        known = newest_epoch(self)
         await self._terms.become(
             RoleChange(role, broker_id, epoch, master_address, known_epoch=known)
         )
@@ -413,7 +358,7 @@ class Broker:
     @property
     def group(self) -> GroupStatus | None:
         """The state of the group of brokers, after the start; None if the role is fixed."""
-        return self._keeper.status if self._keeper is not None else None
+        return self._replicas.group
 
     @property
     def topics(self) -> TopicTable:
@@ -434,13 +379,6 @@ class Broker:
     def clients(self) -> Clients:
         """The connected clients, after the start."""
         return self._parts.state.clients
-
-    @property
-    def newest_epoch(self) -> int:
-        """The largest number of an epoch that the broker has heard of, after the start."""
-        heard = self.fencing.newest if self.fencing is not None else 0
-        noted = max(self.roles.known_epoch, self.slave_mark.notes.known_epoch)
-        return max(heard, self.registered_epoch, self.epochs.number, noted)
 
     @property
     def registered_epoch(self) -> int:

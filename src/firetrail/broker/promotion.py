@@ -27,6 +27,7 @@ from firetrail.broker.replica.present_master import PresentMaster, present_maste
 from firetrail.broker.replica.replicated_broker import (
     ReplicatedBroker,
     epoch_entries,
+    newest_epoch,
     replica_status,
 )
 from firetrail.broker.replica.role_requests import Presence, try_ask_status
@@ -222,7 +223,7 @@ class Promotion:
             present = await self._present_master()
             if present.obstacle and not override:
                 raise ReplicationError(present.obstacle)
-            epoch = max(self._broker.newest_epoch, present.epoch) + 1
+            epoch = max(newest_epoch(self._broker), present.epoch) + 1
             await self._become_master(role or self._last_role(), epoch)
         except BaseException:
             self._unfinished.start()
@@ -255,7 +256,7 @@ class Promotion:
         hand_over = HandOver(broker, master, broker.address, self._enter)
         try:
             before = await hand_over.begin()
-            epoch = max(broker.newest_epoch, before.epoch) + 1
+            epoch = max(newest_epoch(broker), before.epoch) + 1
             await hand_over.catch_up(before.max_offset)
             own = role or BrokerRole(before.role)
             note = HandOverNote(master, broker.address, epoch, before.role, own.value)

@@ -71,7 +71,7 @@ class Terms:
         self.is_stopping = False
 
     def open(self, plan: TermPlan) -> None:
-        """Open the first term. The caller starts it, and announces its handlers.
+        """Open the first term, and serve its handlers and the lasting ones. The caller starts it.
 
         Raises:
             OSError: A file cannot be read.
@@ -81,6 +81,8 @@ class Terms:
         term = Term(plan, self._drain)
         term.open()
         self.current = term
+        self._handlers.update(term.handlers)
+        self._handlers.update(self._lasting)
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:

@@ -70,10 +70,6 @@ class ReplicatedBroker(Protocol):
         """The state of the group; None if the role of the broker is fixed."""
 
     @property
-    def newest_epoch(self) -> int:
-        """The largest number of an epoch that was heard of; 0 if of none."""
-
-    @property
     def registered_epoch(self) -> int:
         """The largest number of an epoch with which a master has registered; 0 if not known."""
 
@@ -85,6 +81,13 @@ class ReplicatedBroker(Protocol):
         self, role: BrokerRole, broker_id: int, *, epoch: int = 0, master_address: str = ""
     ) -> None:
         """Change the role."""
+
+
+def newest_epoch(broker: ReplicatedBroker) -> int:
+    """Return the largest number of an epoch that a broker has heard of; 0 if of none."""
+    heard = broker.fencing.newest if broker.fencing is not None else 0
+    noted = max(broker.roles.known_epoch, broker.slave_mark.notes.known_epoch)
+    return max(heard, broker.registered_epoch, broker.epochs.number, noted)
 
 
 def replica_status(

@@ -21,7 +21,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from firetrail.broker.replica.hand_over import HandOver
-from firetrail.broker.replica.replicated_broker import ReplicatedBroker
+from firetrail.broker.replica.replicated_broker import ReplicatedBroker, newest_epoch
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.errors import FiretrailError
 from firetrail.remoting.replica_bodies import HandOverReport, ReplicaStatus
@@ -179,7 +179,7 @@ class UnfinishedHandOver:
                 "it is a slave, but not of this broker; if there is no master, promote one of the "
                 "two with --force"
             )
-        registered, newest = self._broker.registered_epoch, self._broker.newest_epoch
+        registered, newest = self._broker.registered_epoch, newest_epoch(self._broker)
         if newest > note.epoch or registered == note.epoch:
             return f"another master has epoch {newest}"
         return ""
