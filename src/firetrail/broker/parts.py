@@ -202,7 +202,7 @@ def build(
             asyncio.get_running_loop().time, env.live.current.name, topics, groups
         ),
         registration,
-        AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.route),
+        AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.routes.route),
         timer,
         RuntimeInfo(store, env.limits, timer, schedule, now_ms),
     )
@@ -279,7 +279,7 @@ def handlers_of(
         divergence: Returns why the log is not that of the master; empty if it is. Default: it is.
     """
     state = parts.state
-    has_master = parts.registration.knows_master
+    has_master = parts.registration.masters.are_named
     admission = TimerAdmission(parts.timer, state.live, state.system.clock.now_ms)
     send = SendProcessor(state, parts.transactions, admission, parts.registration.pending)
     answering = (

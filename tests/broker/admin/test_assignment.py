@@ -111,9 +111,9 @@ async def test_brokers_of_a_cluster_return_the_same_assignment(talk: Talk) -> No
     async with Broker.running(config=config, store=SMALL) as other:
         other.topics.put([topic])
         both = (talk, Talk(other, talk.client))
-        registration = other._parts.registration
-        while (route := await registration.route("T1")) is None or len(route.queue_datas) < 2:
-            registration._routes.clear()
+        routes = other._parts.registration.routes
+        while (route := await routes.route("T1")) is None or len(route.queue_datas) < 2:
+            routes._routes.clear()
             await asyncio.sleep(0.01)
         for name, share in (("a", ["broker-a"] * 2), ("b", ["broker-b"] * 2)):
             for each in both:

@@ -16,7 +16,7 @@ from tests.client.clusters import WAIT_S, until
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.registration import RegisteredMaster, RegistrationService
+from firetrail.broker.services.registration import RegistrationService
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import (
@@ -29,7 +29,6 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.settings.table import Live
-from firetrail.store.config import BrokerRole
 
 
 async def route(talk: Talk, topic: str) -> RemotingCommand:
@@ -298,67 +297,3 @@ async def test_a_topic_that_is_deleted_before_its_registration_gets_no_route(
         assert (await talk.send("T1")).code == 0
         assert await namesrv.route("T1") == 0
         assert await namesrv.route("GONE") == ResponseCode.TOPIC_NOT_EXIST
-
-
-class TestMasters:
-    """Name servers tell a slave who its master is."""
-
-    A, B = RegisteredMaster("10.0.0.1:10911", "10.0.0.1:10912"), RegisteredMaster("b:1", "b:2")
-
-    def service(self, broker_id: int = 1) -> RegistrationService:
-        config = Live(BrokerConfig(broker_id=broker_id))
-        return RegistrationService(config, "s:1", lambda _: TopicConfigTable(), None)
-
-    async def test_another_master_is_announced(self) -> None:
-        service, announced = self.service(), list[RegisteredMaster]()
-        service.on_master = announced.append
-        for master in (None, self.A, self.A, None, self.A, self.B):
-            service._note_master("n1", master)
-        assert announced == [self.A, self.B]
-        assert service.master == self.B
-
-    async def test_the_known_master_stays_when_no_name_server_knows_one(self) -> None:
-        service = self.service()
-        service._note_master("n1", self.A)
-        assert service.knows_master()
-        service._note_master("n1", None)
-        assert service.master == self.A
-        assert not service.knows_master()
-
-    async def test_while_name_servers_disagree_the_known_master_stays(self) -> None:
-        service = self.service()
-        service._note_master("n1", self.A)
-        service._note_master("n2", self.B)
-        assert service.master == self.A
-        service._note_master("n1", None)
-        assert service.master == self.B
-
-    async def test_a_master_follows_nobody(self) -> None:
-        service = self.service(broker_id=0)
-        service._note_master("n1", self.A)
-        assert service.master is None
-
-    async def test_a_slave_does_not_take_itself_for_its_master(self) -> None:
-        """A name server that was not reached at a change of role lists it as master."""
-        service = self.service()
-        service._note_master("n1", RegisteredMaster("s:1", "s:2"))
-        assert service.master is None
-        assert not service.knows_master()
-
-    async def test_a_slave_learns_its_master_from_a_name_server(self, tmp_path: Path) -> None:
-        async with Broker.running(store=SMALL) as master:
-            config = BrokerConfig(broker_id=1, namesrv=master.namesrv)
-            store = SMALL.replace(role=BrokerRole.SLAVE)
-            async with Broker.running(tmp_path, config, store) as slave:
-                registration = slave._parts.registration
-                await until(lambda: registration.master is not None)
-                assert registration.master is not None
-                assert registration.master.address == master.address
-                assert master._name_server is not None
-                routes = master._name_server.routes
-
-                def addresses() -> dict[int, str]:
-                    registered = routes.broker("broker-a")
-                    return registered.broker_addrs if registered is not None else {}
-
-                await until(lambda: addresses() == {0: master.address, 1: slave.address})

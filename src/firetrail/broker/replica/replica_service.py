@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
-from firetrail.broker.services.registration import RegisteredMaster
+from firetrail.broker.services.registered_masters import RegisteredMaster
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
@@ -71,7 +71,7 @@ class ReplicaService:
     @property
     def master(self) -> MasterAddress | None:
         """The master to follow; None if it is not known yet."""
-        config, found = self._live.current, self._registration.master
+        config, found = self._live.current, self._registration.masters.known
         if config.etcd_servers:
             return self._elected
         if config.master_address:
@@ -95,7 +95,7 @@ class ReplicaService:
                 "before; set namesrvAddr, or master_address to the address of the master's broker",
                 config.ha_master_address,
             )
-        self._registration.on_master = self._found
+        self._registration.masters.on_change = self._found
         self.follower.start()
         self.follower.follow(self.master)
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -121,7 +121,7 @@ class ReplicaService:
             master: ``ip:port`` of the broker.
         """
         if self.master is None:
-            self._registration.master = RegisteredMaster(master, "")
+            self._registration.masters.known = RegisteredMaster(master, "")
             self._found()
 
     def _found(self, _: RegisteredMaster | None = None) -> None:

@@ -6,34 +6,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services.registered_masters import RegisteredMaster, RegisteredMasters
+from firetrail.broker.services.topic_routes import TopicRouteInfoManager
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import (
-    MASTER_ID,
-    ClusterInfo,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigTable,
-    TopicRouteData,
-)
+from firetrail.remoting.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
+from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse
 from firetrail.remoting.registration import checksum, encode_registration
 from firetrail.settings.table import Live
 from firetrail.system import SYSTEM
 
 PAUSE_FACTOR = 10
 """The pause after a registration is this many times as long as encoding all topics took."""
-ROUTE_EXPIRY_S = 30.0
-"""How long a route from another name server is considered current."""
-ROUTES_MAX = 10_000
-"""Maximum number of cached routes."""
 REGISTER_S = 1.0
 """How long the broker waits for the registration of new topics before it answers their creator."""
 RETRY_S = 1.0
@@ -45,25 +35,14 @@ _HERE = ""
 _log = logging.getLogger(__name__)
 
 
-class RegisteredMaster(NamedTuple):
-    """The master of a broker name, as name servers know it."""
-
-    address: str
-    """``ip:port`` of its broker."""
-    ha_address: str
-    """``ip:port`` of its HA port; empty if it is not known."""
-
-
 class RegistrationService:
     """Registers a broker with the name server of its process, and with others over the wire.
 
     Name servers tell a slave who its master is.
 
     Attributes:
-        master: The last known master of a slave, None if there was none yet. It stays when no name
-            server knows a master any more. One that was learnt elsewhere may be set, until name
-            servers name another.
-        on_master: Called with another master than before.
+        masters: The masters that name servers name.
+        routes: The routes of topics that name servers know.
         on_answer: Called for every answer of a name server with the highest state version that it
             has seen from a master of the name; 0 if it does not tell.
         newest_epoch: The highest of these state versions.
@@ -111,10 +90,8 @@ class RegistrationService:
         self._task: asyncio.Task[None] | None = None
         self._changes: dict[str, TopicConfig] | None = None  # None: topics may be missing
         self._scheduled = False
-        self._routes: dict[str, tuple[float, TopicRouteData]] = {}
-        self._masters: dict[str, RegisteredMaster] = {}  # by the name servers that name them
-        self.master: RegisteredMaster | None = None
-        self.on_master: Callable[[RegisteredMaster], None] = lambda master: None
+        self.routes = TopicRouteInfoManager(config, self._client, name_server)
+        self.masters = RegisteredMasters(config, address)
         self.on_answer: Callable[[int], None] = lambda version: None
         self.newest_epoch = 0
         self._is_permitted = True
@@ -185,10 +162,6 @@ class RegistrationService:
         """
         return self._new_registered
 
-    def knows_master(self) -> bool:
-        """Whether a name server knows a master of the name of this broker, which is a slave."""
-        return bool(self._masters)
-
     def look_for_master(self, *, ask: bool = True) -> None:
         """Look for the master again; with ``ask``, also at name servers of other processes."""
         self._look_here()
@@ -198,63 +171,7 @@ class RegistrationService:
     def _look_here(self) -> None:
         if self._name_server is not None:
             found = self._name_server.routes.master_of(self._live.current.name)
-            self._note_master(_HERE, RegisteredMaster(*found) if found is not None else None)
-
-    def _note_master(self, name_server: str, master: RegisteredMaster | None) -> None:
-        """Note the answer of a name server.
-
-        While name servers disagree, the known master is kept as long as one of them names it.
-        """
-        if self._live.current.broker_id == MASTER_ID:
-            return
-        # A name server may still list this broker as the master that it was before.
-        if master is None or master.address == self._address:
-            self._masters.pop(name_server, None)
-        else:
-            self._masters[name_server] = master
-        named = list(self._masters.values())
-        if not named or any(map(self._is_master, named)):
-            return
-        self.master = named[0]
-        _log.info("the master of %s is %s", self._live.current.name, self.master.address)
-        self.on_master(self.master)
-
-    def _is_master(self, found: RegisteredMaster) -> bool:
-        """Whether this is the known master, which tells its HA address if name servers have not."""
-        known = self.master
-        return (
-            known is not None
-            and known.address == found.address
-            and known.ha_address in ("", found.ha_address)
-        )
-
-    async def route(self, topic: str) -> TopicRouteData | None:
-        """Return where the queues of a topic are, on all brokers; None if no name server knows."""
-        now = asyncio.get_running_loop().time()
-        known = self._routes.get(topic)
-        if known is not None and now - known[0] < ROUTE_EXPIRY_S:
-            return known[1]
-        # Other name servers may know brokers that are not registered here.
-        route = await self._ask_route(topic)
-        if route is None:
-            return self._name_server.routes.route(topic) if self._name_server is not None else None
-        if len(self._routes) >= ROUTES_MAX:
-            self._routes.clear()
-        self._routes[topic] = (now, route)
-        return route
-
-    async def _ask_route(self, topic: str) -> TopicRouteData | None:
-        header = TopicHeader(topic, True)
-        for address in self._live.current.name_servers:
-            command = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, header.encode())
-            try:
-                answer = await self._client.ask(address, command)
-                return TopicRouteData.decode(answer.content)
-            except (OSError, TimeoutError, FiretrailError) as error:
-                _log.info(
-                    "name server %s did not return the route of topic %s: %s", address, topic, error
-                )
-        return None
+            self.masters.note(_HERE, RegisteredMaster(*found) if found is not None else None)
 
     async def members(self) -> set[str]:
         """Return the addresses of all brokers with the name of this one that name servers know."""
@@ -415,7 +332,7 @@ class RegistrationService:
             header = replace(self._header(b""), broker_id=int(broker_id))
             command = RemotingCommand(RequestCode.UNREGISTER_BROKER, header.encode())
             await self._send(address, command, REQUEST_S)
-        self._note_master(address, found)
+        self.masters.note(address, found)
 
     def _header(self, body: bytes) -> RegisterBrokerHeader:
         config = self._live.current
@@ -450,7 +367,7 @@ class RegistrationService:
             remark = answer.remark or ""
             if command.code == RequestCode.REGISTER_BROKER:
                 found = RegisterBrokerResponse.decode(answer.fields)
-                self._note_master(
+                self.masters.note(
                     address,
                     RegisteredMaster(found.master_addr, found.ha_server_addr or "")
                     if found.master_addr
@@ -464,7 +381,7 @@ class RegistrationService:
 
     def _note_failure(self, address: str, error: Exception) -> None:
         self._absent.add(address)
-        self._note_master(address, None)
+        self.masters.note(address, None)
         self._note_remark(address, str(error).removeprefix(f"{address}: ") or type(error).__name__)
 
     def _note_remark(self, address: str, remark: str, without: str = "") -> None:
