@@ -1,7 +1,11 @@
-"""Running the command in this process."""
+"""Running the command in this process, and a cluster for it."""
+
+from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -43,5 +47,33 @@ def firetrail(capsys: pytest.CaptureFixture[str]) -> Firetrail:
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return CommandResult(code, captured.out, captured.err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def namesrv(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a cluster. Tests share it, so each one has topics and groups of its own."""
+    folder = tmp_path_factory.mktemp("up")
+    conf = folder / "broker.conf"
+    conf.write_text("mapedFileSizeCommitLog=8388608\nmapedFileSizeConsumeQueue=20000\n")
+    command = [sys.executable, "-m", "firetrail", "up", "--port", "0", "--namesrv-port", "0"]
+    command += ["-c", str(conf), str(folder / "store")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline().split()[2]
+        finally:
+            process.terminate()
+
+
+@pytest.fixture
+def ask(firetrail: Firetrail, namesrv: str) -> Any:
+    """Call a command with the address of the cluster; it must not fail."""
+
+    def run(command: str, *arguments: object) -> Any:
+        result = firetrail(command, "--namesrv", namesrv, *arguments)
+        assert result.code == 0, result.err
+        return result
 
     return run
