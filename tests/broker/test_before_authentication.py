@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 from tests.access.actors import SECURE
 from tests.broker.brokers import talking
-from tests.broker.test_broker_access import SEND, Secured
+from tests.broker.secured import SEND, Secured
 from tests.remoting.test_server_limits import frame_of
 
 from firetrail.remoting.client import split_address

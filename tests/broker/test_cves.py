@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.access.actors import SECRET, SECURE
 from tests.broker.brokers import talking
-from tests.broker.test_broker_access import SEND, Secured, secured
+from tests.broker.secured import SEND, Secured, secured
 from tests.broker.test_plain_access import ACCOUNTS, plain
 from tests.extras import require
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from tests.access.actors import SECRET, credentials, signed
 from tests.broker.brokers import Talk, talking
-from tests.broker.test_broker_access import SEND
+from tests.broker.secured import SEND
 from tests.client.clusters import until
 from tests.extras import require
 from tests.helpers import PATIENCE_S

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -27,6 +29,7 @@ from tests.helpers import crash_image
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
+from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FlushFailedError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
@@ -291,57 +294,63 @@ class TestQuestions:
                 assert (await talk.ask(asked, msgId=wrong)).code == ResponseCode.SYSTEM_ERROR
 
 
+@asynccontextmanager
+async def ending(folder: Path) -> AsyncIterator[tuple[Talk, RemotingCommand, Transactions]]:
+    """A broker with a half message, which must end in the block and stay ended after a restart."""
+    async with talking(folder, IMPATIENT) as talk:
+        transactions = talk.broker._parts.transactions
+        yield talk, await begin(talk), transactions
+        assert not transactions._open
+        assert not transactions._by_group
+    async with talking(folder, IMPATIENT) as talk:
+        assert not talk.broker._parts.transactions._open
+
+
+def after_first_put(
+    patch: pytest.MonkeyPatch,
+    transactions: Transactions,
+    topic: str,
+    act: Callable[[], Awaitable[None]],
+) -> None:
+    """Act once, when the first message of a topic was stored and its caller does not know yet."""
+    put, is_done = transactions._put, False
+
+    async def put_and_act(message: Message) -> Any:
+        nonlocal is_done
+        result = await put(message)
+        if message.topic == topic and not is_done:
+            is_done = True
+            await act()
+        return result
+
+    patch.setattr(transactions, "_put", put_and_act)
+
+
 async def test_a_transaction_that_ends_while_its_copy_is_stored_stays_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was counted down twice, and its copy was open after a restart."""
-    async with talking(tmp_path, IMPATIENT) as talk:
-        half = await begin(talk)
-        transactions = talk.broker._term.parts.transactions
+    async with ending(tmp_path) as (talk, half, transactions):
+
+        async def commit() -> None:
+            assert await end(talk, half, COMMIT) == 0
+
         (opened,) = transactions._halves()
-        put = transactions._put
-        is_first = True
-
-        async def slow_put(message: Message) -> Any:
-            nonlocal is_first
-            result = await put(message)
-            if is_first:  # the copy is stored
-                is_first = False
-                assert await end(talk, half, COMMIT) == 0
-            return result
-
-        monkeypatch.setattr(transactions, "_put", slow_put)
+        after_first_put(monkeypatch, transactions, HALF_TOPIC, commit)
         assert await transactions._store_again(opened) is None
-        assert not transactions._open
-        assert not transactions._by_group
-    async with talking(tmp_path, IMPATIENT) as talk:
-        assert not talk.broker._term.parts.transactions._open
 
 
 async def test_a_copy_that_is_stored_while_its_transaction_ends_has_an_end_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with talking(tmp_path, IMPATIENT) as talk:
-        half = await begin(talk)
-        transactions = talk.broker._term.parts.transactions
+    async with ending(tmp_path) as (talk, half, transactions):
         (opened,) = transactions._halves()
-        put = transactions._put
-        is_first = True
 
-        async def slow_put(message: Message) -> Any:
-            nonlocal is_first
-            result = await put(message)
-            if message.topic == OP_TOPIC and is_first:
-                is_first = False
-                assert await transactions._store_again(opened) is not None
-            return result
+        async def copy() -> None:
+            assert await transactions._store_again(opened) is not None
 
-        monkeypatch.setattr(transactions, "_put", slow_put)
+        after_first_put(monkeypatch, transactions, OP_TOPIC, copy)
         assert await end(talk, half, COMMIT) == 0
-        assert not transactions._open
-        assert not transactions._by_group
-    async with talking(tmp_path, IMPATIENT) as talk:
-        assert not talk.broker._term.parts.transactions._open
 
 
 async def test_transactions_may_be_refused() -> None:
