@@ -58,9 +58,9 @@ async def test_a_broker_may_be_registered_with_its_name() -> None:
         server.register_local(cluster="C", name=name, address=address, topics=topics)
     session = await Session(f"127.0.0.1:{await server.start()}").open()
     try:
-        assert await session.listed("127.0.0.1:10911") == "localhost:10911"
+        assert await session.name_servers.listed("127.0.0.1:10911") == "localhost:10911"
         with pytest.raises(NoSuchError, match=r"^127\.0\.0\.1:10912: the name server lists no"):
-            await session.listed("127.0.0.1:10912")
+            await session.name_servers.listed("127.0.0.1:10912")
     finally:
         await session.close()
         await server.stop()

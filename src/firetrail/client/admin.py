@@ -224,7 +224,7 @@ class Admin(UserAdmin):
                 record, or the one in the broker's log.
         """
         place = decode_message_id(text("message_id", message_id))
-        address = await self._session.listed(format_host(place.host))
+        address = await self._session.name_servers.listed(format_host(place.host))
         code = RequestCode.RESUME_CHECK_HALF_MESSAGE
         await self._session.ask(address, code, MessageIdHeader(message_id))
 
@@ -282,7 +282,7 @@ class Admin(UserAdmin):
         header = ViewMessageHeader(place.physical_offset)
         code = RequestCode.VIEW_MESSAGE_BY_ID
         # An id is input: it must not make this client connect, and sign, to any other address.
-        address = await self._session.listed(format_host(place.host))
+        address = await self._session.name_servers.listed(format_host(place.host))
         answer = await self._session.ask(address, code, header)
         (message,) = decode_all(MessageQueue("", "", 0), answer.content)
         record = message.record
@@ -301,7 +301,7 @@ class Admin(UserAdmin):
         header = KVHeader(
             text("namespace", namespace), text("key", key), instance("value", value, str)
         )
-        for address in self._session.name_servers:
+        for address in self._session.name_servers.addresses:
             await self._session.ask(address, RequestCode.PUT_KV_CONFIG, header)
 
     async def get_kv(self, namespace: str, key: str) -> str:
@@ -316,7 +316,7 @@ class Admin(UserAdmin):
         """
         code = RequestCode.GET_KV_CONFIG
         header = KVHeader(text("namespace", namespace), text("key", key))
-        answer = await self._session.ask_name_server(code, header)
+        answer = await self._session.name_servers.ask(code, header)
         return ValueResponse.decode(answer.fields).value
 
     async def delete_kv(self, namespace: str, key: str) -> None:
@@ -327,7 +327,7 @@ class Admin(UserAdmin):
             key: the key.
         """
         header = KVHeader(text("namespace", namespace), text("key", key))
-        for address in self._session.name_servers:
+        for address in self._session.name_servers.addresses:
             await self._session.ask(address, RequestCode.DELETE_KV_CONFIG, header)
 
 

@@ -18,14 +18,13 @@ from typing import Any, Self, TypeVar
 
 from firetrail.client.arguments import name_servers
 from firetrail.client.background_tasks import BackgroundTasks
-from firetrail.client.known_routes import KnownRoutes, no_master
+from firetrail.client.known_routes import KnownRoutes
+from firetrail.client.name_servers import NameServers
 from firetrail.client.sharing import SharedLookups
 from firetrail.errors import (
     ClientClosedError,
     NoAnswerError,
-    NoMasterYetError,
     NoRouteYetError,
-    NoSuchError,
     NotReachedError,
     NotRocketMQError,
     ProtocolError,
@@ -33,20 +32,14 @@ from firetrail.errors import (
     TlsError,
 )
 from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import (
-    MASTER_ID,
-    BrokerData,
-    ClusterInfo,
-    HeartbeatData,
-    TopicRouteData,
-)
-from firetrail.remoting.client import REQUEST_S, RemotingClient, resolved_addresses
+from firetrail.remoting.bodies import MASTER_ID, HeartbeatData, TopicRouteData
+from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Payload, RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.header import Header
-from firetrail.remoting.headers import TopicHeader, UnregisterClientHeader
+from firetrail.remoting.headers import UnregisterClientHeader
 from firetrail.system import SYSTEM
 
 ROLE_CODES = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -75,6 +68,9 @@ class Session:
 
     ``owner`` is the name of the public class that uses the session, for error messages. ``access``
     has credentials and TLS; by default those in the environment.
+
+    Attributes:
+        name_servers: The name servers of the cluster.
     """
 
     def __init__(
@@ -85,7 +81,7 @@ class Session:
         access: Access | None = None,
     ) -> None:
         self._access = access
-        self.name_servers = name_servers(namesrv)
+        self.name_servers = NameServers(name_servers(namesrv), self.ask)
         self._handlers = handlers
         self._owner = owner
         self._state = _SessionState.NEW
@@ -114,13 +110,15 @@ class Session:
         self._greeted.clear()
         self._heartbeat = None
         try:
-            await self._reach_name_server()
+            connection = await self.name_servers.reach(self._client.connect)
         except BaseException:
             try:
                 await self.close()
             finally:
                 self.renew()
             raise
+        host = connection.local.rpartition(":")[0].strip("[]")
+        self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{SYSTEM.clock.time_ns():x}"
         self._state = _SessionState.OPEN
         return self
 
@@ -235,44 +233,6 @@ class Session:
             )
         return (NoAnswerError if isinstance(error, TimeoutError) else NotReachedError)(str(error))
 
-    async def ask_name_server(
-        self, code: int, header: Header | None = None, body: Payload = b""
-    ) -> RemotingCommand:
-        """Return the response of the first name server that answers."""
-        for attempt in range(len(self.name_servers)):
-            try:
-                return await self.ask(self.name_servers[0], code, header, body)
-            except OSError:
-                if attempt == len(self.name_servers) - 1:
-                    raise
-                self._next_name_server()
-            except RequestError as error:
-                if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                    raise
-                what = f"{error.remark}; is namesrv the address of a name server, not of a broker?"
-                raise RequestError(error.code, what) from None
-        raise AssertionError("there is at least one name server")
-
-    async def _reach_name_server(self) -> None:
-        failures: list[OSError] = []
-        for _ in range(len(self.name_servers)):
-            try:
-                connection = await self._client.connect(self.name_servers[0])
-            except OSError as error:
-                failures.append(error)
-                self._next_name_server()
-            else:
-                host = connection.local.rpartition(":")[0].strip("[]")
-                self.client_id = f"{host}@{os.getpid()}#{next(_numbers)}-{SYSTEM.clock.time_ns():x}"
-                return
-        kind = NotReachedError
-        if all(isinstance(error, TlsError) for error in failures):
-            kind = TlsError
-        raise kind(f"no name server answers; check namesrv: {'; '.join(map(str, failures))}")
-
-    def _next_name_server(self) -> None:
-        self.name_servers.append(self.name_servers.pop(0))
-
     # -- routes -------------------------------------------------------------------------------
 
     async def route(self, topic: str, *, fresh: bool = False) -> TopicRouteData:
@@ -292,7 +252,7 @@ class Session:
         known = self._routes.last(topic)
         now = asyncio.get_running_loop().time()
         try:
-            route = await self._ask_route(topic)
+            route = await self.name_servers.route(topic)
         except (OSError, NoRouteYetError) as error:
             if known is None or fresh:
                 raise
@@ -310,49 +270,9 @@ class Session:
             raise
         return route
 
-    async def _ask_route(self, topic: str) -> TopicRouteData:
-        try:
-            code, header = RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic, True)
-            return TopicRouteData.decode((await self.ask_name_server(code, header)).content)
-        except RequestError as error:
-            if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise
-            found = await self._all_brokers()
-            if any(data.master for data in found.values()):
-                raise
-        what = f"no route to the topic {topic} yet"
-        if found:
-            what = f"{what}: {no_master(sorted(found))}"
-            raise NoMasterYetError(ResponseCode.TOPIC_NOT_EXIST, what)
-        raise NoRouteYetError(
-            ResponseCode.TOPIC_NOT_EXIST,
-            f"{what}: no broker has registered at the name server {self.name_servers[0]}; if it "
-            "has just started, retry in a few seconds",
-        )
-
-    async def _all_brokers(self) -> dict[str, BrokerData]:
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        return ClusterInfo.decode((await self.ask_name_server(code)).content).broker_addr_table
-
     async def brokers(self) -> dict[str, str]:
         """Return the names and addresses of all masters that the name server knows."""
-        return {name: d.master for name, d in (await self._all_brokers()).items() if d.master}
-
-    async def listed(self, address: str) -> str:
-        """Return the address of the broker at ``ip:port``, which may be registered with its name.
-
-        Raises:
-            NoSuchError: The name server lists no such broker.
-        """
-        brokers = (await self._all_brokers()).values()
-        known = sorted({each for data in brokers for each in data.broker_addrs.values()})
-        if address in known:
-            return address
-        for each in known:
-            if address in await resolved_addresses(each):
-                return each
-        what = "the name server lists no broker with this address"
-        raise NoSuchError(f"{address}: {what}; is the id one of this cluster?")
+        return await self.name_servers.masters()
 
     async def master_at(self, connection: Connection) -> str | None:
         """Return the name of the master that a connection of this session leads to, if it does."""

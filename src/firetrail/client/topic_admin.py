@@ -49,8 +49,7 @@ class TopicAdmin(ClusterClient):
 
     async def cluster(self) -> ClusterInfo:
         """Return all brokers and clusters that the name server knows."""
-        code = RequestCode.GET_BROKER_CLUSTER_INFO
-        return ClusterInfo.decode((await self._session.ask_name_server(code)).content)
+        return await self._session.name_servers.clusters()
 
     async def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Return the names and addresses of all masters, the brokers that accept messages.
@@ -120,10 +119,10 @@ class TopicAdmin(ClusterClient):
             raise RequestError(ResponseCode.SYSTEM_ERROR, what)
         if writable:
             code = RequestCode.ADD_WRITE_PERM_OF_BROKER
-            answer = await self._session.ask_name_server(code, header)
+            answer = await self._session.name_servers.ask(code, header)
             return AddedResponse.decode(answer.fields).add_topic_count
         code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
-        answer = await self._session.ask_name_server(code, header)
+        answer = await self._session.name_servers.ask(code, header)
         return WipedResponse.decode(answer.fields).wipe_topic_count
 
     async def _masters_to_change(self, cluster: str | None = None) -> dict[str, str]:
@@ -159,7 +158,7 @@ class TopicAdmin(ClusterClient):
     async def topics(self) -> list[str]:
         """Return the sorted names of all topics."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-        answer = await self._session.ask_name_server(code)
+        answer = await self._session.name_servers.ask(code)
         return sorted(TopicList.decode(answer.content).topic_list)
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -262,7 +261,7 @@ class TopicAdmin(ClusterClient):
             missing = error
         code = RequestCode.DELETE_TOPIC_IN_BROKER
         await self._everywhere(code, TopicHeader(topic), addresses=addresses)
-        for address in self._session.name_servers:
+        for address in self._session.name_servers.addresses:
             header = DeleteRouteHeader(topic)
             await self._session.ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
         self._session.forget_route(topic)
