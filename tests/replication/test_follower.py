@@ -19,7 +19,7 @@ from firetrail.format.names import COMMIT_LOG
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.replication import follower
+from firetrail.replication import missing_messages
 from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
@@ -92,9 +92,9 @@ async def test_a_replica_that_has_deleted_more_than_its_master_says_so(
         begin = replica.store.log_range[0]
         status = replica.follower.status
         assert (status.own_min, status.master_min, status.missing) == (begin, 0, begin)
-        await until(lambda: replica.follower._missing_since is not None)
+        await until(lambda: replica.follower._missing._since is not None)
         assert "has deleted" not in caplog.text  # the master may delete as much within a minute
-        monkeypatch.setattr(follower, "MISSING_S", 0.0)
+        monkeypatch.setattr(missing_messages, "MISSING_S", 0.0)
         await until(lambda: "has deleted" in caplog.text)
         before = len(master.asked)
         await until(lambda: len(master.asked) > before + 2)  # it looks again, and says it once
@@ -293,7 +293,7 @@ async def test_a_slave_is_not_followed(
             why = f"the broker at {master.address.broker} is a slave itself; follow its master"
             (first,) = (record for record in caplog.records if why in record.getMessage())
             assert first.levelno == logging.INFO
-            monkeypatch.setattr(replica.follower._reminders, "is_due", lambda text: True)
+            monkeypatch.setattr(replica.follower._journal._reminders, "is_due", lambda text: True)
             await until(
                 lambda: any(
                     why in record.getMessage() and record.levelno == logging.WARNING

@@ -25,6 +25,7 @@ from firetrail.errors import (
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.replication.epochs import EpochFile
+from firetrail.replication.follower_journal import FollowerJournal
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.learner_client import EpochLog, LearnerClient
@@ -40,23 +41,13 @@ from firetrail.replication.master_check import (
     check_names,
     check_range,
 )
-from firetrail.replication.reminders import Reminders
+from firetrail.replication.missing_messages import MissingMessages
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
 
-MISSING_S = 60.0
-"""How long a replica may lack old messages of its master before it warns: both delete expired files
-by themselves, one of them some seconds earlier."""
 REQUEST_MAX_S = 24.0
 """The longest time limit of a request. It is doubled after each attempt in which the master did not
 answer in time, because a master on a busy machine can be slow for long."""
-
-_PROBLEMS = {
-    FollowerState.FAILED: "the replica cannot follow",
-    FollowerState.STUCK: "the replica is stuck",
-    FollowerState.DIVERGED: "the replica has diverged",
-}
-"""How a state is called in the log."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -142,12 +133,9 @@ class Follower:
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
-        self._missing_since: float | None = None  # when the replica's log began to begin later
-        self._has_warned = False
-        self._state = FollowerState.DIVERGED if divergence else FollowerState.WAITING
-        self._error = divergence
-        self._since_ms = clock.now_ms()
-        self._reminders = Reminders(clock.monotonic)
+        self._missing = MissingMessages(clock.monotonic)
+        state = FollowerState.DIVERGED if divergence else FollowerState.WAITING
+        self._journal = FollowerJournal(clock, state, divergence)
 
     # -- for the owner ------------------------------------------------------------------------
 
@@ -180,13 +168,14 @@ class Follower:
     @property
     def status(self) -> FollowerStatus:
         """The status now."""
+        journal = self._journal
         status = FollowerStatus(
-            FollowerState.CHECKING if self._changed.is_set() else self._state,
+            FollowerState.CHECKING if self._changed.is_set() else journal.state,
             self._master,
             self._log.max_offset,
             self._master_max,
-            self._error,
-            self._since_ms,
+            journal.error,
+            journal.since_ms,
             own_min=self._log.min_offset,
             master_min=self._master_min,
         )
@@ -235,35 +224,19 @@ class Follower:
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
         self._master_min = self._master_max = -1
-        self._reminders.forget()
+        self._journal.forget()
         self._enter(FollowerState.CHECKING)
 
     def _enter(
         self, state: FollowerState, error: str = "", *, may_be_expected: bool = False
     ) -> None:
-        """Note the state; log it if it is news, and what lasts at growing intervals.
-
-        Something that may be expected is a warning only if it lasts.
-        """
+        """Note the state: see :meth:`FollowerJournal.enter`."""
         if self.divergence and state is not FollowerState.CHECKING:  # it does not end by itself
             state, error = FollowerState.DIVERGED, self.divergence
-        is_news = state is not self._state
-        self._error = error
-        if is_news:
-            self._state, self._since_ms = state, self._clock.now_ms()
-        if state is FollowerState.CHECKING or (state is FollowerState.FOLLOWING and not is_news):
-            return
-        if not self._reminders.is_due(f"{state.value}: {error}"):
-            return
         broker = self._master.broker if self._master is not None else "none"
-        if state is FollowerState.FOLLOWING:
-            _log.info("following master %s from offset %d", broker, self._log.max_offset)
-        elif state is FollowerState.WAITING:
-            _log.info("master %s: %s", broker, error)
-        elif is_news and may_be_expected:
-            _log.info("master %s is not followed at the moment: %s", broker, error)
-        else:
-            _log.warning("master %s: %s: %s", broker, _PROBLEMS[state], error)
+        self._journal.enter(
+            state, error, broker, self._log.max_offset, may_be_expected=may_be_expected
+        )
 
     async def _fail(self, state: FollowerState, error: Exception) -> None:
         """Note why the master is not followed, and pause."""
@@ -385,7 +358,7 @@ class Follower:
                 self._pause_s = self._settings.retry_s
             lasted_s = self._clock.monotonic() - began
             if connection.status.received or lasted_s > self._settings.silence_s:
-                self._reminders.forget()
+                self._journal.forget()
         self._leave_if_changed()
         copying.result()
         if not watching.cancelled():
@@ -418,23 +391,9 @@ class Follower:
             return None
 
     def _note_range(self, there: LogRange) -> None:
-        """Note the range of the master's log; warn once if the replica's begins later for long."""
+        """Note the range of the master's log."""
         self._master_min, self._master_max = there
-        missing, now = self.status.missing, self._clock.monotonic()
-        if not missing:
-            self._missing_since = None
-        elif self._missing_since is None:
-            self._missing_since, self._has_warned = now, False
-        elif now - self._missing_since >= MISSING_S and not self._has_warned:
-            self._has_warned = True
-            _log.warning(
-                "this replica has deleted %d bytes of messages that its master still has: its log "
-                "begins at %d, that of the master at %d; if the replica becomes the master, "
-                "consumers can no longer read them",
-                missing,
-                self._log.min_offset,
-                there.begin,
-            )
+        self._missing.note(self.status)
 
     def _why_stuck(self, there: LogRange) -> str:
         try:
