@@ -12,7 +12,6 @@ from tests.store.conftest import OpenStore
 
 from firetrail import GetStatus, Message, PutStatus, Store
 from firetrail.format.names import segment_name
-from firetrail.store.lifecycle.archive_marks import ArchiveMark, write_mark
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -432,43 +431,3 @@ class TestHousekeeper:
             eventually(lambda: bool(store.refusal))
             machine.files.used = 0.1
             eventually(lambda: not store.refusal)
-
-
-class TestArchivedOnly:
-    """With ``delete_archived_only``, a file is deleted when every lake has it."""
-
-    @pytest.fixture
-    def waiting(self, open_store: OpenStore) -> Store:
-        store = filled(open_store, delete_archived_only=True)
-        age(store, *[80 * HOUR_MS] * 8)
-        return store
-
-    def mark(self, machine: Machine, root: Path, lake: str, offset: int) -> None:
-        write_mark(machine.system, root, lake, ArchiveMark(f"somewhere/{lake}", offset))
-
-    def test_deletes_nothing_before_an_archive(self, waiting: Store, machine: Machine) -> None:
-        assert waiting.delete_expired() == 0
-        machine.files.used = 0.95
-        assert round_of(waiting) == 0, "not even from a full disk"
-        assert waiting.refusal
-
-    def test_only_archived_files_are_deleted(
-        self, waiting: Store, machine: Machine, root: Path
-    ) -> None:
-        self.mark(machine, root, "a", 2 * 4096 - 1)
-        assert waiting.delete_expired() == 1
-        self.mark(machine, root, "a", 3 * 4096)
-        assert waiting.delete_expired() == 2
-        assert segments(root)[0] == 3
-
-    def test_the_slowest_lake_decides(self, waiting: Store, machine: Machine, root: Path) -> None:
-        self.mark(machine, root, "a", 5 * 4096)
-        self.mark(machine, root, "b", 4096)
-        assert waiting.delete_expired() == 1
-
-    @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"lake": "x"}', b"\xff"])
-    def test_an_unreadable_mark_keeps_all_files(
-        self, waiting: Store, root: Path, content: bytes
-    ) -> None:
-        (root / "firetrail.archived.a").write_bytes(content)
-        assert waiting.delete_expired() == 0

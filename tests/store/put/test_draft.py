@@ -1,4 +1,4 @@
-"""Puts of every kind: the stored record, or the status and text of the refusal."""
+"""Puts of single messages: the stored record, or the status and text of the refusal."""
 
 from itertools import product
 from pathlib import Path
@@ -11,11 +11,9 @@ from tests.store.conftest import OpenStore
 from firetrail import Batch, Message, PutStatus, Record, Store
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
-from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.format.properties import encode_properties
 
 V4 = Host("10.1.2.3", 50001)
 V6 = Host("2001:db8::1", 50002)
@@ -233,99 +231,6 @@ class TestPropertyCrc:
             assert not rows or bit // 8 >= size - 20 or bit // 8 == size - 21
 
 
-class TestBatch:
-    def test_is_stored_in_one_piece(self, store: Store) -> None:
-        put_all(store, [b"before"])
-        messages = [Message("T", b"%d" % n, tags="A", keys=[f"k{n}"], flag=n) for n in range(5)]
-        result = store.put_batch(messages)
-        assert (result.queue_offset, result.messages) == (1, 5)
-        assert store.put(Message("T", b"after")).queue_offset == 6
-        assert store.wait_dispatched()
-        assert bodies(store) == [b"before", b"0", b"1", b"2", b"3", b"4", b"after"]
-        records = list(store.read("T", offset=1))[:5]
-        assert [record.flag for record in records] == [0, 1, 2, 3, 4]
-        assert records[0].physical_offset == result.physical_offset
-        assert sum(record.size for record in records) == result.size
-        assert {record.store_time for record in records} == {result.store_time}
-        assert [m.queue_offset for m in store.query("T", "k3")] == [4]
-
-    @pytest.mark.parametrize("shared", [b"CLUSTER\x01c", b"CLUSTER\x01c\x02"])
-    def test_shared_properties_go_to_each(self, store: Store, shared: bytes) -> None:
-        body = encode_batch(
-            [
-                BatchItem(1, b"a", b"TAGS\x01A"),
-                BatchItem(2, b"b", b""),
-                BatchItem(3, b"c", b"K\x01v\x02"),
-            ]
-        )
-        store.put_batch(Batch("T", body, shared_properties=shared))
-        assert store.wait_dispatched()
-        assert [record.properties for record in store.read("T")] == [
-            {"TAGS": "A", "CLUSTER": "c"},
-            {"CLUSTER": "c"},
-            {"K": "v", "CLUSTER": "c"},
-        ]
-
-    def test_a_shared_property_counts_more_than_that_of_the_message(self, store: Store) -> None:
-        """The record has both, the shared one last: all readers, as in Java, use the last one."""
-        own = encode_properties({"TAGS": "A", "KEYS": "old", "K": "v"})
-        shared = encode_properties({"TAGS": "B", "KEYS": "new"})
-        batch = Batch("T", encode_batch([BatchItem(0, b"x", own)]), shared_properties=shared)
-        assert store.try_put_batch(batch).ok
-        assert store.wait_dispatched()
-        (record,) = store.read("T", tags=["B"])
-        assert record.raw_properties == own + shared
-        assert record.properties == {"TAGS": "B", "KEYS": "new", "K": "v"}
-        assert not list(store.read("T", tags=["A"]))
-        assert [len(list(store.query("T", key))) for key in ("old", "new")] == [0, 1]
-
-    @pytest.mark.parametrize(("born", "at"), list(product((V4, V6), (V4, V6))))
-    def test_a_batch_keeps_its_hosts(self, open_store: OpenStore, born: Host, at: Host) -> None:
-        store = open_store(store_host=at)
-        store.put_batch([Message("T", b"a", born_host=born), Message("T", b"b", born_host=born)])
-        assert store.wait_dispatched()
-        for record in store.read("T"):
-            assert (record.born_host, record.store_host) == (born, at)
-
-    def test_moves_to_the_next_file_as_a_whole(self, store: Store) -> None:
-        put_all(store, [b"x" * 3000])
-        result = store.put_batch([Message("T", b"%d" % n * 100) for n in range(8)])
-        assert result.physical_offset == 4096
-        assert store.wait_dispatched()
-        assert len(bodies(store)) == 9
-
-    @pytest.mark.parametrize(
-        ("messages", "field"),
-        [
-            ([], "batch"),
-            ([Message("A", b""), Message("B", b"")], "topic"),
-            ([Message("A", b""), Message("A", b"", queue_id=1)], "queue_id"),
-            ([Message("A", b""), Message("A", b"", born_host=V4)], "born_host"),
-            ([Message("A", b""), Message("A", b"", delay_level=1)], "delay_level"),
-            ([Message("A", b"", sys_flag=layout.TRANSACTION_PREPARED)], "sys_flag"),
-            ([Message("%RETRY%g", b"")], "topic"),
-            ([Message("A", b"", keys=["k"], properties={"KEYS": "l"})], "KEYS"),
-            ([Message("A", b"", tags="t", properties={"TAGS": "t"})], "TAGS"),
-            ([Message("A", b"x" * 3000), Message("A", b"x" * 3000)], "batch"),
-        ],
-    )
-    def test_invalid_batches_are_refused(
-        self, store: Store, messages: list[Message], field: str
-    ) -> None:
-        with pytest.raises(IllegalMessageError) as caught:
-            store.put_batch(messages)
-        assert caught.value.field == field
-        assert store.log_range == (0, 0)
-
-    @pytest.mark.parametrize(
-        "body", [b"", b"xyz", bytes(20), encode_batch([BatchItem(0, b"a", b"")])[:-1]]
-    )
-    def test_a_body_that_is_not_a_batch(self, store: Store, body: bytes) -> None:
-        result = store.try_put_batch(Batch("T", body))
-        assert (result.status, result.field) == (PutStatus.MESSAGE_ILLEGAL, "batch")
-        assert store.log_range == (0, 0)
-
-
 BAD_MESSAGES: list[tuple[Message, str, str]] = [
     (Message("", b""), "topic", "is empty"),
     (Message("a/b", b""), "topic", "has a character other than"),
@@ -382,20 +287,6 @@ class TestRefused:
         assert result.detail == f"{size} bytes, at most 32767"
         with pytest.raises(PropertiesTooLongError, match="properties: "):
             result.require_ok()
-
-    def test_a_batch_with_properties_that_are_too_long(self, store: Store) -> None:
-        messages = [Message("T", b""), Message("T", b"", properties={"a": "x" * 40_000})]
-        what = r"^properties of message 1: 40003 bytes, at most 32767$"
-        with pytest.raises(PropertiesTooLongError, match=what):
-            Batch.of(messages)
-        with pytest.raises(PropertiesTooLongError, match=what):
-            store.put_batch(messages)
-        assert store.log_range == (0, 0)
-
-    def test_a_batch_with_a_flag_that_is_too_large(self) -> None:
-        what = r"^flag of message 0: 2147483648 is not a signed number of 32 bits$"
-        with pytest.raises(IllegalMessageError, match=what):
-            Batch.of([Message("T", b"", flag=2**31)])
 
     def test_properties_too_long_with_what_the_store_adds(self, open_store: OpenStore) -> None:
         plain = open_store(log=1 << 20)
