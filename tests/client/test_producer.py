@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.client.clusters import read_all, running_cluster, until
+from tests.client.clusters import WAIT_S, read_all, running_cluster, until
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
@@ -18,11 +18,19 @@ from firetrail.client import (
     PullConsumer,
     PushConsumer,
     Received,
+    send,
 )
 from firetrail.client.message_sender import BUSY_S
 from firetrail.client.send import SendStatus
-from firetrail.errors import IllegalMessageError, NoAnswerError, NoSuchError, RequestError
+from firetrail.errors import (
+    FormatError,
+    IllegalMessageError,
+    NoAnswerError,
+    NoSuchError,
+    RequestError,
+)
 from firetrail.format.ids import decode_message_id
+from firetrail.format.layout import COMPRESSED
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -197,6 +205,21 @@ class TestRequests:
         async with Producer(namesrv) as producer:
             with pytest.raises(NoAnswerError):
                 await producer.request(Message("T", b"x"), 0.3)
+
+    async def test_a_reply_that_cannot_be_decompressed_is_an_error_at_once(
+        self, namesrv: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async with Producer(namesrv, "asking") as asking, Producer(namesrv, "G") as replying:
+
+            async def listener(message: Received) -> None:
+                monkeypatch.setattr(send, "_compressed", lambda body: (body, COMPRESSED))
+                await replying.reply(message, b"raw")
+
+            await asking.send(Message("T", b"made"))
+            async with PushConsumer(namesrv, "G", listener_of_requests(listener), {"T": "*"}):
+                what = r"^the compressed body of the reply to a message of T at offset 0: it is not"
+                with pytest.raises(FormatError, match=what):
+                    await asking.request(Message("T", b"x"), WAIT_S)
 
     async def test_a_reply_to_a_message_that_is_not_a_request_is_refused(
         self, namesrv: str

@@ -37,7 +37,7 @@ from firetrail.client.transaction import (
     end_header,
 )
 from firetrail.client.turns import Turns
-from firetrail.errors import ConfigError, NoAnswerError, RequestError
+from firetrail.errors import ConfigError, FormatError, NoAnswerError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED
@@ -127,7 +127,7 @@ class Producer(ClusterClient):
             function("check", check, "def check(message)")
         self._check = check
         self._ids: Iterator[str]
-        self._requests: dict[str, asyncio.Future[Reply]] = {}  # by correlation id
+        self._requests: dict[str, asyncio.Future[Reply | FormatError]] = {}  # by correlation id
         self._ordered = Turns()
 
     async def _join(self) -> None:
@@ -306,6 +306,7 @@ class Producer(ClusterClient):
 
         Raises:
             TimeoutError: there was no reply within ``timeout_s``.
+            FormatError: the body of the reply cannot be decompressed.
             RequestError, OSError, ClientClosedError: as in :meth:`send`.
         """
         self._session.check_open()
@@ -317,17 +318,21 @@ class Producer(ClusterClient):
             REPLY_TO_CLIENT: self._session.client_id,
             TTL: str(int(timeout_s * 1000)),
         }
-        replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        replied: asyncio.Future[Reply | FormatError] = asyncio.get_running_loop().create_future()
         self._requests[correlation] = replied
         try:
             async with asyncio.timeout(timeout_s):
                 await self._sender.send(draft_of(message, self._ids, more=about))
-                return await replied
+                reply = await replied
         except TimeoutError as error:
             what = str(error) or f"no reply to a message of {message.topic} within {timeout_s:g} s"
             raise NoAnswerError(what) from None
         finally:
             del self._requests[correlation]
+        if isinstance(reply, FormatError):
+            what = f"the compressed body of the reply to a message of {message.topic}"
+            raise FormatError(what, reply.offset, reply.detail)
+        return reply
 
     @finished_by_close
     async def reply(self, request: Received, body: bytes) -> SendResult:
@@ -361,14 +366,20 @@ class Producer(ClusterClient):
         return await self._sender.send(draft, queue, code=RequestCode.SEND_REPLY_MESSAGE_V2)
 
     def _accept_reply(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        """Accept a reply that a broker pushes; drop it if the request has timed out."""
+        """Accept a reply that a broker pushes; drop it if the request has timed out.
+
+        One that cannot be decompressed is accepted, too: sending it again would not help.
+        """
         header = PushReplyHeader.decode(request.fields)
         properties = decode_properties((header.properties or "").encode())
         waiting = self._requests.get(properties.get(CORRELATION_ID, ""))
         if waiting is not None and not waiting.done():
             body = request.content
-            whole = inflated(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
-            waiting.set_result(Reply(whole, properties))
+            try:
+                whole = inflated(body, header.sys_flag) if header.sys_flag & COMPRESSED else body
+                waiting.set_result(Reply(whole, properties))
+            except FormatError as error:
+                waiting.set_result(error)
         return request.answer()
 
     # -- transactions -------------------------------------------------------------------------
