@@ -13,15 +13,20 @@ from importlib import import_module
 from typing import Any
 
 from firetrail.errors import FormatError
-from firetrail.format.layout import ZLIB_OR_GZIP
+from firetrail.format.layout import (
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZLIB,
+    COMPRESSION_ZSTD,
+    ZLIB_OR_GZIP,
+)
 
 INFLATED_MAX = 64 << 20
 """The most bytes that a decompressed body may have."""
 PIECE = 1 << 10
 """Input per step for zstandard, which has no output limit: a step yields at most 32 MiB."""
-_KIND = 0x700
 ZLIB = "zlib"
-_NAMES = {0x000: ZLIB, 0x100: "LZ4", 0x200: "zstd", 0x300: ZLIB}
+_NAMES = {0: ZLIB, COMPRESSION_ZLIB: ZLIB, COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "zstd"}
 _MODULES = {
     ZLIB: ("zlib",),
     "LZ4": ("lz4.frame",),
@@ -38,7 +43,7 @@ def method_of(sys_flag: int) -> str | None:
     Returns:
         None if the method is unknown. Bodies of the method ``ZLIB`` may also be gzip.
     """
-    return _NAMES.get(sys_flag & _KIND)
+    return _NAMES.get(sys_flag & COMPRESSION_MASK)
 
 
 def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
@@ -52,7 +57,8 @@ def inflated(raw: bytes, sys_flag: int, limit: int | None = None) -> bytes:
     limit = INFLATED_MAX if limit is None else limit
     name = method_of(sys_flag)
     if name is None:
-        raise _format_error(f"compression method {(sys_flag & _KIND) >> 8} is unknown")
+        method = (sys_flag & COMPRESSION_MASK) >> 8
+        raise _format_error(f"compression method {method} is unknown")
     module = _import_first(_MODULES[name])
     if module is None:
         raise _format_error(f"{name} needs: pip install 'firetrail[compression]'")

@@ -98,9 +98,15 @@ INDEX_ENTRY = Layout(
 )
 
 COMPRESSED = 0x1
+COMPRESSION_MASK = 0x700
+"""The bits with the method of a compressed body. They are 0 in messages of RocketMQ 4, whose method
+is zlib."""
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
 ZLIB_OR_GZIP = 47
-"""The window argument of :mod:`zlib` for bodies with the flag alone. Remoting clients write zlib;
-gRPC clients may send gzip, which RocketMQ stores under the same flag."""
+"""The argument ``wbits`` with which :mod:`zlib` decompresses both of its formats. Remoting clients
+write zlib; gRPC clients may send gzip, which RocketMQ stores with the flags of zlib."""
 TRANSACTION_MASK = 0xC
 TRANSACTION_NONE = 0x0
 TRANSACTION_PREPARED = 0x4

@@ -11,15 +11,18 @@ import zlib
 import pyarrow as pa
 
 from firetrail.errors import FormatError
-from firetrail.format.layout import COMPRESSED, ZLIB_OR_GZIP
+from firetrail.format.layout import (
+    COMPRESSED,
+    COMPRESSION_LZ4,
+    COMPRESSION_MASK,
+    COMPRESSION_ZSTD,
+    ZLIB_OR_GZIP,
+)
 
 INFLATED_MAX = 64 << 20
 """Larger bodies are not decompressed; RocketMQ's own limit is 4 MiB unless configured higher."""
 BATCH_INFLATED_MAX = (1 << 31) - 1
-_KIND = 0x700
-_LZ4 = 0x100
-_ZSTD = 0x200
-_CODECS = {_LZ4: "lz4", _ZSTD: "zstd"}
+_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
 
 
 def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient: bool) -> pa.Array:
@@ -56,7 +59,7 @@ def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient:
 
 def inflate_one(raw: bytes, sys_flag: int) -> bytes:
     """Decompress one body; raise ValueError, OSError or zlib.error if it is not valid."""
-    codec = _CODECS.get(sys_flag & _KIND)
+    codec = _CODECS.get(sys_flag & COMPRESSION_MASK)
     if codec is None:
         inflater = zlib.decompressobj(ZLIB_OR_GZIP)
         body = inflater.decompress(raw, INFLATED_MAX)
