@@ -263,15 +263,18 @@ async def test_the_status_tells_that_confirmations_are_overdue() -> None:
         assert (await status(talk)).unconfirmed == ""
 
 
-async def test_the_first_unconfirmed_message_may_begin_a_file(talk: Talk) -> None:
+async def test_the_first_unconfirmed_message_may_begin_a_file(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, ends = talk.broker.store, [0]
     while ends[-1] < SMALL.commit_log_file_size:
         put = store.try_put(Message("T1", bytes(500_000)))
         ends.append(store.log_range[1])
     store.replica_acks.note("replica", ends[-2])  # the file is filled up from there on
-    assert put.store_time and store.unconfirmed_since_ms == put.store_time
+    monkeypatch.setattr(store._engine.system.clock, "now_ms", lambda: put.store_time + 7)
+    assert store.unconfirmed_ms == 7
     store.replica_acks.note("replica", ends[-1])
-    assert store.unconfirmed_since_ms is None
+    assert store.unconfirmed_ms == 0
 
 
 async def test_consumers_may_be_served_without_replicas_by_a_setting(talk: Talk) -> None:

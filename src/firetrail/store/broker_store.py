@@ -291,14 +291,16 @@ class BrokerStore(Store):
         return queue.next_offset if queue is not None else 0
 
     @property
-    def unconfirmed_since_ms(self) -> int | None:
-        """The store time (ms) of the first message that too few replicas have; None if all have."""
+    def unconfirmed_ms(self) -> int:
+        """How long ago the first message that too few replicas have was stored; 0 if all have."""
         log, offset = self._log.queue, self._log.confirmed_offset
         if offset >= self._log.max_offset:
-            return None
+            return 0
         # The rest of a file may be filled up; then the next record begins the next file.
         places = offset, *(file.base for file in log.from_offset(offset) if file.base > offset)
-        return next((time for at in places if (time := store_time_at(log, at)) is not None), None)
+        times = (time for at in places if (time := store_time_at(log, at)) is not None)
+        now_ms = self._engine.system.clock.now_ms()
+        return max(now_ms - next(times, now_ms), 0)
 
     def unconfirmed(self, topic: str) -> int:
         """Return how many messages of a topic lack the confirmation of replicas."""

@@ -22,7 +22,6 @@ from firetrail.replication.epochs import EpochFile
 from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
-from firetrail.system import SYSTEM
 from firetrail.text import counted
 
 
@@ -142,8 +141,7 @@ def _why_overdue(store: BrokerStore) -> str:
 
     A replica whose process is stopped, or whose network is down, stays connected for a while.
     """
-    since_ms = store.unconfirmed_since_ms
-    waited_ms = SYSTEM.clock.now_ms() - since_ms if since_ms is not None else 0
+    waited_ms = store.unconfirmed_ms
     if waited_ms <= store.config.slave_timeout_ms:
         return ""
     return (
