@@ -22,6 +22,7 @@ from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.ha_admission import HAAdmission
 from firetrail.broker.services.ha_peers import HAPeers
+from firetrail.broker.state.slave_mark import full_name
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
@@ -141,7 +142,7 @@ class Term:
                 self.fencing.begin()
             self.handlers = self._all_handlers()
             if not self.is_slave:
-                env.slave_mark.clear(f"{env.live.current.cluster}/{env.live.current.name}")
+                env.slave_mark.clear(full_name(env.live.current))
         except BaseException:
             self.store.close(STOP_S)
             raise

@@ -88,7 +88,8 @@ class Terms:
     async def starting(self) -> AsyncIterator[None]:
         """Let changes of the role wait until the first term has started, or has failed to.
 
-        Requests for them are answered before. A term that was ended while it starts would go on.
+        Requests for a change are answered as soon as the ports are open. A change that did not wait
+        would end the first term while it starts, and its services would start all the same.
         """
         async with self._changing:
             yield

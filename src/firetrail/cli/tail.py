@@ -145,7 +145,7 @@ def _show(args: argparse.Namespace, message: Received) -> None:
 
 
 def _body_of(message: Received) -> tuple[bytes, str | None]:
-    """Return the body; with the reason if it is the compressed one."""
+    """Return the body, or the compressed body and why it cannot be decompressed."""
     try:
         return message.body, None
     except FormatError as error:

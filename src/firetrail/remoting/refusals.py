@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class PartlyRefused(RemotingCommand):
+class CompoundRequest(RemotingCommand):
     """A request of this process with several parts, each of which may be refused by itself.
 
     Attributes:

@@ -24,7 +24,7 @@ from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, COSTLY_SHARE, ServerLimits
-from firetrail.remoting.refusals import PartlyRefused, Refusals
+from firetrail.remoting.refusals import CompoundRequest, Refusals
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
@@ -403,7 +403,7 @@ class RemotingServer:
     ) -> RemotingCommand | None:
         if response is not None and response.code:
             self._refusals.note(connection.peer, request, response)
-        elif isinstance(request, PartlyRefused):
+        elif isinstance(request, CompoundRequest):
             for refusal in request.refusals.values():
                 self._refusals.note(connection.peer, request, refusal)
         if self._audit is not None:

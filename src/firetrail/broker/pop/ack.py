@@ -27,7 +27,7 @@ from firetrail.remoting.pop_headers import (
     ChangeInvisibleTimeResponse,
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, real_topic
-from firetrail.remoting.refusals import PartlyRefused
+from firetrail.remoting.refusals import CompoundRequest
 from firetrail.store.queues.table import QueueKey
 
 OffsetsOfQueues = dict[QueueKey, range]
@@ -44,7 +44,7 @@ class PopAck(NamedTuple):
 
 
 @dataclass(slots=True)
-class PopAcks(PartlyRefused):
+class PopAcks(CompoundRequest):
     """A BATCH_ACK_MESSAGE of this process: acknowledgements of any pops, each with its outcome.
 
     Each message is checked as by an ACK_MESSAGE. Those of one pop share one record in the log.

@@ -10,6 +10,7 @@ from contextlib import suppress
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster
+from firetrail.broker.state.slave_mark import full_name
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
@@ -41,7 +42,7 @@ class ReplicaService:
         self._registration = parts.registration
         self._client = RemotingClient(access=env.client_access)
         config = live.current
-        notes, self._name = env.slave_mark.notes, f"{config.cluster}/{config.name}"
+        notes, self._name = env.slave_mark.notes, full_name(config)
         self.follower = Follower(
             parts.state.store.log_copy(),
             env.epochs,

@@ -12,11 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.body import Body
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 
 SLAVE_JSON = "firetrailSlave.json"
+
+
+def full_name(config: BrokerConfig) -> str:
+    """Return how notes name a broker: by its cluster and its name, separated by ``/``."""
+    return f"{config.cluster}/{config.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +36,11 @@ class SlaveNotes(Body):
         known_epoch: The largest number of an epoch that the broker has heard of as a slave. The
             epochs that it has copied may end earlier.
         has_controller: Whether the master that it last followed was in controller mode.
-        followed: Cluster and name of the broker whose log this store is known to have, separated by
-            ``/``; empty if it is not known. None for a master, whose log is its own, and in a file
-            of a version that did not keep it.
-        owner: Cluster and name of the broker that has become the master with this store, separated
-            by ``/``; empty if the store was never a slave's, or if it is not known.
+        followed: Full name of the broker whose log this store is known to have; empty if it is not
+            known. None for a master, whose log is its own, and in a file of a version that did not
+            keep it.
+        owner: Full name of the broker that has become the master with this store; empty if the
+            store was never a slave's, or if it is not known.
         diverged: Why the log is not that of the master; empty if it is not known to differ.
     """
 
@@ -48,7 +54,7 @@ class SlaveNotes(Body):
 
     @property
     def log_of(self) -> str:
-        """Cluster and name of the broker whose log this store is known to have; empty if none."""
+        """Full name of the broker whose log this store is known to have; empty if none."""
         return self.followed or self.owner
 
     def is_copy_of(self, name: str) -> bool:
@@ -58,7 +64,7 @@ class SlaveNotes(Body):
         had compared the logs, and the name in the settings was that of the master.
 
         Args:
-            name: Cluster and name of the broker, separated by ``/``.
+            name: Full name of the broker.
         """
         if self.diverged:
             return False
@@ -101,7 +107,7 @@ class SlaveMark:
         """Note that the store is a master's: all work of the promotion is done.
 
         Args:
-            owner: Cluster and name of the master, separated by ``/``.
+            owner: Full name of the master.
         """
         self.save(
             replace(
@@ -128,7 +134,7 @@ class SlaveMark:
         """Note the outcome of the comparison with a master's log.
 
         Args:
-            name: Cluster and name of the master, separated by ``/``.
+            name: Full name of the master.
             divergence: Why the logs differ; empty if the master's continues this one.
         """
         if not divergence:
