@@ -130,19 +130,25 @@ async def test_a_slave_whose_new_master_differs_is_unregistered_at_once(tmp_path
         assert new.broker.slave_mark.notes.diverged
 
 
+async def error_with_another_history(group: Group) -> tuple[str, str]:
+    """Let the store ``new`` follow a broker of another name; return its address and the error."""
+    other = await group.start("other", name="broker-b")
+    await send(other, b"another history")
+    copy = await group.start("new", SLAVE, name="broker-b")
+    await in_state(copy, FollowerState.DIVERGED)
+    report = (await status(copy)).follower
+    assert report is not None
+    return other.broker.address, report.error
+
+
 async def test_a_copy_of_another_broker_is_named(tmp_path: Path) -> None:
     async with pair(tmp_path) as (group, old, new):
         await old.broker.stop()
         await new.broker.stop()
-        other = await group.start("other", name="broker-b")
-        await send(other, b"another history")
-        copy = await group.start("new", SLAVE, name="broker-b")
-        await in_state(copy, FollowerState.DIVERGED)
-        report = (await status(copy)).follower
-        assert report is not None
-        assert report.error.endswith(
+        address, error = await error_with_another_history(group)
+        assert error.endswith(
             "This folder has the log of DefaultCluster/broker-a: follow that broker, or give the "
-            f"broker at {other.broker.address} another folder"
+            f"broker at {address} another folder"
         )
 
 
@@ -152,13 +158,8 @@ async def test_the_store_of_a_master_of_another_name_is_named(tmp_path: Path) ->
         await emergency(group, old, new)
         await new.broker.stop()
         remove_role(SYSTEM, tmp_path / "new")
-        other = await group.start("other", name="broker-b")
-        await send(other, b"another history")
-        copy = await group.start("new", SLAVE, name="broker-b")
-        await in_state(copy, FollowerState.DIVERGED)
-        report = (await status(copy)).follower
-        assert report is not None
-        assert "This folder has the log of DefaultCluster/broker-a: follow" in report.error
+        _, error = await error_with_another_history(group)
+        assert "This folder has the log of DefaultCluster/broker-a: follow" in error
 
 
 async def test_a_registration_that_is_left_over_is_removed(tmp_path: Path) -> None:
