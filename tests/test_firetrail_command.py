@@ -19,15 +19,27 @@ class Interrupt:
 
 
 sys.meta_path.insert(0, Interrupt())
+{start}
+"""
+SCRIPT = """\
 from firetrail_command import main
 
 sys.exit(main())
 """
+MODULE = """\
+from runpy import run_module
+
+run_module("firetrail", run_name="__main__")  # as python -m does, which imports the package first
+"""
 
 
-@pytest.mark.parametrize("name", ["firetrail", "firetrail.cli.main"])
-def test_an_interrupt_during_an_import_ends_without_a_traceback(name: str) -> None:
-    program = INTERRUPTED_IMPORT.format(name=name)
+@pytest.mark.parametrize(
+    ("name", "start"),
+    [("firetrail", SCRIPT), ("firetrail.cli.main", SCRIPT), ("firetrail.cli.main", MODULE)],
+    ids=["script-package", "script-command", "module-command"],
+)
+def test_an_interrupt_during_an_import_ends_without_a_traceback(name: str, start: str) -> None:
+    program = INTERRUPTED_IMPORT.format(name=name, start=start)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
