@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from tests.access.actors import SECRET, Peer, credentials, guard_of, signed
 
 from firetrail.access.guard import AccessPolicy, Guard, source_of
-from firetrail.auth.policies import User, UserStatus, UserType
+from firetrail.auth.policies import (
+    GRANTS_MAX,
+    Decision,
+    Policy,
+    PolicyEntry,
+    User,
+    UserStatus,
+    UserType,
+    parse_source,
+)
+from firetrail.auth.resources import Action, Resource
 from firetrail.errors import ConfigError
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
@@ -146,3 +157,59 @@ def test_a_signature_counts_before_a_certificate() -> None:
     assert request.caller.user_name == "alice"
     forged = signed(RequestCode.GET_BROKER_CLUSTER_INFO, {}, by="eve")
     assert guard(peer, forged) is not None
+
+
+SEND = RequestCode.SEND_MESSAGE_V2
+MANY_QUEUES = "INNER_MULTI_DISPATCH\1U1\2"
+
+
+@pytest.mark.parametrize(
+    ("code", "names", "body", "source"),
+    [
+        (SEND, {"b": "U1"}, b"", "10.0.0.5"),
+        (SEND, {"b": "T1"}, b"", "192.168.0.5"),
+        (SEND, {"b": "T1", "i": MANY_QUEUES}, b"", "10.0.0.5"),
+        (SEND, {}, b"", "10.0.0.5"),
+        (RequestCode.SEND_BATCH_MESSAGE, {"b": "T1"}, MANY_QUEUES.encode(), "10.0.0.5"),
+        (RequestCode.PULL_MESSAGE, {"topic": "T1", "consumerGroup": "T1"}, b"", "10.0.0.5"),
+    ],
+)
+def test_a_kept_permission_allows_nothing_else(
+    code: int, names: dict[str, str], body: bytes, source: str
+) -> None:
+    entry = PolicyEntry(
+        Resource.parse("Topic:T*"),
+        frozenset({Action.PUB}),
+        Decision.ALLOW,
+        (parse_source("10.0.0.0/8"),),
+    )
+    alice = replace(ALICE, policies=(Policy([entry]), Policy()))
+    guard = guard_of(alice)
+    inside: Any = Peer("10.0.0.5:4711")
+    for allowed in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+        for _ in range(2):
+            assert guard(inside, signed(allowed, {"b": "T1"}, by="alice")) is None
+    assert len(alice.grants) == 2
+    peer: Any = Peer(f"{source}:4711")
+    refused = guard(peer, signed(code, names, body, by="alice"))
+    assert refused is not None
+    assert refused.code == 16
+
+
+def test_a_kept_permission_ends_with_the_policies() -> None:
+    entry = PolicyEntry(Resource.parse("Topic:T1"), frozenset({Action.PUB}), Decision.ALLOW)
+    alice = replace(ALICE, policies=(Policy([entry]), Policy()))
+    send = signed(SEND, {"b": "T1"}, by="alice")
+    assert asked(guard_of(alice), send) is None
+    assert asked(guard_of(alice), send) is None
+    assert asked(guard_of(replace(alice, policies=(Policy(), Policy()))), send) is not None
+
+
+def test_few_permissions_are_kept() -> None:
+    entry = PolicyEntry(Resource.parse("*"), frozenset({Action.ALL}), Decision.ALLOW)
+    alice = replace(ALICE, policies=(Policy([entry]), Policy()))
+    guard = guard_of(alice)
+    for number in range(GRANTS_MAX + 1):
+        assert asked(guard, signed(SEND, {"b": f"T{number}"}, by="alice")) is None
+    assert asked(guard, signed(SEND, {"b": "T" * 256}, by="alice")) is None
+    assert len(alice.grants) == 1

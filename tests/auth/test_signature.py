@@ -2,11 +2,13 @@
 
 import hmac
 from base64 import b64encode
+from itertools import permutations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from firetrail.auth import signature
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import (
     GrpcAuthorization,
@@ -29,7 +31,7 @@ def sign(content: str, body: bytes = b"") -> str:
 def test_the_published_vector() -> None:
     """The vector of the test of the Go client."""
     keyed = KeyedHash("adiaushdiaushd")
-    assert keyed.signature(b"Hello RocketMQ Client ACL Feature") == "tAb/54Rwwcq+pbH8Loi7FWX4QSQ="
+    assert keyed.signature(b"Hello RocketMQ Client ACL Feature") == b"tAb/54Rwwcq+pbH8Loi7FWX4QSQ="
 
 
 @given(key=st.text(min_size=1, max_size=200), pieces=st.lists(st.binary(max_size=100), max_size=4))
@@ -102,8 +104,8 @@ def test_the_go_client_signs_the_fields_of_the_previous_attempt_in_a_retry() -> 
     first = sign("aliceT", b"body")
     second = sign(f"alicealice{first}T", b"body")
     third = sign(f"alicealice{second}T", b"body")
-    for signature in (first, second, third):
-        fields = {"AccessKey": "alice", "topic": "T", "Signature": signature}
+    for each in (first, second, third):
+        fields = {"AccessKey": "alice", "topic": "T", "Signature": each}
         assert VERIFIER.accepts(fields, b"body")
     with_token = sign(f"alicealicetok{sign('aliceT')}T")  # SecurityToken is before Signature
     fields = {"AccessKey": "alice", "SecurityToken": "tok", "topic": "T", "Signature": with_token}
@@ -167,3 +169,26 @@ class TestGrpc:
     )
     def test_an_invalid_header_is_refused(self, text: str) -> None:
         assert parse_grpc_authorization(text) is None
+
+
+def test_fields_in_any_order_have_the_same_signature() -> None:
+    """The order in which fields arrive is kept, and not taken for the order of the signature."""
+    fields = {"b": "2", "a": "1", "AccessKey": "alice", "z": "3"}
+    expected = sign("alice123", b"body")
+    for names in permutations(fields):
+        for _ in range(2):
+            signed = ALICE.fields({name: fields[name] for name in names}, b"body")
+            assert signed["Signature"] == expected
+            assert VERIFIER.accepts(dict(reversed(signed.items())), b"body")
+            assert not VERIFIER.accepts({**signed, "a": "4"}, b"body")
+
+
+def test_few_orders_of_fields_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[tuple[str, ...], object] = {}
+    monkeypatch.setattr(signature, "_orders", kept)
+    forged = {"AccessKey": "alice", "Signature": "forged"}
+    assert not VERIFIER.accepts({**forged, "x" * 600: "1"})
+    assert not kept
+    for number in range(signature._ORDERS_MAX + 1):
+        assert not VERIFIER.accepts({**forged, f"x{number}": "1"})
+    assert len(kept) == 1

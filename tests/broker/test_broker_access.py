@@ -11,6 +11,7 @@ from tests.access.actors import ROOT, SECRET, SECURE, info, signed
 from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL, talking
 from tests.broker.secured import SEND, Secured, secured
+from tests.client.clusters import until
 from tests.tls.authority import Authority
 
 from firetrail.auth.credentials import Credentials
@@ -45,7 +46,7 @@ async def test_a_client_needs_a_signature_and_a_permission() -> None:
         assert (answer.code, answer.remark) == (16, "username cannot be null.")
         assert set(secure.broker.topics.content().topic_config_table) >= {"T1"}
         assert "T2" not in secure.broker.topics.content().topic_config_table
-        assert secure.broker.store.max_offset("T1", 0) == 1
+        await until(lambda: secure.broker.store.max_offset("T1", 0) == 1)
 
 
 async def test_a_refused_one_way_request_gets_no_answer_and_has_no_effect() -> None:

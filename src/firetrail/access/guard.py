@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
-from firetrail.access.rules import RULES, Asked
+from firetrail.access.rules import RULES, Asked, Rule
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
-from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.codes import ResponseCode, request_name
@@ -153,7 +152,7 @@ class Guard:
             if rule.is_super:
                 caller.require_super(request_name(code))
             if is_checked and not caller.is_super:
-                self._authorize(caller, rule.needs(Asked(request, self.policy.cluster)))
+                self._authorize(caller, rule, request)
 
     def _user_of(self, connection: Connection, request: RemotingCommand) -> User:
         """Return the user who signed a request, or whom the client's certificate names."""
@@ -171,10 +170,17 @@ class Guard:
             encrypted = connection.is_encrypted
             self.audit.login(user.name, method, connection.peer, is_encrypted=encrypted)
 
-    def _authorize(self, caller: Caller, needs: Iterable[Requirement]) -> None:
-        if caller.user is None:
+    def _authorize(self, caller: Caller, rule: Rule, request: RemotingCommand) -> None:
+        user = caller.user
+        if user is None:
             raise RequestError(NO_PERMISSION, NO_USER)
-        caller.require(*needs)
+        names = rule.key(request)
+        grant = None if names is None else (request.code, caller.source, names)
+        if grant is not None and grant in user.grants:
+            return
+        caller.require(*rule.needs(Asked(request, self.policy.cluster)))
+        if grant is not None:
+            user.keep(grant)
 
     def authenticated(self, fields: Mapping[str, str], body: SignedBody) -> User:
         """Return the user who signed a request; raise RequestError if nobody did."""

@@ -8,9 +8,10 @@ not part of ``Topic:*``: they need an entry with their very name.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 from firetrail.auth.caller import NO_PERMISSION
-from firetrail.auth.resources import Action, Requirement, ResourceType, need
+from firetrail.auth.resources import NAME_MAX, Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
 from firetrail.format.properties import REAL_TOPIC
@@ -35,7 +36,15 @@ def is_internal(topic: str) -> bool:
 
 
 def topic_need(topic: str, *actions: Action) -> Requirement:
-    """Return the need for one of the actions on a topic, whatever kind of topic it is."""
+    """Return the need for one of the actions on a topic, whatever kind of topic it is.
+
+    The last 4,096 are kept, but none with a name that is too long for a topic: clients choose the
+    names.
+    """
+    return (_kept_topic_need if len(topic) <= NAME_MAX else _new_topic_need)(topic, *actions)
+
+
+def _new_topic_need(topic: str, *actions: Action) -> Requirement:
     if topic.startswith(RETRY_PREFIX):
         of_group = [SUB if action is PUB else action for action in actions]
         return need(GROUP, topic.removeprefix(RETRY_PREFIX), *of_group)
@@ -44,6 +53,9 @@ def topic_need(topic: str, *actions: Action) -> Requirement:
     if topic.startswith(DLQ_PREFIX) or is_internal(topic):
         return Requirement(TOPIC, topic, frozenset(actions), literal=True)
     return need(TOPIC, topic, *actions)
+
+
+_kept_topic_need = lru_cache(4096)(_new_topic_need)
 
 
 def group_need(group: str, *actions: Action) -> Requirement:

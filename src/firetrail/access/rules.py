@@ -48,6 +48,7 @@ USER_CODES = range(3001, 3011)
 """The requests that create, change, delete and show users and their policies."""
 PLAIN_CODES = range(50, 55)
 """The requests about the accounts of ACL 1.0."""
+_INNER_MULTI_DISPATCH = INNER_MULTI_DISPATCH.encode()
 
 
 class Asked(NamedTuple):
@@ -72,6 +73,11 @@ class Asked(NamedTuple):
 
 
 Needs = Callable[[Asked], Iterable[Requirement]]
+Key = Callable[[RemotingCommand], tuple[str, ...] | None]
+
+
+def _no_key(request: RemotingCommand) -> None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +91,16 @@ class Rule:
         is_super: Whether only super users may send it, even if permissions are not checked.
         is_routine: Whether brokers and dashboards repeat it all the time. The audit log then has
             the first one of a connection.
+        key: Returns the names that alone determine what a request requires, so that a permission
+            that was found once is kept; None if it also depends on something else. Default: it
+            does.
     """
 
     needs: Needs
     is_admin: bool = False
     is_super: bool = False
     is_routine: bool = False
+    key: Key = _no_key
 
 
 def _nothing(asked: Asked) -> Iterable[Requirement]:
@@ -153,7 +163,12 @@ def _send(field: str, properties: str) -> Rule:
         yield topic_need(asked.name(field), PUB)
         yield from _dispatched(asked.request.fields.get(properties, ""))
 
-    return Rule(needs)
+    def key(request: RemotingCommand) -> tuple[str, ...] | None:
+        if INNER_MULTI_DISPATCH in request.fields.get(properties, ""):
+            return None
+        return (request.fields.get(field, ""),)
+
+    return Rule(needs, key=key)
 
 
 def _reply(field: str, properties: str) -> Rule:
@@ -180,12 +195,20 @@ def _dispatched(properties: str) -> Iterator[Requirement]:
 
 def _send_batch(asked: Asked) -> Iterator[Requirement]:
     yield topic_need(asked.name("b"), PUB)
-    if INNER_MULTI_DISPATCH.encode() in asked.request.content:
+    if _INNER_MULTI_DISPATCH in asked.request.content:
         yield need(TOPIC, WHOLE, PUB)
+
+
+def _batch_key(request: RemotingCommand) -> tuple[str, ...] | None:
+    return None if _INNER_MULTI_DISPATCH in request.content else (request.fields.get("b", ""),)
 
 
 def _consume(asked: Asked) -> Iterable[Requirement]:
     return consumed(asked.name("topic"), asked.name("consumerGroup"))
+
+
+def _consume_key(request: RemotingCommand) -> tuple[str, ...]:
+    return request.fields.get("topic", ""), request.fields.get("consumerGroup", "")
 
 
 def _end_transaction(asked: Asked) -> Iterator[Requirement]:
@@ -291,7 +314,7 @@ def _register(asked: Asked) -> Iterator[Requirement]:
 _SIGNED = Rule(_nothing)
 _SUPER = Rule(_nothing, is_admin=True, is_super=True)
 _OFFSETS = _topic(SUB, GET)
-_CONSUME = Rule(_consume)
+_CONSUME = Rule(_consume, key=_consume_key)
 _MANAGE = _on_cluster(UPDATE)
 _REGISTER = Rule(_register, is_admin=True, is_routine=True)
 _INSPECT = _on_cluster(GET)
@@ -301,7 +324,7 @@ RULES: Mapping[int, Rule] = {
     # messages
     Code.SEND_MESSAGE: _send("topic", "properties"),
     Code.SEND_MESSAGE_V2: _send("b", "i"),
-    Code.SEND_BATCH_MESSAGE: Rule(_send_batch),
+    Code.SEND_BATCH_MESSAGE: Rule(_send_batch, key=_batch_key),
     Code.SEND_REPLY_MESSAGE: _reply("topic", "properties"),
     Code.SEND_REPLY_MESSAGE_V2: _reply("b", "i"),
     Code.RECALL_MESSAGE: _topic(PUB),

@@ -12,7 +12,14 @@ from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from firetrail.auth.resources import Action, MatchKind, Requirement, Resource, ResourceType
+from firetrail.auth.resources import (
+    NAME_MAX,
+    Action,
+    MatchKind,
+    Requirement,
+    Resource,
+    ResourceType,
+)
 from firetrail.auth.signature import Verifier
 from firetrail.errors import ConfigError
 
@@ -24,6 +31,8 @@ SAMPLE_PASSWORDS = frozenset({"12345678", "rocketmq", "rocketmq2", "RocketMQ", "
 """Passwords of RocketMQ's examples, which attackers try first."""
 ENTRIES_MAX = 1_000
 """The most entries of a policy."""
+GRANTS_MAX = 1_000
+"""The most grants that are kept for a user."""
 
 IPAddress = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -118,18 +127,18 @@ class Policy:
 
     def deciding(self, wanted: Requirement, source: str) -> PolicyEntry | None:
         """Return the most specific entry that applies; None if none does."""
-        for entry in self._candidates(wanted):
+        literal = self._literals.get((wanted.kind, wanted.name))
+        if literal is not None and literal.applies(wanted, source):
+            return literal
+        if wanted.literal:
+            return None
+        for entry in self._wider(wanted):
             if entry.applies(wanted, source):
                 return entry
         return None
 
-    def _candidates(self, wanted: Requirement) -> Iterator[PolicyEntry]:
-        """Yield the entries about a resource: one name, longer prefixes, its type, everything."""
-        literal = self._literals.get((wanted.kind, wanted.name))
-        if literal is not None:
-            yield literal
-        if wanted.literal:
-            return
+    def _wider(self, wanted: Requirement) -> Iterator[PolicyEntry]:
+        """Yield the entries for more than one name: longer prefixes, the type, everything."""
         for entry in self._prefixes.get(wanted.kind, ()):
             if wanted.name.startswith(entry.resource.name):
                 yield entry
@@ -147,6 +156,10 @@ class Policy:
         return Policy(entry for entry in self.entries if entry.resource != resource)
 
 
+Grant = tuple[int, str, tuple[str, ...]]
+"""The code of a request, the IP address of the client, and the names in the request."""
+
+
 @dataclass(frozen=True, slots=True)
 class User:
     """A user.
@@ -158,6 +171,8 @@ class User:
         status: Whether it may connect.
         policies: Its policies; a super user needs none.
         verifier: Checks its signatures.
+        grants: Requests that its policies allow, for :meth:`keep`. A user whose policies change
+            becomes a new object, which has none.
     """
 
     name: str
@@ -167,6 +182,7 @@ class User:
     policies: tuple[Policy, Policy] = field(default=(Policy(), Policy()), repr=False)
     """The custom policy and the default policy."""
     verifier: Verifier = field(init=False, repr=False, compare=False)
+    grants: set[Grant] = field(init=False, repr=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verifier", Verifier(self.password))
@@ -180,6 +196,14 @@ class User:
     def is_super(self) -> bool:
         """Whether the user may do everything."""
         return self.type is UserType.SUPER
+
+    def keep(self, grant: Grant) -> None:
+        """Note that the policies allow a request; nothing about it is checked again."""
+        if any(len(name) > NAME_MAX for name in grant[2]):
+            return
+        if len(self.grants) >= GRANTS_MAX:
+            self.grants.clear()
+        self.grants.add(grant)
 
     def denial(self, wanted: Requirement, source: str, why: str) -> str:
         """Return the text of a refusal.

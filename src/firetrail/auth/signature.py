@@ -14,11 +14,12 @@ proves that the peer knows the secret key; only TLS protects a request against r
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from binascii import b2a_base64
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from hmac import compare_digest
+from operator import itemgetter
 
 from firetrail.auth.credentials import Credentials
 
@@ -40,6 +41,10 @@ _STALE_ROUNDS = 3
 times by default."""
 _BLOCK_SIZE = 64
 """The block size of SHA-1. HMAC extends the key to it."""
+_ORDERS_MAX = 256
+"""How many orders of fields are kept. A client sends the fields of a request in the same order."""
+_ORDER_CHARACTERS = 512
+"""The most characters of the names of fields whose order is kept."""
 _AUTHORIZATION_MAX = 4096
 """The most characters of a gRPC authorization header that are parsed."""
 
@@ -68,9 +73,9 @@ class KeyedHash:
         outer.update(inner.digest())
         return outer.digest()
 
-    def signature(self, *pieces: bytes | memoryview) -> str:
+    def signature(self, *pieces: bytes | memoryview) -> bytes:
         """Return the HMAC of the pieces in base64."""
-        return b64encode(self.digest(*pieces)).decode()
+        return b2a_base64(self.digest(*pieces), newline=False)
 
 
 class Signer:
@@ -93,7 +98,7 @@ class Signer:
         signed[ACCESS_KEY] = self.credentials.access_key
         if self.credentials.security_token is not None:
             signed[SECURITY_TOKEN] = self.credentials.security_token
-        signed[SIGNATURE] = self._hash.signature(_values(signed), *_pieces(body))
+        signed[SIGNATURE] = self._hash.signature(_values(signed), *_pieces(body)).decode()
         return signed
 
     def grpc_authorization(self, date_time: str) -> str:
@@ -128,11 +133,10 @@ class Verifier:
             return False
         pieces = _pieces(body)
         first = self._hash.signature(_values(fields), *pieces)
-        if compare_digest(given, first.encode()):
+        if compare_digest(given, first):
             return True
         return any(
-            compare_digest(given, signature.encode())
-            for signature in self._variants(fields, first, pieces)
+            compare_digest(given, signature) for signature in self._variants(fields, first, pieces)
         )
 
     def accepts_grpc(self, date_time: str, signature: bytes) -> bool:
@@ -141,8 +145,8 @@ class Verifier:
         return compare_digest(signature, expected)
 
     def _variants(
-        self, fields: Mapping[str, str], first: str, pieces: Sequence[bytes | memoryview]
-    ) -> Iterator[str]:
+        self, fields: Mapping[str, str], first: bytes, pieces: Sequence[bytes | memoryview]
+    ) -> Iterator[bytes]:
         if _UNIQUE_KEY_QUERY in fields:
             yield self._hash.signature(_values(fields, {_UNIQUE_KEY_QUERY}), *pieces)
         if not _ZONE_FIELDS.isdisjoint(fields):
@@ -152,7 +156,8 @@ class Verifier:
             yield first
         previous = first
         for _ in range(_STALE_ROUNDS):
-            previous = self._hash.signature(_stale_values(fields, previous), *pieces)
+            stale = _stale_values(fields, previous.decode())
+            previous = self._hash.signature(stale, *pieces)
             yield previous
 
 
@@ -190,11 +195,28 @@ def _members(parts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _values(fields: Mapping[str, str], omitted: Iterable[str] = ()) -> bytes:
     """Return the values of the fields in the order of their keys, without a signature."""
-    names = sorted(fields)
-    if omitted:
-        names = [name for name in names if name not in omitted]
-    text = "".join([fields[name] for name in names if name != SIGNATURE])
+    order = None if omitted else _orders.get(tuple(fields))
+    if order is not None:
+        text = "".join(order(fields))
+    else:
+        names = [name for name in sorted(fields) if name != SIGNATURE and name not in omitted]
+        text = "".join([fields[name] for name in names])
+        if not omitted:
+            _keep_order(fields, names)
     return text.encode("utf-8", "replace")
+
+
+_orders: dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
+"""Functions that return the signed values of fields, by the names of the fields as they arrive."""
+
+
+def _keep_order(fields: Iterable[str], signed: Sequence[str]) -> None:
+    """Keep the order of fields with these names, unless they are few or long."""
+    if len(signed) < 2 or sum(map(len, signed)) > _ORDER_CHARACTERS:
+        return
+    if len(_orders) >= _ORDERS_MAX:
+        _orders.clear()
+    _orders[tuple(fields)] = itemgetter(*signed)
 
 
 def _stale_values(fields: Mapping[str, str], previous: str) -> bytes:

@@ -24,6 +24,7 @@ from tests.broker.halves import (
     half_answer,
     stored,
 )
+from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
@@ -203,7 +204,7 @@ class TestQuestions:
             await asyncio.sleep(0.01)
             await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
-            assert talk.broker.store.max_offset(HALF_TOPIC, 0) == 3
+            await until(lambda: talk.broker.store.max_offset(HALF_TOPIC, 0) == 3)
             assert await end(talk, first, COMMIT) != 0
         assert "is damaged and given up" in caplog.text
 
