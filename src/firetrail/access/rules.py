@@ -73,7 +73,7 @@ class Asked(NamedTuple):
 
 
 Needs = Callable[[Asked], Iterable[Requirement]]
-Key = Callable[[RemotingCommand], tuple[str, ...] | None]
+RuleKey = Callable[[RemotingCommand], tuple[str, ...] | None]
 
 
 def _no_key(request: RemotingCommand) -> None:
@@ -100,7 +100,7 @@ class Rule:
     is_admin: bool = False
     is_super: bool = False
     is_routine: bool = False
-    key: Key = _no_key
+    key: RuleKey = _no_key
 
 
 def _nothing(asked: Asked) -> Iterable[Requirement]:

@@ -156,7 +156,7 @@ class Policy:
         return Policy(entry for entry in self.entries if entry.resource != resource)
 
 
-Grant = tuple[int, str, tuple[str, ...]]
+AllowedRequest = tuple[int, str, tuple[str, ...]]
 """The code of a request, the IP address of the client, and the names in the request."""
 
 
@@ -182,7 +182,7 @@ class User:
     policies: tuple[Policy, Policy] = field(default=(Policy(), Policy()), repr=False)
     """The custom policy and the default policy."""
     verifier: Verifier = field(init=False, repr=False, compare=False)
-    grants: set[Grant] = field(init=False, repr=False, compare=False, default_factory=set)
+    grants: set[AllowedRequest] = field(init=False, repr=False, compare=False, default_factory=set)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "verifier", Verifier(self.password))
@@ -197,7 +197,7 @@ class User:
         """Whether the user may do everything."""
         return self.type is UserType.SUPER
 
-    def keep(self, grant: Grant) -> None:
+    def keep(self, grant: AllowedRequest) -> None:
         """Note that the policies allow a request; nothing about it is checked again."""
         if any(len(name) > NAME_MAX for name in grant[2]):
             return
