@@ -1,7 +1,8 @@
 """A search for secrets in everything that broker, name server, gRPC service and commands show.
 
 Every secret contains :data:`CANARY`. After use and failures of all kinds, it must be in the files
-that hold secrets, which only their owner can read, and nowhere else.
+that hold secrets, which only their owner can read, and nowhere else. What Spark shows is searched
+in ``tests/pipeline/wire/test_access.py`` and ``interop/test_spark_secrets.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +33,11 @@ ADMIN = Credentials("admin", f"{CANARY}-admin", f"{CANARY}-token")
 INNER = Credentials("inner", f"{CANARY}-inner")
 CONF = f"""\
 listenPort=0
+mappedFileSizeCommitLog=1048576
+mappedFileSizeConsumeQueue=6000
+maxHashSlotNum=1000
+maxIndexNum=4000
+mappedFileSizeTimerLog=1048576
 authenticationEnabled=true
 authorizationEnabled=true
 initAuthenticationUser={json.dumps({"username": "admin", "password": ADMIN.secret_key})}
@@ -39,6 +45,15 @@ innerClientAuthenticationCredentials={
     json.dumps({"accessKey": "inner", "secretKey": INNER.secret_key})
 }
 """
+METRICS = {
+    RequestCode.GET_BROKER_RUNTIME_INFO: {},
+    RequestCode.GET_BROKER_CONSUME_STATS: {"isOrder": "false"},
+    RequestCode.GET_TOPIC_STATS_INFO: {"topic": "T"},
+    RequestCode.GET_TIMER_METRICS: {},
+    RequestCode.GET_BROKER_HA_STATUS: {},
+    RequestCode.VIEW_BROKER_STATS_DATA: {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"},
+}
+"""Requests for the figures of a broker that has stored a message in topic ``T``."""
 WAITING = {11, 361, 200050, 200052, 200054}
 """Requests that wait for messages."""
 
@@ -61,18 +76,34 @@ def requests() -> list[RemotingCommand]:
     return found + [RemotingCommand(code, named) for code in everything if code < 30_000]
 
 
-async def texts_of_requests(address: str) -> list[str]:
-    """Send the requests, signed by the administrator; return all that their answers show."""
-    client, texts, signer = RemotingClient(), [], Signer(ADMIN)
+async def answers_to(address: str, asked: list[RemotingCommand]) -> list[RemotingCommand]:
+    """Send requests, signed by the administrator; return their answers."""
+    client, signer = RemotingClient(), Signer(ADMIN)
     try:
-        for request in requests():
-            signed = signer.fields(request.fields, request.body)
-            command = RemotingCommand(request.code, signed, request.body)
-            answer = await client.request(address, command, PATIENCE_S)
-            texts.append(f"{answer.remark} {answer.fields} {answer.content!r}")
+        signed = [
+            RemotingCommand(each.code, signer.fields(each.fields, each.body), each.body)
+            for each in asked
+        ]
+        return [await client.request(address, command, PATIENCE_S) for command in signed]
     finally:
         await client.close()
-    return texts
+
+
+def shown_by(answers: list[RemotingCommand]) -> list[str]:
+    return [f"{answer.remark} {answer.fields} {answer.content!r}" for answer in answers]
+
+
+async def texts_of_requests(address: str) -> list[str]:
+    """Send all requests; return what their answers show."""
+    return shown_by(await answers_to(address, requests()))
+
+
+async def texts_of_metrics(address: str) -> list[str]:
+    """Return all figures of a broker."""
+    asked = [RemotingCommand(code, fields) for code, fields in METRICS.items()]
+    answers = await answers_to(address, asked)
+    assert [answer.remark for answer in answers if answer.code] == []
+    return shown_by(answers)
 
 
 async def texts_of_clients(namesrv: str) -> list[str]:
@@ -151,10 +182,11 @@ async def test_no_secret_is_shown_anywhere(
     with started("up", str(store), *options, *logged) as process:
         assert process.stdout is not None
         served = json.loads(process.stdout.readline())
-        texts = [json.dumps(served)]
+        texts = [json.dumps(served), Path(f"/proc/{process.pid}/cmdline").read_text()]
         texts += await texts_of_requests(served["broker"])
         texts += await texts_of_requests(served["name_server"])
         texts += await texts_of_clients(served["name_server"])
+        texts += await texts_of_metrics(served["broker"])
         texts += texts_of_commands(served["name_server"])
         texts += texts_of_calls(served["grpc"])
         process.terminate()

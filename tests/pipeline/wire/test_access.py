@@ -1,9 +1,10 @@
-"""Credentials and TLS in Spark: no secret reaches options, splits, plans or checkpoints."""
+"""Credentials and TLS in Spark: no secret reaches options, plans, event logs or checkpoints."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,21 +64,80 @@ def test_a_secret_is_not_an_option(parse: Any) -> None:
     assert CANARY.encode() not in pickle.dumps(caught.value)
 
 
-def test_no_secret_reaches_plans_and_checkpoints(
-    spark: SparkSession, options: dict[str, str], tmp_path: Path
+@contextmanager
+def event_log(spark: SparkSession, folder: Path) -> Iterator[None]:
+    """Write Spark's log of all events inside the block to a folder.
+
+    ``spark.eventLog.enabled`` counts only when an application starts, so this adds the listener
+    that the setting would add. What precedes the block, such as the environment, is not in the log.
+    """
+    context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
+    assert jvm is not None
+    conf = context.conf().clone().set("spark.eventLog.compress", "false")
+    listener = jvm.org.apache.spark.scheduler.EventLoggingListener(
+        context.applicationId(), jvm.scala.Option.empty(), jvm.java.net.URI(folder.as_uri()), conf
+    )
+    listener.start()
+    context.addSparkListener(listener)
+    try:
+        yield
+    finally:
+        context.listenerBus().waitUntilEmpty()
+        context.removeSparkListener(listener)
+        listener.stop()
+
+
+def shown_by_web_interface(spark: SparkSession) -> list[str]:
+    """Return what the pages "Environment" and "SQL" of Spark's web interface are made from."""
+    java = spark.sparkContext._jsc.sc()
+    environment = java.statusStore().environmentInfo()
+    properties = [
+        environment.sparkProperties(),
+        environment.systemProperties(),
+        environment.hadoopProperties(),
+        environment.metricsProperties(),
+        environment.classpathEntries(),
+    ]
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList().takeRight(20)
+    latest = [executions.apply(n) for n in range(executions.size())]
+    plans = [f"{each.details()} {each.physicalPlanDescription()}" for each in latest]
+    assert any("rocketmq" in plan for plan in plans)
+    return [*(each.mkString("\n") for each in properties), *plans]
+
+
+def stream_from_brokers(
+    spark: SparkSession, options: dict[str, str], checkpoint: Path, out: Path
 ) -> None:
+    """Write two messages to the brokers, and copy them from there to a folder."""
     rows = spark.createDataFrame([("T", "one"), ("T", "two")], "topic string, body string")
     rows.write.format("rocketmq").options(**options).mode("append").save()
     messages = spark.readStream.format("rocketmq").options(**options, startingOffsets="earliest")
     frame = messages.load().selectExpr("cast(body as string) as body")
-    checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query = frame.writeStream.format("json").option("checkpointLocation", str(checkpoint))
     finish(lambda: query.trigger(availableNow=True).start(str(out)))
     assert sorted(row.body for row in spark.read.json(str(out)).collect()) == ["one", "two"]
+
+
+def test_no_secret_is_shown_by_spark(
+    spark: SparkSession, options: dict[str, str], tmp_path: Path
+) -> None:
+    """Neither plans, event log, web interface and settings show one, nor does a checkpoint."""
+    checkpoint, events = tmp_path / "checkpoint", tmp_path / "events"
+    events.mkdir()
+    with event_log(spark, events):
+        stream_from_brokers(spark, options, checkpoint, tmp_path / "out")
     plan = spark.read.format("rocketmq").options(**options).load()
+    files = [
+        path.read_text("latin-1")
+        for folder in (checkpoint, events)
+        for path in folder.rglob("*")
+        if path.is_file()
+    ]
+    assert any("SparkListenerSQLExecutionStart" in text for text in files), "events are logged"
     texts = [
         plan._jdf.queryExecution().toString(),
         str(spark.sparkContext.getConf().getAll()),
-        *(path.read_text("latin-1") for path in checkpoint.rglob("*") if path.is_file()),
+        *shown_by_web_interface(spark),
+        *files,
     ]
     assert not [text for text in texts if CANARY in text]
