@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.remoting.loopbacks import ECHO, HANDLERS, NOTE, SLOW, Loopback, serving
 
-from firetrail.remoting.codes import CommandFlag, RequestCode, ResponseCode
+from firetrail.remoting.codes import CommandFlag
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.limited_log import BURST
-from firetrail.remoting.limits import COSTLY_BURST_S, ServerLimits
+from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import _TOO_FAST
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -200,24 +200,6 @@ class TestAddresses:
             writer.write(frame_of(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY)) * 100)
             while True not in held:
                 await asyncio.sleep(0.001)
-
-
-async def test_costly_requests_of_an_address_have_a_share_of_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    code = RequestCode.GET_ALL_TOPIC_CONFIG
-    monkeypatch.setitem(HANDLERS, code, lambda connection, request: request.answer())
-    async with serving() as loopback:
-        assert (await loopback.ask(code)).code == 0
-        (share,) = loopback.server._shares.values()
-        share.costly.charge(COSTLY_BURST_S + 1)
-        answer = await loopback.ask(code)
-        assert answer.code == ResponseCode.SYSTEM_BUSY
-        assert answer.remark == (
-            "GET_ALL_TOPIC_CONFIG and other costly requests of 127.0.0.1 take more than 25% of the "
-            "server's time; ask less often"
-        )
-        assert (await loopback.ask(ECHO)).code == 0
 
 
 async def test_bad_frames_are_logged_a_few_times(caplog: pytest.LogCaptureFixture) -> None:

@@ -130,9 +130,7 @@ class Broker:
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or server_limits(self.config)
         self.tls = tls = tls if tls is not None else tls_of(self.config)
-        if client_access is None:
-            client_access = client_access_of(self.config)
-        self.client_access = client_access
+        self.client_access = client_access or client_access_of(self.config)
         self.address = ""
         self.access = BrokerAccess(self.config, self._folder, self._system, lambda: self.address)
         guard, audit = self.access.guard, self.access.audit
@@ -146,8 +144,9 @@ class Broker:
             tls=tls,
             audit=audit.answered if audit is not None else None,
         )
+        costly = self._server.costly
         self._name_server = (
-            NameServer(name_server, self._system, guard, tls, insecure=insecure)
+            NameServer(name_server, self._system, guard, tls, insecure=insecure, costly=costly)
             if name_server is not None
             else None
         )

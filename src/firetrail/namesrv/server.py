@@ -19,6 +19,7 @@ from firetrail.namesrv.server_limits import server_limits
 from firetrail.namesrv.state import State
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.costly_requests import CostlyRequests
 from firetrail.remoting.exposure import check_exposure
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer
@@ -44,6 +45,7 @@ class NameServer:
         tls: ServerTls | None = None,
         *,
         insecure: bool = False,
+        costly: CostlyRequests | None = None,
     ) -> None:
         """Prepare a name server; :meth:`start` listens.
 
@@ -55,6 +57,8 @@ class NameServer:
             tls: The TLS of the port. Default: plaintext only.
             insecure: Whether it may listen beyond the loopback interface without access control.
                 Default: False.
+            costly: The costly requests of the broker in the same process, which take turns with
+                those of the name server. Default: there is no broker.
 
         Raises:
             ConfigError: The file of the key-value store cannot be read, the settings of access
@@ -85,6 +89,7 @@ class NameServer:
             tls=tls,
             audit=audit.answered if audit is not None else None,
         )
+        self._server.costly = costly or self._server.costly
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> int:

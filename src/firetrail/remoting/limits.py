@@ -55,9 +55,15 @@ COSTLY = frozenset(
 """Requests whose cost grows with the number of topics, groups or messages. The time that they take
 is limited for each address."""
 COSTLY_SHARE = 0.25
-"""Share of the event loop's time for the costly requests of one address."""
+"""Share of the event loop's time for the costly requests of one address, while there are other
+requests to handle."""
 COSTLY_BURST_S = 5.0
 """Seconds of it that may be used at once."""
+COSTLY_QUEUED_MAX = 1000
+"""Costly requests of one address that may be queued; more are answered with SYSTEM_BUSY."""
+COSTLY_WAIT_S = 2.0
+"""Seconds that a costly request may be queued; then it is answered with SYSTEM_BUSY. Clients wait 3
+s or longer for an answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from time import thread_time
+from functools import partial
 from typing import Any, TypeVar
 
 from firetrail.remoting.addresses import ClientAddresses, Share
@@ -21,9 +21,10 @@ from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
+from firetrail.remoting.costly_requests import CostlyRequests
 from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
 from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.limits import COSTLY, COSTLY_SHARE, ServerLimits
+from firetrail.remoting.limits import COSTLY, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
@@ -69,7 +70,11 @@ T = TypeVar("T")
 
 
 class RemotingServer:
-    """Accepts connections, and answers their requests with handlers."""
+    """Accepts connections, and answers their requests with handlers.
+
+    Attributes:
+        costly: The turns of costly requests. Servers in one event loop have the same.
+    """
 
     def __init__(
         self,
@@ -112,6 +117,7 @@ class RemotingServer:
         self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
         self._addresses = ClientAddresses(self._limits, SYSTEM.clock.monotonic)
         self._shares: dict[Connection, Share] = {}
+        self.costly = CostlyRequests(SYSTEM.clock.monotonic)
         self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
         # Requests of connections whose peers do not read.
         self._deferred: dict[Connection, deque[RemotingCommand]] = {}
@@ -348,25 +354,11 @@ class RemotingServer:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
         if len(request.body) > self._bodies_max.get(code, self._body_max):
             return self._too_large(request)
-        if code in COSTLY:
-            return self._answer_costly(connection, request)
+        if code in COSTLY and (share := self._shares.get(connection)) is not None:
+            handle = partial(answer_to, self._handlers, connection, request)
+            return self.costly.answer(share, connection, request, handle)
+        self.costly.others += 1
         return answer_to(self._handlers, connection, request)
-
-    def _answer_costly(self, connection: Connection, request: RemotingCommand) -> Answer:
-        """Answer a request unless its address has used up the time for costly ones."""
-        share = self._shares.get(connection)
-        if share is None:
-            return answer_to(self._handlers, connection, request)
-        if share.costly.level(SYSTEM.clock.monotonic()) <= 0:
-            return request.answer(
-                ResponseCode.SYSTEM_BUSY,
-                f"{request_name(request.code)} and other costly requests of {connection.host} "
-                f"take more than {COSTLY_SHARE:.0%} of the server's time; ask less often",
-            )
-        began = thread_time()  # without the time that other processes had
-        answer = answer_to(self._handlers, connection, request)
-        share.costly.charge(thread_time() - began)
-        return answer
 
     def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         self._running[request.code] += 1
