@@ -7,11 +7,13 @@ import asyncio
 import json
 import signal
 import subprocess
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import MagicMock
 
 import pytest
+from tests.access.actors import ROOT, SECURE
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.cli.test_up import started
 from tests.client.clusters import until
@@ -26,6 +28,7 @@ from firetrail.cli import replica_follow
 from firetrail.cli.main import build_parser, main
 from firetrail.cli.replica import spelled_out
 from firetrail.cli.replica_follow import _follow, _search, _Watch
+from firetrail.errors import ConfigError
 from firetrail.format.hosts import Host
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.client import RemotingClient, split_address
@@ -218,6 +221,86 @@ async def test_an_id_that_another_replica_has_is_a_warning(
     said = capsys.readouterr().err
     assert f"broker broker-a with id 1 is registered at {first.address}; if it is" in said
     assert "with id 2" not in said
+
+
+class NotStartedError(Exception):
+    """A replica was prepared, and is not started."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+
+@pytest.fixture
+def prepared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Awaitable[Broker]]:
+    """Prepare a replica, and return it without starting it."""
+
+    async def start(broker: Broker) -> None:
+        raise NotStartedError(broker)
+
+    async def prepare(master: str, *arguments: str) -> Broker:
+        follow = ["replica", "follow", str(tmp_path / "copy"), "--of", master, *arguments]
+        with monkeypatch.context() as patch, pytest.raises(NotStartedError) as caught:
+            patch.setattr(Broker, "start", start)
+            await _follow(build_parser().parse_args(follow))
+        return caught.value.broker
+
+    return prepare
+
+
+BEYOND = "--host", "0.0.0.0"
+
+
+async def test_a_replica_with_access_control_may_listen_everywhere(
+    prepared: Callable[..., Awaitable[Broker]], tmp_path: Path
+) -> None:
+    """Its credentials are in its ``broker.conf``, too."""
+    keys = json.dumps({"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key})
+    conf = tmp_path / "replica.conf"
+    conf.write_text(f"authenticationEnabled=true\ninnerClientAuthenticationCredentials={keys}\n")
+    async with talking(config=SECURE) as talk:
+        broker = await prepared(talk.broker.address, "-c", str(conf), *BEYOND)
+    assert broker.access.guard is not None
+    assert (broker.config.bind, broker.config.name) == ("0.0.0.0", talk.broker.config.name)
+
+
+async def test_a_replica_without_access_control_needs_a_flag_to_listen_everywhere(
+    prepared: Callable[..., Awaitable[Broker]],
+) -> None:
+    async with talking() as talk:
+        with pytest.raises(ConfigError, match=r"bind = '0\.0\.0\.0'.*accept it with --insecure"):
+            await prepared(talk.broker.address, *BEYOND)
+        broker = await prepared(talk.broker.address, *BEYOND, "--insecure")
+    assert broker.access.guard is None
+
+
+async def test_the_master_and_the_command_decide_before_the_file_of_a_replica(
+    prepared: Callable[..., Awaitable[Broker]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    conf = tmp_path / "replica.conf"
+    conf.write_text(
+        "brokerName=other\nbrokerId=0\nbrokerRole=SYNC_MASTER\nmapedFileSizeCommitLog=4096\n"
+        "listenPort=7\nconnections_per_address=9\nduplicationEnable=true\n"
+    )
+    async with talking() as talk:
+        broker = await prepared(talk.broker.address, "-c", str(conf), "--id", "3")
+    config, store = broker.config, broker._store_config
+    assert (config.name, config.broker_id) == (talk.broker.config.name, 3)
+    assert (store.role, store.store_host.port) == (BrokerRole.SLAVE, 7)
+    assert store.commit_log_file_size == SMALL.commit_log_file_size
+    assert config.connections_per_address == 9
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"firetrail: {conf} line 1: brokerName has no effect: a replica has that of its master",
+        f"firetrail: {conf} line 2: brokerId has no effect: the command makes the broker a "
+        "replica, with --id",
+        f"firetrail: {conf} line 3: brokerRole has no effect: the command makes the broker a "
+        "replica, with --id",
+        f"firetrail: {conf} line 4: mapedFileSizeCommitLog has no effect: a replica has that of "
+        "its master",
+        f"firetrail: {conf} line 7: duplicationEnable=true has no effect on a replica",
+    ]
 
 
 class StoppedMaster(NamedTuple):

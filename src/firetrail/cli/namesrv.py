@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 
 from firetrail.cli import logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
@@ -23,13 +22,7 @@ EXAMPLES = """\
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
     parser = add_plain_parser(subparsers, "namesrv", "start a name server", DESCRIPTION, EXAMPLES)
-    parser.add_argument(
-        "-c",
-        "--conf",
-        metavar="FILE",
-        type=Path,
-        help="configuration file, in the format of RocketMQ's namesrv.conf",
-    )
+    serving.add_conf(parser, "namesrv.conf")
     parser.add_argument(
         "--host",
         metavar="ADDRESS",

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from firetrail.broker.broker import Broker
+from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.listening import client_access_of
 from firetrail.broker.replica.master_settings import (
     FIRST_SLAVE_ID,
     AdoptedSettings,
+    OwnSettings,
     adopted_settings,
     find_master,
     holder_of_id,
@@ -24,6 +28,8 @@ from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size, say
 from firetrail.cli.role_requests import broker_address
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
+from firetrail.format.java_properties import Entry
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
 from firetrail.replication.reminders import Reminders
@@ -39,11 +45,15 @@ that read a store can read the folder at any time. SIGTERM and Ctrl-C stop the r
 same command continues where it stopped. If the master is down, the replica serves what it has and
 tries again; a new folder waits for the master.
 
+With -c, settings that are not adopted from the master come from a file, for example access control,
+TLS, credentials and limits.
+
 Exit code 0: it was stopped; 1: it was stopped, and could no longer follow its master (the state is
 stuck or diverged); 2: it did not start."""
 EXAMPLES = """\
   firetrail replica copy --of 10.0.0.5:10911
   firetrail replica copy --namesrv 10.0.0.4:9876 --broker broker-a
+  firetrail replica copy --of 10.0.0.5:10911 -c replica.conf --host 10.0.0.6
   firetrail replica copy --of 127.0.0.1:10911 --port 0 --json"""
 RETRY_S, RETRY_MAX_S = 0.5, 30.0
 """The first and the longest pause before a master that does not answer is asked again."""
@@ -70,7 +80,7 @@ def add(actions: Subparsers) -> None:
         "--namesrv",
         metavar="ADDRESSES",
         help="HOST:PORT of the name servers, separated by ';': the replica registers with them, so "
-        "that consumers find it",
+        "that consumers find it (default: namesrvAddr in FILE, or none)",
     )
     parser.add_argument(
         "--broker", metavar="NAME", help="name of the broker to follow, if --of is not given"
@@ -83,7 +93,8 @@ def add(actions: Subparsers) -> None:
         help="brokerId of the replica, different for each replica of a master "
         "(default: %(default)s)",
     )
-    serving.add_listening(parser, "127.0.0.1", "10911")
+    serving.add_conf(parser, "broker.conf")
+    serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
     serving.add_insecure(parser)
     serving.add_json(parser, "print the addresses and each change of the state as JSON lines")
     logs.add_arguments(parser)
@@ -114,25 +125,28 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 async def _follow(args: argparse.Namespace) -> ExitCode:
+    own = _own_settings(args)
+    access = client_access_of(load_entries(own).broker)
     stop = serving.stop_event()
-    search = await _search(args, stop)
+    search = await _search(args, stop, access)
     if search is None:
         return ExitCode.OK  # it was stopped before the master answered
     master, adopted = search
     # Without --of, name servers tell who the master is.
-    config, store = adopted.of_replica(args.of or "", args.id)
-    config = config.replace(namesrv=args.namesrv or "")
+    config, store = adopted.of_replica(args.of or "", args.id, own)
+    if args.namesrv is not None:
+        config = config.replace(namesrv=args.namesrv)
     if args.host is not None:
         config = config.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
-    holder = await holder_of_id(config.namesrv, config.name, args.id)
+    holder = await holder_of_id(config.namesrv, config.name, args.id, access)
     if holder not in (None, str(store.store_host)):
         say(
             f"warning: broker {config.name} with id {args.id} is registered at {holder}; if it is "
             "another replica, give this one another --id: clients find only one of the two"
         )
-    broker = Broker(args.store, config, store, insecure=args.insecure)
+    broker = Broker(args.store, config, store, conf=args.conf, insecure=args.insecure)
     await broker.start()
     try:
         assert broker.replica is not None
@@ -151,8 +165,21 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         await broker.stop()
 
 
+def _own_settings(args: argparse.Namespace) -> Mapping[str, Entry]:
+    """Return the entries of the file that count, and report the others.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+    own = OwnSettings.of(serving.read_conf(args.conf))
+    loaded = load_entries(own.entries)
+    refused = (f"{each.found} has no effect on a replica" for each in loaded.refused)
+    serving.report([*own.remarks, *loaded.remarks, *refused])
+    return own.entries
+
+
 async def _search(
-    args: argparse.Namespace, stop: asyncio.Event
+    args: argparse.Namespace, stop: asyncio.Event, access: Access | None = None
 ) -> tuple[str, AdoptedSettings] | None:
     """Return the address of the master and what to adopt from it; None if the command is stopped.
 
@@ -164,8 +191,9 @@ async def _search(
     reminders, pause_s = Reminders(SYSTEM.clock.monotonic), RETRY_S
     while not stop.is_set():
         try:
-            master = args.of or await find_master(args.namesrv, args.broker)
-            return master, (await adopted_settings(master)).with_name_servers(args.namesrv)
+            master = args.of or await find_master(args.namesrv, args.broker, access)
+            adopted = await adopted_settings(master, access)
+            return master, adopted.with_name_servers(args.namesrv)
         except (NotReachedError, NoSuchError) as error:
             if saved is not None:
                 _check_name(args, saved)

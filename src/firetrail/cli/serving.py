@@ -64,6 +64,17 @@ def add_listening(parser: argparse.ArgumentParser, default_host: str, default_po
     )
 
 
+def add_conf(parser: argparse.ArgumentParser, name: str) -> None:
+    """Add ``-c FILE``; ``name`` is that of the file in RocketMQ."""
+    parser.add_argument(
+        "-c",
+        "--conf",
+        metavar="FILE",
+        type=Path,
+        help=f"configuration file, in the format of RocketMQ's {name}",
+    )
+
+
 def add_insecure(parser: argparse.ArgumentParser) -> None:
     """Add ``--insecure``."""
     parser.add_argument(

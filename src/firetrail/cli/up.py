@@ -81,13 +81,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the commands that start a broker."""
-    parser.add_argument(
-        "-c",
-        "--conf",
-        metavar="FILE",
-        type=Path,
-        help="configuration file, in the format of RocketMQ's broker.conf",
-    )
+    serving.add_conf(parser, "broker.conf")
     serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
     serving.add_insecure(parser)
     parser.add_argument(

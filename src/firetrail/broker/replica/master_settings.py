@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
 from firetrail.broker.broker_conf import load_entries
+from firetrail.broker.config import SETTINGS as BROKER_SETTINGS
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import ADDRESSES
 from firetrail.errors import (
@@ -18,6 +19,7 @@ from firetrail.errors import (
     RequestError,
 )
 from firetrail.format.java_properties import Entry
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.body import Body
 from firetrail.remoting.client import RemotingClient, split_address
@@ -25,7 +27,9 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.replication.ha_probe import is_ha_port
 from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.settings.conf_file import Remark
 from firetrail.settings.config_file import ConfigFile
+from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import System
 from firetrail.text import did_you_mean
@@ -36,6 +40,8 @@ ADOPTED = (
     *("maxMessageSize", "messageDelayLevel", "enableLmq", "fileReservedTime"),
 )
 """Keys of ``broker.conf`` that should not differ between a master and its replicas."""
+ROLE_KEYS = ("brokerRole", "brokerId")
+"""Keys that would contradict the command that starts a replica."""
 NAME_SERVERS = "namesrvAddr"
 FIRST_SLAVE_ID = 1
 ADOPTED_JSON = "firetrailReplica.json"
@@ -53,6 +59,39 @@ class ReplicaSettings(NamedTuple):
 
     broker: BrokerConfig
     store: StoreConfig
+
+
+class OwnSettings(NamedTuple):
+    """What the ``broker.conf`` of a replica sets: all that it does not adopt from its master.
+
+    Args:
+        entries: The entries that count.
+        remarks: What is to be said about the others.
+    """
+
+    entries: Mapping[str, Entry]
+    remarks: Sequence[Remark]
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Entry]) -> Self:
+        """Return the settings in the entries of a file."""
+        tables = (*BROKER_SETTINGS.values(), *STORE_SETTINGS.values())
+        adopted = {
+            name
+            for setting in tables
+            if not set(ADOPTED).isdisjoint(setting.names_in_file)
+            for name in setting.names_in_file
+        }
+        reasons = dict.fromkeys(adopted, "a replica has that of its master")
+        reasons |= dict.fromkeys(ROLE_KEYS, "the command makes the broker a replica, with --id")
+        return cls(
+            {key: entry for key, entry in entries.items() if key not in reasons},
+            [
+                Remark(key, f"has no effect: {reasons[key]}", entry.place)
+                for key, entry in entries.items()
+                if key in reasons
+            ],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +120,24 @@ class AdoptedSettings(Body):
             return self
         return replace(self, settings=self.settings | {NAME_SERVERS: name_servers})
 
-    def of_replica(self, master: str, broker_id: int = FIRST_SLAVE_ID) -> ReplicaSettings:
+    def of_replica(
+        self,
+        master: str,
+        broker_id: int = FIRST_SLAVE_ID,
+        own: Mapping[str, Entry] | None = None,
+    ) -> ReplicaSettings:
         """Return the settings of a replica of the broker at ``master``.
+
+        Args:
+            master: ``host:port`` of the master's broker; empty if name servers tell it.
+            broker_id: The id of the replica. Default: 1.
+            own: The entries of :class:`OwnSettings`. Default: none.
 
         Raises:
             ConfigError: Firetrail cannot have the same settings.
         """
         adopted = {key: Entry(self.settings[key], "") for key in ADOPTED if key in self.settings}
-        loaded = load_entries(adopted)
+        loaded = load_entries({**(own or {}), **adopted})
         return ReplicaSettings(
             loaded.broker.replace(
                 broker_id=broker_id,
@@ -118,14 +167,18 @@ async def replica_settings(master: str, broker_id: int = FIRST_SLAVE_ID) -> Repl
     return (await adopted_settings(master)).of_replica(master, broker_id)
 
 
-async def adopted_settings(master: str) -> AdoptedSettings:
+async def adopted_settings(master: str, access: Access | None = None) -> AdoptedSettings:
     """Return what a replica has to adopt from the broker at ``master``.
+
+    Args:
+        master: ``host:port`` of the master's broker.
+        access: Credentials and TLS. Default: those in the environment.
 
     Raises:
         NotReachedError: The master does not answer.
         ReplicationError: It refuses to answer, is a slave itself, or is not a broker.
     """
-    client = RemotingClient()
+    client = RemotingClient(access=access)
     try:
         told = await Master(client, MasterAddress(master)).settings()
     except NotReachedError as error:
@@ -171,43 +224,47 @@ def _name_servers(told: Mapping[str, str]) -> str:
         return ""
 
 
-async def find_master(name_servers: str, name: str) -> str:
+async def find_master(name_servers: str, name: str, access: Access | None = None) -> str:
     """Return the address of the master of a broker name, from the first name server that answers.
 
     Args:
         name_servers: ``host:port`` of name servers, separated by ``;``.
         name: The name of the broker.
+        access: Credentials and TLS. Default: those in the environment.
 
     Raises:
         NotReachedError: No name server answers, or only replicas of the broker are running.
         NoSuchError: The name server knows no such broker.
     """
-    clusters, address = await _clusters(name_servers)
+    clusters, address = await _clusters(name_servers, access)
     return _master_in(clusters, address, name)
 
 
-async def holder_of_id(name_servers: str, name: str, broker_id: int) -> str | None:
+async def holder_of_id(
+    name_servers: str, name: str, broker_id: int, access: Access | None = None
+) -> str | None:
     """Return the address of the broker with a name and an id; None if name servers know none.
 
     Args:
         name_servers: ``host:port`` of name servers, separated by ``;``.
         name: The name of the broker.
         broker_id: Its id.
+        access: Credentials and TLS. Default: those in the environment.
     """
     try:
-        clusters, _ = await _clusters(name_servers)
+        clusters, _ = await _clusters(name_servers, access)
     except NotReachedError:
         return None
     data = clusters.broker_addr_table.get(name)
     return data.broker_addrs.get(broker_id) if data is not None else None
 
 
-async def _clusters(name_servers: str) -> tuple[ClusterInfo, str]:
+async def _clusters(name_servers: str, access: Access | None) -> tuple[ClusterInfo, str]:
     """Return all brokers, and the address of the name server that has told them."""
     failures = []
     for address in filter(None, name_servers.split(";")):
         try:
-            answer = await _ask(address, RequestCode.GET_BROKER_CLUSTER_INFO)
+            answer = await _ask(address, RequestCode.GET_BROKER_CLUSTER_INFO, access)
         except (OSError, RequestError) as error:
             failures.append(str(error) or f"{address}: no answer in time")
             continue
@@ -230,8 +287,8 @@ def _master_in(clusters: ClusterInfo, address: str, name: str) -> str:
     return data.master
 
 
-async def _ask(address: str, code: RequestCode) -> RemotingCommand:
-    client = RemotingClient()
+async def _ask(address: str, code: RequestCode, access: Access | None) -> RemotingCommand:
+    client = RemotingClient(access=access)
     try:
         return await client.ask(address, RemotingCommand(code))
     finally:
