@@ -119,7 +119,7 @@ class TlsConfig:
         _Names(".*", "patterns such as CN:* or URI:spiffe://example.org/user/*, or nothing"),
         "Patterns that select the name of the user in a client certificate, in their order,"
         " separated by spaces. The kinds of names are CN, DNS, EMAIL and URI. The asterisk is the"
-        " name of the user. Without patterns, a certificate names nobody.",
+        " name of the user. Without patterns, a certificate names no user.",
     )
 
     is_client: bool = CLIENT(False, "tls.enable", FLAG, "Use TLS for requests to other servers.")
