@@ -73,6 +73,7 @@ class Scale:
             "brokers": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
             "grpc": f"{self.grpc:,} messages of 1 KiB sent, received and acknowledged, after "
             f"{self.grpc_warm:,} others; {self.relayed:,} at a fixed rate",
+            "tls": f"{self.served:,} messages sent one by one, {4 * self.served:,} in batches",
             "timers": f"{self.timers:,} messages with bodies of 100 bytes, due within ten hours",
         }
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from interop.replicas import create_topic, routed
 from interop.servers import MASTER, SLAVE, SYNC_MASTER, Role, Servers, our_name_server
 
-from benchmarks.bench import GIB, Bench
+from benchmarks.bench import GIB, MIB, Bench
 from benchmarks.contestants import TIMEOUT_S, RunError, firetrail
 from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.measurements import OURS
@@ -34,6 +34,8 @@ NAME, TOPIC = "broker", "Lag"
 HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 SETTINGS = "brokerClusterName=DefaultCluster\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
 SYNC = "inSyncReplicas=2\ntotalReplicas=2\nslaveTimeout=30000\n"
+ONE_FILE = 900 * MIB
+"""The longest log for a Java replica of a Java master, which gets only the last file."""
 POLL_S = 0.02
 IDLE_S = 0.05
 """Pause before a message whose way to the replica is measured."""
@@ -153,9 +155,10 @@ def _run(bench: Bench, pair: Pair) -> Json:
 
 async def _asynchronous(bench: Bench, pair: Pair, folder: Path) -> Json:
     sent = bench.scale.served
-    firetrail("fill", folder / NAME, size=bench.scale.replicated, settings=bench.scale.settings)
+    only_last = pair.java_master and pair.java_replica
+    size = min(bench.scale.replicated, ONE_FILE) if only_last else bench.scale.replicated
+    firetrail("fill", folder / NAME, size=size, settings=bench.scale.settings)
     async with running(bench, pair, MASTER, folder) as (namesrv, ends):
-        only_last = pair.java_master and pair.java_replica
         figures = await catch_up(ends, bench.scale.log_size if only_last else 0)
         figures |= await lag(ends, bench.scale.lag)
         figures |= await _sent(ends, namesrv, sent, "async")

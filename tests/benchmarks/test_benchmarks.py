@@ -63,6 +63,10 @@ def test_every_measurement_runs(name: str, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "every store is removed"
 
 
+def test_every_part_of_the_page_says_how_much_it_measures() -> None:
+    assert TINY.amounts.keys() == command.PARTS.keys()
+
+
 def test_a_run_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"worker get .*(?s:.*)NotAStoreError"):
         (tmp_path / "notes.txt").write_text("no store")
