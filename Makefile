@@ -11,6 +11,9 @@ FUZZ := .venv-fuzz
 FUZZ_S ?= 60
 MINUTES ?= 5
 
+# Without compiled files, every process of the tests would compile Firetrail and its packages again.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
 KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
 
