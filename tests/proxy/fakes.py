@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, cast
 
+from firetrail.auth.caller import Caller
 from firetrail.broker.pop.ack import PopAck
 from firetrail.errors import RequestError
 from firetrail.proxy.brokers import ClientCommands, ignored, resolved
@@ -36,6 +37,7 @@ class FakeCall:
     ) -> None:
         self.metadata = metadata
         self.peer = peer
+        self.caller: Caller | None = None
         self.certificate_user: str | None = None
         self.is_encrypted = True
         self.local = "127.0.0.1:8081"

@@ -291,6 +291,16 @@ async def test_a_client_id_belongs_to_the_user_who_used_it_first(secured: Secure
     )
 
 
+def forwarding(topic: str, group: str) -> Any:
+    """Return a request with a forged receipt of the first record of the log."""
+    return messages.ForwardMessageToDeadLetterQueueRequest(
+        group=Resource(name=group),
+        topic=Resource(name=topic),
+        receipt_handle=f"0 {SYSTEM.clock.now_ms()} 60000 0 0 broker-a 0 0 0",
+        message_id="x",
+    )
+
+
 async def test_a_record_of_another_topic_does_not_become_a_dead_letter(
     secured: Secured,
 ) -> None:
@@ -299,16 +309,28 @@ async def test_a_record_of_another_topic_does_not_become_a_dead_letter(
     secured.broker.groups.require("CG")
     await secured.users.create(info("carol"))
     await secured.users.merge_acl(acl("carol", "Topic:T2 All", "Group:CG All"))
-    request = messages.ForwardMessageToDeadLetterQueueRequest(
-        group=Resource(name="CG"),
-        topic=Resource(name="T2"),
-        receipt_handle=f"0 {SYSTEM.clock.now_ms()} 60000 0 0 broker-a 0 0 0",
-        message_id="x",
-    )
+    request = forwarding("T2", "CG")
     end = secured.broker.store.log_range[1]
     status = await secured.call("ForwardMessageToDeadLetterQueue", signed_by("carol"), request)
     assert (status.code, "Topic:T1" in status.message) == (Code.FORBIDDEN, True)
     assert secured.broker.store.log_range[1] == end
+
+
+async def test_a_call_of_the_white_list_does_not_loosen_others_of_its_client(
+    tmp_path: Path,
+) -> None:
+    words = frozenset({"apache.rocketmq.v2.QueryRouteRequest"})
+    async with Broker.running(tmp_path / "store", store=SMALL) as broker:
+        users = await user_store(tmp_path / "users", carol=["Topic:T2 All", "Group:CG All"])
+        secure = Secured(broker, users, AccessPolicy(unauthorized=words))
+        broker.store.put(Message("T1", b"not for carol"))
+        broker.groups.require("CG")
+        method: Any = secure.service.methods[f"{SERVICE}ForwardMessageToDeadLetterQueue"]
+        begun = method.handle(FakeCall(signed_by("carol")), forwarding("T2", "CG"))
+        await secure.call("QueryRoute", signed_by("carol"), route("T1"))
+        status = (await begun).status
+        assert (status.code, "Topic:T1" in status.message) == (Code.FORBIDDEN, True)
+        await secure.service.stop()
 
 
 async def test_white_lists_name_messages(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
 
 __all__ = [
@@ -70,7 +71,13 @@ class ProtobufMessage(ResponseMessage, Protocol):
 
 
 class Call(Protocol):
-    """One call of a client, whatever transport carries it."""
+    """One call of a client, whatever transport carries it.
+
+    Attributes:
+        caller: Who makes the call; None until that is checked, or if nobody checks it.
+    """
+
+    caller: Caller | None
 
     @property
     def metadata(self) -> Mapping[str, str]:

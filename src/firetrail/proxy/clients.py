@@ -54,7 +54,8 @@ class ProxyClient:
         streams: Its open telemetry streams, the newest last.
         last_seen: When the client called last, by the clock of the registry.
         is_closed: Whether the client has left; a later call makes it a new one.
-        caller: Who made its latest call, if that is checked.
+        caller: Who made its latest call, if that is checked. Each call has a caller of its own: all
+            are of one user, but from different addresses, and some may be on a white list.
     """
 
     client_id: str
@@ -116,12 +117,11 @@ class ProxyClients:
         """Return the client with an id, None if it is not known."""
         return self._clients.get(client_id)
 
-    def of(self, call: Call, caller: Caller | None = None) -> ProxyClient:
+    def of(self, call: Call) -> ProxyClient:
         """Return the client that makes a call.
 
         Args:
-            call: The call, which names its client.
-            caller: Who makes it. Default: that is not checked.
+            call: The call, which names its client. If it has a caller, so has the client.
 
         Raises:
             ProxyError: The call does not name its client, another user has a client of this name,
@@ -131,6 +131,7 @@ class ProxyClients:
         client = self._clients.get(client_id)
         if client is None:
             client = self._new(client_id, call)
+        caller = call.caller
         if caller is not None:
             if client.caller is not None and client.caller.user_name != caller.user_name:
                 raise self._not_its_own(client_id, call, caller)

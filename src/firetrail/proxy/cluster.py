@@ -174,8 +174,9 @@ class ClusterBrokers:
         if field is not None:
             timeout_s = int(command.fields.get(field, "0")) / 1000 + LONG_POLL_MARGIN_S
         address = await self._address(broker)
-        if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and client.caller is not None:
-            await self._check_record(client.caller, address, command)
+        caller = command.caller or client.caller
+        if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and caller is not None:
+            await self._check_record(caller, address, command)
         return await self._session.pass_on(address, command, timeout_s)
 
     async def _check_record(self, caller: Caller, address: str, command: RemotingCommand) -> None:

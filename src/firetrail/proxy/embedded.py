@@ -141,7 +141,8 @@ class EmbeddedBroker:
                 f"this proxy has no broker {broker!r:.80}, only {self._broker.config.name}",
             )
         command.language, command.version = client.language, client.version
-        command.caller = client.caller
+        if command.caller is None:  # as a request of this process, nothing would be checked
+            command.caller = client.caller
         if command.code in WAITING or client.is_closed:
             connection = EmbeddedConnection(self, client)
             answer = connection.ask(self._broker.ask, command)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable
 
+from firetrail.auth.caller import Caller
 from firetrail.broker.pop.ack import PopAck
 from firetrail.errors import ProxyError
 from firetrail.format.whole import INT32_MAX, INT64_MAX
@@ -99,9 +100,23 @@ class PopRequests:
         )
 
     async def to_dead_letters(
-        self, client: ProxyClient, group: str, topic: str, receipt: Receipt, message_id: str
+        self,
+        client: ProxyClient,
+        group: str,
+        topic: str,
+        receipt: Receipt,
+        message_id: str,
+        caller: Caller | None,
     ) -> None:
         """Move a message to the dead letters of a group, and acknowledge it.
+
+        Args:
+            client: The client.
+            group: The group.
+            topic: The topic that the call names.
+            receipt: The receipt of the message.
+            message_id: The id of the message.
+            caller: Who needs a permission for the topic of the record; None if that is not checked.
 
         Raises:
             ProxyError: The receipt has no log offset, or the broker failed.
@@ -119,6 +134,7 @@ class PopRequests:
             max_reconsume_times=0,
         )
         command = RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, header.encode())
+        command.caller = caller
         checked(await resolved(self._brokers.request(client, receipt.broker_name, command)))
         check_receipt_answer(await resolved(self.ack(client, group, topic, receipt)))
 

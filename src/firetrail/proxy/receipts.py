@@ -222,7 +222,9 @@ class ReceiptCalls:
         topic = topic_name(request.topic, self._brokers.reserved)
         group = group_name(request.group)
         receipt = await self._current(client, group, request.receipt_handle)
-        await self._requests.to_dead_letters(client, group, topic, receipt, request.message_id)
+        await self._requests.to_dead_letters(
+            client, group, topic, receipt, request.message_id, call.caller
+        )
         self._renewals.remove(client.client_id, group, request.receipt_handle)
         return ForwardMessageToDeadLetterQueueResponse(status=OK)
 

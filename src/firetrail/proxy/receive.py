@@ -148,7 +148,7 @@ class ReceiveCalls:
         call.when_done(lambda is_written: None if is_written else self._return(where, popped))
         attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
         try:
-            await self._choose(where, wanted, popped, attempts_max)
+            await self._choose(call, where, wanted, popped, attempts_max)
             if popped and not is_orderly:
                 await self._unordered.check(group, topic)
             if client.is_closed:  # it has announced its end while the call waited
@@ -196,6 +196,7 @@ class ReceiveCalls:
 
     async def _choose(
         self,
+        call: Call,
         where: Where,
         wanted: SubscriptionData,
         popped: list[PoppedMessage],
@@ -215,7 +216,7 @@ class ReceiveCalls:
             try:
                 if is_wanted:
                     await self._requests.to_dead_letters(
-                        *where, message.receipt, message.message_id
+                        *where, message.receipt, message.message_id, call.caller
                     )
                 else:
                     await resolved(self._requests.ack(*where, message.receipt))

@@ -219,9 +219,9 @@ class MessagingService:
 
     def _client(self, name: str, call: Call, request: Any) -> ProxyClient:
         """Return the client that makes a call; raise ProxyError if the call is refused."""
-        if self._guard is None:
-            return self.clients.of(call)
-        return self.clients.of(call, self._guard.caller(name, call, request))
+        if self._guard is not None:
+            call.caller = self._guard.caller(name, call, request)
+        return self.clients.of(call)
 
 
 def _failed_pull(status: Status) -> Responses:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
-from firetrail.auth.caller import NO_USER, Caller
+from firetrail.auth.caller import NO_USER
 from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.brokers import RegisteringBrokers, resolved
 from firetrail.proxy.call import StatusCode, Stream, StreamHandler
@@ -81,26 +81,25 @@ class Telemetry:
 
     def open(self, stream: Stream) -> StreamHandler:
         """Handle a new stream."""
-        caller = None
         try:
             if self._guard is not None:
-                caller = self._guard.authenticated("Telemetry", stream)
-            self._clients.attach(self._clients.of(stream, caller), stream)
+                stream.caller = self._guard.authenticated("Telemetry", stream)
+            self._clients.attach(self._clients.of(stream), stream)
         except ProxyError as error:
             refuse(stream, error)
-        return _TelemetryStream(self, stream, caller)
+        return _TelemetryStream(self, stream)
 
     # -- frames of clients --------------------------------------------------------------------
 
-    def client_of(self, stream: Stream, caller: Caller | None) -> ProxyClient:
+    def client_of(self, stream: Stream) -> ProxyClient:
         """Return the client of a stream, which gets commands on it from now on."""
-        client = self._clients.of(stream, caller)
+        client = self._clients.of(stream)
         if stream not in client.streams:  # the client had left, or was forgotten
             self._clients.attach(client, stream)
         return client
 
     def adopt(
-        self, stream: Stream, settings: Settings, caller: Caller | None
+        self, stream: Stream, settings: Settings
     ) -> TelemetryCommand | Awaitable[TelemetryCommand]:
         """Register a client with its settings, and return the answer to them.
 
@@ -108,10 +107,10 @@ class Telemetry:
             ProxyError: The settings are not allowed.
         """
         if self._guard is not None:
-            if caller is None:
+            if stream.caller is None:
                 raise ProxyError(Code.UNAUTHORIZED, NO_USER)
-            caller = self._guard.authorize("Telemetry", caller, settings)
-        client = self.client_of(stream, caller)
+            stream.caller = self._guard.authorize("Telemetry", stream.caller, settings)
+        client = self.client_of(stream)
         group = adopt(client, settings, self._brokers.reserved)
         beat = self._heartbeat(client)
         found = self._brokers.group(group) if group is not None else None
@@ -227,10 +226,9 @@ class Telemetry:
 class _TelemetryStream:
     """The frames of one stream."""
 
-    def __init__(self, telemetry: Telemetry, stream: Stream, caller: Caller | None) -> None:
+    def __init__(self, telemetry: Telemetry, stream: Stream) -> None:
         self._telemetry = telemetry
         self._stream = stream
-        self._caller = caller
         self._waiting: deque[Awaitable[TelemetryCommand]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._repeats: list[asyncio.TimerHandle] = []
@@ -247,7 +245,7 @@ class _TelemetryStream:
     def _handle(self, command: TelemetryCommand) -> None:
         kind = command.WhichOneof("command")
         if kind == "settings":
-            self._answer(self._telemetry.adopt(self._stream, command.settings, self._caller))
+            self._answer(self._telemetry.adopt(self._stream, command.settings))
         elif kind == "thread_stack_trace":
             self._telemetry.answered(command.thread_stack_trace.nonce, command)
         elif kind == "verify_message_result":

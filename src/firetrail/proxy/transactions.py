@@ -108,10 +108,15 @@ class TransactionCalls:
         decision = _ENDS.get(request.resolution)
         if decision is None:
             return EndTransactionResponse(status=OK)  # not known yet; the broker asks again
-        return self._end(client, request, topic, decision)
+        return self._end(call, client, request, topic, decision)
 
     async def _end(
-        self, client: ProxyClient, request: EndTransactionRequest, topic: str, decision: int
+        self,
+        call: Call,
+        client: ProxyClient,
+        request: EndTransactionRequest,
+        topic: str,
+        decision: int,
     ) -> EndTransactionResponse:
         transaction_id = request.transaction_id
         place = self._known.find(topic, transaction_id)
@@ -129,6 +134,7 @@ class TransactionCalls:
             topic,
         )
         command = RemotingCommand(RequestCode.END_TRANSACTION, header.encode())
+        command.caller = call.caller
         checked(await resolved(self._brokers.request(client, place.broker_name, command)))
         return EndTransactionResponse(status=OK)
 

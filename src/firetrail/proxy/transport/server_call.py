@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import HandleAll, ResponseStreamMethod, StatusCode, UnaryMethod
 from firetrail.proxy.http2.connection import Http2Connection
@@ -66,6 +67,7 @@ class BaseCall:
         "_stream",
         "_timer",
         "authority",
+        "caller",
         "is_ended",
         "metadata",
         "path",
@@ -80,6 +82,7 @@ class BaseCall:
         self.metadata: Mapping[str, str] = head.fields
         self.authority = head.authority
         self.path = head.path
+        self.caller: Caller | None = None
         self.is_ended = False
         """Whether the status is queued, or the client is gone."""
         self.progress_at = now
