@@ -8,7 +8,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,13 @@ WITHOUT_EXTRA = "import sys; sys.modules['hpack'] = None\n"
 RUN = "from firetrail.cli.main import main; sys.exit(main(sys.argv[1:]))"
 
 
-def printed(script: str, *arguments: str) -> tuple[dict[str, str], str]:
-    """Return the addresses that a command prints as JSON, and what it says, until it is stopped."""
+def printed(
+    script: str, *arguments: str, use: Callable[[str], None] | None = None
+) -> tuple[dict[str, str], str]:
+    """Return the addresses that a command prints as JSON, and what it says, until it is stopped.
+
+    ``use`` is called with the address for gRPC clients while the command runs.
+    """
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", f"import sys\n{script}{RUN}", *arguments, "--json"]
     with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
@@ -41,6 +46,8 @@ def printed(script: str, *arguments: str) -> tuple[dict[str, str], str]:
             ready = json.loads(process.stdout.readline())
             host, _, port = (ready.get("grpc") or ready["broker"]).rpartition(":")
             socket.create_connection((host, int(port)), PATIENCE_S).close()
+            if use is not None:
+                use(ready["grpc"])
             process.terminate()
             _, said = process.communicate(timeout=PATIENCE_S)
             assert process.returncode == 0
@@ -124,13 +131,39 @@ def test_a_proxy_serves_the_brokers_of_a_cluster() -> None:
     assert not said
 
 
-async def test_a_proxy_reads_its_users_and_writes_an_audit_log(tmp_path: Path) -> None:
+async def test_a_proxy_has_users_limits_and_an_audit_log(tmp_path: Path) -> None:
     pytest.importorskip("hpack")
-    await user_store(tmp_path)
+    await user_store(tmp_path, alice=["Topic:T Pub"])
+    conf = tmp_path / "proxy.conf"
+    conf.write_text("request_rate_per_user=1\nlistenPort=1\n")
     with BackgroundBroker(store=SMALL) as broker:
-        arguments = "proxy", "--namesrv", broker.namesrv, "--port", "0", "--users", str(tmp_path)
-        await asyncio.to_thread(printed, "", *arguments)
-    assert [event["event"] for event in events(tmp_path / "audit/audit.log")] == ["start", "stop"]
+        options = "--port", "0", "--users", str(tmp_path), "-c", str(conf)
+        arguments = "proxy", "--namesrv", broker.namesrv, *options
+        _, said = await asyncio.to_thread(printed, "", *arguments, use=call_until_refused)
+    assert said == f"firetrail: {conf} line 2: listenPort is not a setting of the proxy\n"
+    found = [event["event"] for event in events(tmp_path / "audit/audit.log")]
+    assert found == ["start", "login", "stop"]
+
+
+def call_until_refused(address: str) -> None:
+    """Make calls as alice until there are too many."""
+    import grpc
+    from tests.proxy.test_grpc_guard import signed_by
+    from tests.proxy.test_proxy import route_call
+
+    from firetrail.proxy.schema.messages import Code, QueryRouteRequest, Resource
+
+    with grpc.insecure_channel(address) as channel:
+        for _ in range(1000):
+            status = route_call(channel)(
+                QueryRouteRequest(topic=Resource(name="T")),
+                metadata=tuple(signed_by("alice").items()),
+                timeout=PATIENCE_S,
+            ).status
+            if status.code == Code.TOO_MANY_REQUESTS:
+                assert status.message.startswith("user alice sends more than request_rate_per_user")
+                return
+    raise AssertionError("no call was refused")
 
 
 def test_a_proxy_needs_the_file_of_its_users(

@@ -35,8 +35,9 @@ This page lists the settings of the [store](#files), the [broker](#broker-identi
 ## Setting values
 
 `firetrail up -c broker.conf` and `firetrail broker -c broker.conf` read RocketMQ's file, for both
-broker and store. `firetrail namesrv -c namesrv.conf` does the same for a name server. A file needs
-only the settings that differ from the default.
+broker and store. `firetrail namesrv -c namesrv.conf` does the same for a name server, and
+`firetrail proxy -c proxy.conf` for the [limits](#server-limits) and the [audit log](#audit-log) of
+a proxy. A file needs only the settings that differ from the default.
 
 From Python, a store takes a `StoreConfig`, and a broker also takes a `BrokerConfig`:
 

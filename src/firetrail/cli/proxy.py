@@ -9,14 +9,15 @@ from pathlib import Path
 
 from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_limits import user_limits
 from firetrail.access.user_store import USERS_FILE
 from firetrail.cli import cluster, grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.names import CONFIG
+from firetrail.proxy.config import ProxyConfig
 from firetrail.proxy.extra import INSTALL, is_missing
-from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -28,7 +29,8 @@ FIRETRAIL_ACCESS_KEY and FIRETRAIL_SECRET_KEY_FILE. SIGTERM and Ctrl-C stop it; 
 are answered first."""
 EXAMPLES = """\
   firetrail proxy --namesrv 127.0.0.1:9876
-  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --insecure"""
+  firetrail proxy --namesrv 'a:9876;b:9876' --host 0.0.0.0 --insecure
+  firetrail proxy --users /etc/firetrail -c proxy.conf"""
 
 REMEDY = "stop the program that listens there, or choose another port with --port"
 
@@ -39,6 +41,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         subparsers, "proxy", "serve gRPC clients in front of brokers", DESCRIPTION, EXAMPLES
     )
     cluster.add_namesrv(parser)
+    parser.add_argument(
+        "-c",
+        "--conf",
+        metavar="FILE",
+        type=Path,
+        help="file with limits for clients and settings of the audit log, as in broker.conf",
+    )
     parser.add_argument(
         "--host",
         metavar="ADDRESS",
@@ -69,8 +78,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the proxy until it is stopped."""
     logs.set_up(args)
+    config, remarks = ProxyConfig.from_entries(serving.read_conf(args.conf))
+    serving.report(remarks)
     try:
-        serving.run(_serve(args))
+        serving.run(_serve(args, config))
     except ModuleNotFoundError as error:
         if not is_missing(error):
             raise
@@ -78,7 +89,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     return ExitCode.OK
 
 
-async def _serve(args: argparse.Namespace) -> None:
+async def _serve(args: argparse.Namespace, config: ProxyConfig) -> None:
     from firetrail.proxy.cluster import ClusterBrokers
     from firetrail.proxy.proxy import Proxy
 
@@ -88,7 +99,7 @@ async def _serve(args: argparse.Namespace) -> None:
         brokers = ClusterBrokers(args.namesrv)
         await brokers.open()
         resources.push_async_callback(brokers.close)
-        guard = await _guard(args.users, resources) if args.users is not None else None
+        guard = await _guard(args.users, config, resources) if args.users is not None else None
         proxy = Proxy(brokers, tls=tls, guard=guard)
         await proxy.start(args.host, args.port, remedy=REMEDY, insecure=args.insecure)
         resources.push_async_callback(proxy.stop)
@@ -101,12 +112,13 @@ async def _serve(args: argparse.Namespace) -> None:
         await stop.wait()
 
 
-async def _guard(folder: Path, resources: AsyncExitStack) -> Guard:
+async def _guard(folder: Path, config: ProxyConfig, resources: AsyncExitStack) -> Guard:
     """Return the guard with the users in a folder, and follow changes of them."""
     file = folder / CONFIG / USERS_FILE
     if not file.exists():
         raise ConfigError("--users", str(folder), f"there is no file {file}; copy that of a broker")
-    access = FileAccess(folder, AccessPolicy(), AuditSettings(), SYSTEM)
+    limits = user_limits(config, SYSTEM.clock.monotonic)
+    access = FileAccess(folder, AccessPolicy(), config, SYSTEM, limits)
     await asyncio.to_thread(access.open)
     resources.push_async_callback(asyncio.to_thread, access.close)
     following = asyncio.create_task(access.follow())

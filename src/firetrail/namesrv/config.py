@@ -166,8 +166,7 @@ class NameServerConfig(ServerLimitSettings, AuditSettings):
             ConfigError: A value is invalid.
         """
         reading = read_settings(SETTINGS, entries, UNUSED, NO_KEY)
-        remarks = [*reading.ignored, *reading.adjusted, *reading.unknown]
-        return cls(**reading.values), [str(remark) for remark in remarks]
+        return cls(**reading.values), [str(remark) for remark in reading.remarks]
 
     def changed(self, entries: Mapping[str, Entry]) -> Self:
         """Return a copy with the changes of a request.

@@ -1,4 +1,4 @@
-"""The settings of the audit log, for brokers and name servers."""
+"""The settings of the audit log, for brokers, name servers and proxies."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from firetrail.settings.table import Flag, Group, Whole
 
 AUDIT = Group(
     "Audit log",
-    "A broker or name server with access control writes an [audit log](guide/security.md#audit-log)"
-    " of logins, administration and denied requests.",
+    "A broker, name server or proxy with access control writes an"
+    " [audit log](guide/security.md#audit-log) of logins, administration and denied requests.",
 )
 
 

@@ -122,6 +122,11 @@ class Reading:
     ignored: list[Remark] = field(default_factory=list)
     adjusted: list[Remark] = field(default_factory=list)
 
+    @property
+    def remarks(self) -> list[Remark]:
+        """All remarks."""
+        return [*self.ignored, *self.adjusted, *self.unknown]
+
 
 def read_settings(
     settings: Mapping[str, Setting],

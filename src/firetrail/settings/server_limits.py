@@ -1,4 +1,4 @@
-"""The settings that limit what the clients of a server may use, for brokers and name servers."""
+"""The settings that limit what the clients of a broker, a name server or a proxy may use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from firetrail.settings.table import Flag, Group, Whole
 
 LIMITS = Group(
     "Server limits",
-    "These settings limit what clients may use of a broker (`broker.conf`) or a name server"
-    " (`namesrv.conf`). [Limits](design/limits.md) has all limits, and what happens beyond them.",
+    "These settings limit what clients may use of a broker (`broker.conf`), a name server"
+    " (`namesrv.conf`) or a proxy (`firetrail proxy -c FILE`). [Limits](design/limits.md) has all"
+    " limits, and what happens beyond them.",
 )
 
 

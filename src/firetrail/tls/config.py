@@ -180,8 +180,7 @@ class TlsConfig:
         if has_password and not SYSTEM.files.is_private(Path(path)):
             remedy = f"others can read the password in it; run 'chmod 600 {path}'"
             raise ConfigError(NAME, path, remedy)
-        remarks = [*reading.ignored, *reading.adjusted, *reading.unknown]
-        return cls(**reading.values), [str(remark) for remark in remarks]
+        return cls(**reading.values), [str(remark) for remark in reading.remarks]
 
     @classmethod
     def combined(cls, path: str, **given: str) -> tuple[Self, list[str]]:
