@@ -43,7 +43,11 @@ class FakeCall:
         self.local = "127.0.0.1:8081"
         self.authority = "broker.example:8081"
         self.left_s: float | None = None
+        self.too_fast = False
         self._callbacks: list[Callable[[bool], None]] = []
+
+    def is_too_fast(self, request: ProtobufMessage) -> bool:
+        return self.too_fast
 
     def remaining_s(self) -> float | None:
         return self.left_s

@@ -38,6 +38,9 @@ class Text:
     def SerializeToString(self) -> bytes:
         return self.text.encode()
 
+    def ByteSize(self) -> int:
+        return len(self.SerializeToString())
+
     @classmethod
     def FromString(cls, data: bytes) -> Self:
         return cls(data.decode())

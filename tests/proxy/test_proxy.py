@@ -18,6 +18,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.kernels.draft import Message as StoredMessage
+from firetrail.proxy.config import ProxyConfig
 from firetrail.proxy.proxy import Proxy
 from firetrail.proxy.schema.messages import Broker as BrokerResource
 from firetrail.proxy.schema.messages import (
@@ -34,6 +35,7 @@ from firetrail.proxy.schema.messages import (
     TelemetryCommand,
 )
 from firetrail.proxy.service import SERVICE
+from firetrail.proxy.transport.limits import GrpcLimits, grpc_limits
 from firetrail.remoting.bodies import TopicConfig
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "PYTHON"))
@@ -69,6 +71,34 @@ async def test_a_route_leads_back_to_the_proxy(proxy: Proxy) -> None:
     assert response.status.code == Code.OK
     (address,) = response.message_queues[0].broker.endpoints.addresses
     assert f"{address.host}:{address.port}" == proxy.address
+
+
+async def test_an_address_has_a_rate_of_calls(tmp_path: Path) -> None:
+    config = BrokerConfig(request_rate_per_address=1, byte_rate_per_address=10_000)
+    async with Broker.running(tmp_path, config, SMALL) as broker:
+        proxy = Proxy.of_broker(broker)
+        await proxy.start("127.0.0.1", 0)
+        request = QueryRouteRequest(topic=Resource(name="T"))
+        async with grpc.aio.insecure_channel(proxy.address) as channel:
+            for _ in range(1000):
+                response = await route_call(channel)(request, metadata=METADATA, timeout=PATIENCE_S)
+                if response.status.code == Code.TOO_MANY_REQUESTS:
+                    break
+        await proxy.stop()
+    assert response.status.message.startswith("127.0.0.1 sends more than request_rate_per_address")
+
+
+def test_the_settings_have_the_defaults_of_the_limits() -> None:
+    assert grpc_limits(ProxyConfig()) == GrpcLimits()
+    config = ProxyConfig(
+        max_connections=1,
+        connections_per_address=2,
+        connection_rate_per_address=3,
+        request_rate_per_address=4,
+        byte_rate_per_address=5,
+        limit_loopback=True,
+    )
+    assert grpc_limits(config) == GrpcLimits(1, 2, 3, 4, 5, limit_loopback=True)
 
 
 async def test_the_port_serves_tls_as_well(proxy: Proxy) -> None:

@@ -88,6 +88,22 @@ async def test_every_call_needs_a_client_id(service: MessagingService) -> None:
             assert code_in(answer) is Code.CLIENT_ID_REQUIRED, name
 
 
+async def test_no_call_of_an_address_that_is_too_fast_is_handled(
+    service: MessagingService,
+) -> None:
+    for path, method in service.methods.items():
+        call = FakeStream()
+        call.too_fast = True
+        if isinstance(method, StreamMethod):
+            method.handle(call)
+            assert (path, call.sent[-1].status.code) == (path, Code.TOO_MANY_REQUESTS)
+        else:
+            handle: Callable[..., Any] = method.handle
+            answer = await resolved(handle(call, method.request()))
+            assert (path, code_in(answer)) == (path, Code.TOO_MANY_REQUESTS)
+    assert len(service.clients) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [

@@ -90,6 +90,19 @@ def stored(body: bytes = b"verify me") -> bytes:
 # -- settings ---------------------------------------------------------------------------------
 
 
+async def test_a_stream_of_an_address_that_is_too_fast_ends(scene: Scene) -> None:
+    stream, handler = scene.open()
+    stream.too_fast = True
+    handler.received(frame(subscribing("G", "T")))
+    assert stream.ended is not None
+    code, text = stream.ended
+    assert (code, text[:35]) == (
+        StatusCode.RESOURCE_EXHAUSTED,
+        "192.0.2.7 sends more than request_r",
+    )
+    assert scene.clients.of(FakeCall()).settings is None
+
+
 async def test_settings_are_answered_every_time(scene: Scene, brokers: FakeBrokers) -> None:
     brokers.groups["G"] = SubscriptionGroupConfig("G", retry_max_times=1)
     stream, handler = scene.open()

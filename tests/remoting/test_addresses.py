@@ -6,7 +6,7 @@ import pytest
 from tests.remoting.clocks import Clock
 
 from firetrail.remoting import addresses
-from firetrail.remoting.addresses import ClientAddresses, Share
+from firetrail.remoting.addresses import ClientAddresses, RequestRates, Share
 from firetrail.remoting.limits import ServerLimits
 
 
@@ -59,6 +59,22 @@ def test_requests_and_bytes_above_the_rate_cause_a_pause() -> None:
     assert share.charge(20, 100, clock.now) == 0
     assert share.charge(5, 100, clock.now) == 0.5
     assert share.charge(0, 3800, clock.now) == 2.0
+
+
+def test_a_request_during_a_pause_is_refused_and_does_not_count() -> None:
+    rates = RequestRates(1, 0, 0.0)
+    assert [rates.admits(10, 0.0) for _ in range(5)] == [True, True, True, False, False]
+    assert not rates.admits(10, 0.9)
+    assert rates.admits(10, 1.0)
+
+
+def test_the_connections_of_all_addresses_have_a_limit() -> None:
+    found = ClientAddresses(ServerLimits(connections=1), Clock())
+    share = found.open("127.0.0.1")
+    assert isinstance(share, Share)
+    assert found.open("10.0.0.2") == "the limit of 1 connections is reached"
+    found.close(share)
+    assert isinstance(found.open("10.0.0.2"), Share)
 
 
 def test_addresses_without_a_connection_are_forgotten() -> None:

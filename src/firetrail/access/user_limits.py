@@ -107,14 +107,12 @@ class UserLimits:
         """
         if not self._has_rates or user.is_super:
             return None
-        share, now = self._share(user), self._now()
-        if share.pause_s(now):
-            return (
-                f"user {user.name} sends more than request_rate_per_user or byte_rate_per_user "
-                "allows; send less, or raise the limit"
-            )
-        share.charge(1, size, now)
-        return None
+        if self._share(user).admits(size, self._now()):
+            return None
+        return (
+            f"user {user.name} sends more than request_rate_per_user or byte_rate_per_user "
+            "allows; send less, or raise the limit"
+        )
 
     def _share(self, user: User) -> UserShare:
         share = self._shares.get(user.name)

@@ -92,6 +92,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _serve(args: argparse.Namespace, config: ProxyConfig) -> None:
     from firetrail.proxy.cluster import ClusterBrokers
     from firetrail.proxy.proxy import Proxy
+    from firetrail.proxy.transport.limits import grpc_limits
 
     tls = tls_options.server_tls(tls_options.tls_config(args))
     stop = serving.stop_event()
@@ -100,7 +101,7 @@ async def _serve(args: argparse.Namespace, config: ProxyConfig) -> None:
         await brokers.open()
         resources.push_async_callback(brokers.close)
         guard = await _guard(args.users, config, resources) if args.users is not None else None
-        proxy = Proxy(brokers, tls=tls, guard=guard)
+        proxy = Proxy(brokers, tls=tls, limits=grpc_limits(config), guard=guard)
         await proxy.start(args.host, args.port, remedy=REMEDY, insecure=args.insecure)
         resources.push_async_callback(proxy.stop)
         found = {"grpc": proxy.address, "name server": args.namesrv}

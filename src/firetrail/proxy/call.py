@@ -65,6 +65,9 @@ class ResponseMessage(Protocol):
 class ProtobufMessage(ResponseMessage, Protocol):
     """What the transport needs of a protobuf message, and all that it knows about protobuf."""
 
+    def ByteSize(self) -> int:
+        """Return the size of the encoded message."""
+
     @classmethod
     def FromString(cls, data: bytes) -> Any:
         """Decode a message."""
@@ -105,6 +108,12 @@ class Call(Protocol):
     @property
     def authority(self) -> str:
         """Host and port as the client named them, such as ``broker.example:8081``."""
+
+    def is_too_fast(self, request: ProtobufMessage) -> bool:
+        """Count a message of the client; return whether its address sends more than it may.
+
+        A message that is too much does not count, and is to be refused.
+        """
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline, at least 0; None if the call has no deadline."""

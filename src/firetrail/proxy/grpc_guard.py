@@ -18,7 +18,7 @@ from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import GRPC_DATE_TIME, GrpcAuthorization, parse_grpc_authorization
 from firetrail.errors import ProxyError, RequestError
-from firetrail.proxy.call import Call
+from firetrail.proxy.call import Call, ProtobufMessage
 from firetrail.proxy.schema.messages import Code, Settings
 
 AGE_MAX = timedelta(hours=15)
@@ -92,6 +92,21 @@ CALL_NEEDS: dict[str, CallNeeds] = {
     "Telemetry": _settings,
 }
 """What each call requires; a call without an entry is refused."""
+
+
+def check_rate(call: Call, message: ProtobufMessage) -> None:
+    """Raise ProxyError if the address of a client sends more than it may.
+
+    Args:
+        call: The call.
+        message: A message of it, which counts towards the rates of the address.
+    """
+    if call.is_too_fast(message):
+        raise ProxyError(
+            Code.TOO_MANY_REQUESTS,
+            f"{source_of(call.peer)} sends more than request_rate_per_address or "
+            "byte_rate_per_address allows; send less, or raise the limit",
+        )
 
 
 class GrpcGuard:

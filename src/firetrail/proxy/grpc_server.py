@@ -12,8 +12,11 @@ from firetrail.proxy.call import Methods
 from firetrail.proxy.transport.grpc_connection import SLICE, GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import SingleCall
+from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import FREE_IT, binding
 from firetrail.remoting.connection import address_text
+from firetrail.remoting.limited_log import LimitedLog
+from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 
 _SWEEP_S = 1.0
@@ -45,6 +48,10 @@ class GrpcServer:
         self.tasks: set[asyncio.Future[Any]] = set()
         self.calls = 0
         self.connections: set[GrpcConnection] = set()
+        self.log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._addresses = ClientAddresses(self.limits, SYSTEM.clock.monotonic)
+        self._shares: dict[GrpcConnection, Share] = {}
+        self._has_rates = bool(self.limits.request_rate or self.limits.byte_rate)
         self._waiting: deque[SingleCall] = deque()
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
@@ -113,6 +120,7 @@ class GrpcServer:
         while True:
             await asyncio.sleep(_SWEEP_S)
             now = loop.time()
+            self._addresses.sweep()
             if self.tls is not None:
                 self.tls.poll()
             for connection in list(self.connections):
@@ -126,19 +134,21 @@ class GrpcServer:
 
     def opened(self, connection: GrpcConnection) -> None:
         """Accept the connection, or refuse it if there are too many."""
-        if len(self.connections) >= self.limits.connections:
-            _log.warning(
-                "refused a connection from %s: the limit of %d connections is reached",
-                connection.peer,
-                self.limits.connections,
-            )
+        share = self._addresses.open(connection.host)
+        if isinstance(share, str):
+            text = f"refused a connection from {connection.peer}: {share}"
+            self.log.log(logging.WARNING, "refused connection", text)
             connection.abort()
             return
+        self._shares[connection] = share
+        connection.rates = share if self._has_rates else None
         self.connections.add(connection)
 
     def closed(self, connection: GrpcConnection) -> None:
         """Forget the connection."""
-        self.connections.discard(connection)
+        if connection in self.connections:
+            self.connections.discard(connection)
+            self._addresses.close(self._shares.pop(connection))
 
     def start_later(self, call: SingleCall) -> None:
         """Start the call in a later iteration of the event loop."""

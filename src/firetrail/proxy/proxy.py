@@ -13,7 +13,7 @@ from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
-from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.proxy.transport.limits import GrpcLimits, grpc_limits
 from firetrail.remoting.binding import FREE_IT
 from firetrail.remoting.connection import address_text
 from firetrail.remoting.exposure import check_exposure
@@ -63,10 +63,11 @@ class Proxy:
 
     @classmethod
     def of_broker(cls, broker: Broker) -> Self:
-        """Return a proxy for a broker in this process, with the same TLS and access control."""
+        """Return a proxy for a broker in this process, with its TLS, limits and access control."""
         return cls(
             EmbeddedBroker(broker),
             tls=broker.tls,
+            limits=grpc_limits(broker.config),
             delay_max_ms=broker.config.grpc_delay_max_ms,
             guard=broker.access.guard,
         )

@@ -23,7 +23,7 @@ from firetrail.proxy.call import (
 )
 from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import status_of
-from firetrail.proxy.grpc_guard import GrpcGuard
+from firetrail.proxy.grpc_guard import GrpcGuard, check_rate
 from firetrail.proxy.offsets import OffsetCalls
 from firetrail.proxy.pop_requests import PopRequests
 from firetrail.proxy.recall import RecallCalls
@@ -219,6 +219,7 @@ class MessagingService:
 
     def _client(self, name: str, call: Call, request: Any) -> ProxyClient:
         """Return the client that makes a call; raise ProxyError if the call is refused."""
+        check_rate(call, request)
         if self._guard is not None:
             call.caller = self._guard.caller(name, call, request)
         return self.clients.of(call)

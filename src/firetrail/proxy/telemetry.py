@@ -20,7 +20,7 @@ from firetrail.proxy.call import StatusCode, Stream, StreamHandler
 from firetrail.proxy.clients import ProxyClient, ProxyClients
 from firetrail.proxy.codes import OK, error_of
 from firetrail.proxy.delivered import delivered, records_in
-from firetrail.proxy.grpc_guard import GrpcGuard
+from firetrail.proxy.grpc_guard import GrpcGuard, check_rate
 from firetrail.proxy.schema.messages import (
     Code,
     Language,
@@ -82,6 +82,7 @@ class Telemetry:
     def open(self, stream: Stream) -> StreamHandler:
         """Handle a new stream."""
         try:
+            check_rate(stream, TelemetryCommand())
             if self._guard is not None:
                 stream.caller = self._guard.authenticated("Telemetry", stream)
             self._clients.attach(self._clients.of(stream), stream)
@@ -238,6 +239,7 @@ class _TelemetryStream:
         if not self._stream.is_open:
             return
         try:
+            check_rate(self._stream, command)
             self._handle(command)
         except Exception as error:
             self._fail(error)
@@ -282,8 +284,12 @@ class _TelemetryStream:
         if told.code == Code.UNAUTHORIZED:
             refuse(self._stream, told)
             return
-        is_refusal = Code.BAD_REQUEST <= told.code < Code.INTERNAL_ERROR
-        code = StatusCode.INVALID_ARGUMENT if is_refusal else StatusCode.INTERNAL
+        if told.code == Code.TOO_MANY_REQUESTS:
+            code = StatusCode.RESOURCE_EXHAUSTED
+        elif Code.BAD_REQUEST <= told.code < Code.INTERNAL_ERROR:
+            code = StatusCode.INVALID_ARGUMENT
+        else:
+            code = StatusCode.INTERNAL
         self._stream.finish(code, told.text)
 
     def closed(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 
-from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_SHARE, ServerLimits
+from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_SHARE, ConnectionLimits
 from firetrail.remoting.token_bucket import TokenBucket
 
 BURST_S = 2.0
@@ -40,6 +40,16 @@ class RequestRates:
             self._bytes.charge(size)
         return self.pause_s(now)
 
+    def admits(self, size: int, now: float) -> bool:
+        """Count a request unless it comes during a pause; return whether it may be handled.
+
+        This is for protocols in which a request is refused without a pause for its connection.
+        """
+        if self.pause_s(now):
+            return False
+        self.charge(1, size, now)
+        return True
+
     def pause_s(self, now: float) -> float:
         """Return the seconds for which no more requests may be sent."""
         buckets = (self._requests, self._bytes)
@@ -51,7 +61,7 @@ class Share(RequestRates):
 
     __slots__ = ("connections", "costly", "opened")
 
-    def __init__(self, limits: ServerLimits, now: float) -> None:
+    def __init__(self, limits: ConnectionLimits, now: float) -> None:
         super().__init__(limits.request_rate, limits.byte_rate, now)
         self.connections = 0
         self.opened = _bucket(limits.connection_rate, now)
@@ -71,10 +81,11 @@ class ClientAddresses:
         now: A monotonic clock in seconds.
     """
 
-    def __init__(self, limits: ServerLimits, now: Callable[[], float]) -> None:
+    def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
         self._limits = limits
         self._now = now
         self._shares: dict[str, Share] = {}
+        self._connections = 0
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -82,6 +93,8 @@ class ClientAddresses:
     def open(self, host: str) -> Share | str:
         """Count a new connection; return its share, or why it is refused."""
         limits, now = self._limits, self._now()
+        if self._connections >= limits.connections:
+            return f"the limit of {limits.connections} connections is reached"
         key, is_loopback = _key(host)
         share = self._shares.get(key)
         if share is None:
@@ -99,11 +112,13 @@ class ClientAddresses:
                     "connection_rate_per_address changes the limit"
                 )
         share.connections += 1
+        self._connections += 1
         return share
 
     def close(self, share: Share) -> None:
         """Count the end of a connection."""
         share.connections -= 1
+        self._connections -= 1
 
     def sweep(self) -> None:
         """Forget addresses that are no longer connected; called about once per second."""

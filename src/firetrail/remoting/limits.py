@@ -67,8 +67,8 @@ s or longer for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class ServerLimits:
-    """Limits for each client and for all clients together."""
+class ConnectionLimits:
+    """Limits on connections and on what each address may send, the same for all protocols."""
 
     connections: int = 10_000
     """Open connections; more are refused."""
@@ -78,12 +78,18 @@ class ServerLimits:
     connection_rate: int = 500
     """New connections per second from one address; more are refused. 0 means no limit."""
     request_rate: int = 0
-    """Requests per second from one address. Above it, nothing is read from the address for a while.
-    0 means no limit."""
+    """Requests per second from one address. Above it, nothing is read from the address for a while,
+    and gRPC calls are refused. 0 means no limit."""
     byte_rate: int = 0
     """The same limit for the bytes of requests."""
     limit_loopback: bool = False
     """Whether the limits for connections from one address apply to clients of this machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits(ConnectionLimits):
+    """Limits for each client and for all clients together."""
+
     buffered_bytes: int = 512 << 20
     """Bytes of unfinished frames and of answers that peers have not read, of all connections. Above
     it, the slowest connections are dropped."""

@@ -198,9 +198,7 @@ class RemotingServer:
 
     def opened(self, connection: Connection) -> None:
         """Accept the connection, or refuse it if there are too many."""
-        share: Share | str = f"the limit of {self._limits.connections} connections is reached"
-        if len(self.connections) < self._limits.connections:
-            share = self._addresses.open(connection.host)
+        share = self._addresses.open(connection.host)
         if isinstance(share, str):
             text = f"refused a connection from {connection.peer}: {share}"
             self._limited_log.log(logging.WARNING, "refused connection", text)

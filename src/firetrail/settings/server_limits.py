@@ -40,7 +40,7 @@ class ServerLimitSettings:
         "",
         Whole(0),
         "Requests per second from one address. Above it, nothing is read from the connection for a"
-        " while. 0 means no limit.",
+        " while, and gRPC calls are answered `TOO_MANY_REQUESTS`. 0 means no limit.",
     )
     byte_rate_per_address: int = LIMITS(
         0, "", Whole(0, unit="bytes"), "The same limit for the bytes of requests per second."

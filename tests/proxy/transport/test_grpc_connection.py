@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -256,6 +257,27 @@ def test_connections_above_the_limit_are_refused(
     assert "the limit of 2 connections is reached" in caplog.text
     for client in clients:
         client.close()
+
+
+def test_an_address_has_a_limited_number_of_connections(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = GrpcLimits(connections_per_address=1, limit_loopback=True)
+    with ServerThread(asyncio.new_event_loop).serving(limits) as server:
+        first = RawClient(server)
+        first.greet()
+        first.read_until(FrameType.SETTINGS)
+        second = RawClient(server)
+        with suppress(OSError):
+            assert second.read() is None
+        assert "127.0.0.1 has 1 connections, the limit for an address" in caplog.text
+        first.close()
+        eventually(lambda: not server.server.connections)
+        third = RawClient(server)
+        third.greet()
+        third.read_until(FrameType.SETTINGS)
+        for client in (second, third):
+            client.close()
 
 
 def window_of_everything() -> bytes:

@@ -12,7 +12,14 @@ import ssl
 from typing import Any, Protocol, cast
 
 from firetrail.errors import GrpcError, ProtocolError
-from firetrail.proxy.call import Method, Methods, StatusCode, StreamMethod, UnaryMethod
+from firetrail.proxy.call import (
+    Method,
+    Methods,
+    ProtobufMessage,
+    StatusCode,
+    StreamMethod,
+    UnaryMethod,
+)
 from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.headers import RequestHead, encode_block
 from firetrail.proxy.http2.stream import Http2Stream
@@ -20,7 +27,9 @@ from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import BaseCall, SingleCall
 from firetrail.proxy.transport.server_stream import StreamCall
+from firetrail.remoting.addresses import RequestRates
 from firetrail.remoting.connection import WRITE_HIGH, address_text
+from firetrail.system import SYSTEM
 from firetrail.tls.channel import ServerChannel
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import reason_of
@@ -80,7 +89,11 @@ class GrpcConnection(asyncio.Protocol):
         self.tasks = owner.tasks
         self.arriving: set[BaseCall] = set()
         self.peer = ""
+        self.host = ""
+        """IP address of the client."""
         self.local = ""
+        self.rates: RequestRates | None = None
+        """How fast the address of the client sends; None if there is no limit."""
         self.last_heard = now
         self.last_call = now
 
@@ -90,7 +103,9 @@ class GrpcConnection(asyncio.Protocol):
         # The transports of uvloop are not subclasses of asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH)
-        self.peer = address_text(transport.get_extra_info("peername"))
+        name = transport.get_extra_info("peername")
+        self.peer = address_text(name)
+        self.host = str(name[0]) if isinstance(name, tuple) and name else ""
         self.local = address_text(transport.get_extra_info("sockname"))
         self._owner.opened(self)
 
@@ -323,6 +338,13 @@ class GrpcConnection(asyncio.Protocol):
     def tell_after_flush(self, call: BaseCall) -> None:
         """Report the call when the output was written."""
         self._to_tell.append(call)
+
+    def is_too_fast(self, request: ProtobufMessage) -> bool:
+        """Count a message; return whether the address of the client sends more than it may."""
+        if self.rates is None:
+            return False
+        size = request.ByteSize() if self._limits.byte_rate else 0
+        return not self.rates.admits(size, SYSTEM.clock.monotonic())
 
     @property
     def certificate_user(self) -> str | None:

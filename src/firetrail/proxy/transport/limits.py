@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from firetrail.namesrv.server_limits import connection_limits
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.remoting.limits import ConnectionLimits
+from firetrail.settings.server_limits import ServerLimitSettings
 
 
 @dataclass(frozen=True, slots=True)
-class GrpcLimits:
+class GrpcLimits(ConnectionLimits):
     """Limits for each client and for all clients together."""
 
-    connections: int = 10_000
-    """Open connections; more are refused."""
     calls: int = 100_000
     """Calls in progress on all connections; more are answered with RESOURCE_EXHAUSTED."""
     message_bytes: int = 130 << 20
@@ -35,6 +36,11 @@ class GrpcLimits:
     """A request that is incomplete may pause for this long."""
     http2: Http2Limits = field(default_factory=Http2Limits)
     """Limits of the protocol below."""
+
+
+def grpc_limits(config: ServerLimitSettings) -> GrpcLimits:
+    """Return the limits of a broker's gRPC service, or of a proxy, with these settings."""
+    return GrpcLimits(**connection_limits(config))
 
 
 class MemoryAccount:

@@ -9,7 +9,13 @@ from typing import Any, Protocol
 
 from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
-from firetrail.proxy.call import HandleAll, ResponseStreamMethod, StatusCode, UnaryMethod
+from firetrail.proxy.call import (
+    HandleAll,
+    ProtobufMessage,
+    ResponseStreamMethod,
+    StatusCode,
+    UnaryMethod,
+)
 from firetrail.proxy.http2.connection import Http2Connection
 from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.stream import Http2Stream
@@ -41,6 +47,9 @@ class Line(Protocol):
     @property
     def is_encrypted(self) -> bool:
         """Whether the client uses TLS."""
+
+    def is_too_fast(self, request: ProtobufMessage) -> bool:
+        """Count a message; return whether the address of the client sends more than it may."""
 
     def run(self, call: SingleCall) -> None:
         """Start the call, now or soon."""
@@ -119,6 +128,10 @@ class BaseCall:
     def is_encrypted(self) -> bool:
         """Whether the client uses TLS."""
         return self._line.is_encrypted
+
+    def is_too_fast(self, request: ProtobufMessage) -> bool:
+        """Count a message; return whether the address of the client sends more than it may."""
+        return self._line.is_too_fast(request)
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline."""
