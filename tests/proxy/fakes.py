@@ -44,10 +44,14 @@ class FakeCall:
         self.authority = "broker.example:8081"
         self.left_s: float | None = None
         self.too_fast = False
+        self.is_accepted = False
         self._callbacks: list[Callable[[bool], None]] = []
 
     def is_too_fast(self, request: ProtobufMessage) -> bool:
         return self.too_fast
+
+    def accept(self) -> None:
+        self.is_accepted = True
 
     def remaining_s(self) -> float | None:
         return self.left_s

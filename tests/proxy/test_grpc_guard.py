@@ -118,6 +118,18 @@ async def test_a_call_needs_a_signature_of_a_known_user(secured: Secured) -> Non
         assert (status.code, status.message) == (Code.UNAUTHORIZED, text)
 
 
+async def test_only_the_sender_of_an_allowed_call_is_no_stranger(secured: Secured) -> None:
+    method: Any = secured.service.methods[f"{SERVICE}QueryRoute"]
+    calls = [FakeCall(dict(each)) for each in (METADATA, signed_by("bob"), signed_by("alice"))]
+    for call in calls:
+        await resolved(method.handle(call, route("T1")))
+    assert [call.is_accepted for call in calls] == [False, False, True]
+    streams = [secured.telemetry(dict(METADATA)), secured.telemetry(signed_by("alice"))]
+    assert [stream.is_accepted for stream in streams] == [False, False]
+    settings = Settings(publishing=Publishing(topics=[Resource(name="T1")]))
+    assert secured.telemetry(signed_by("alice"), settings).is_accepted
+
+
 async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path, AuditSettings(), SYSTEM)
     audit.start()

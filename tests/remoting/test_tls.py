@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from tests.helpers import PATIENCE_S
 from tests.tls.authority import Authority, Issued
+from tests.tls.key_updates import DeafTransport
 
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import Verifier
 from firetrail.errors import TlsError
+from firetrail.remoting import connection as connection_module
 from firetrail.remoting import server as server_module
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
@@ -173,6 +175,20 @@ async def test_a_client_that_does_not_continue_is_dropped(
             writer.write(first)
             await end_of(reader)
         await until(lambda: not port.server.connections)
+
+
+async def test_activemq_cve_2026_39304_a_flood_of_key_updates_is_not_read(
+    issued: Issued, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "WRITE_HIGH", 20_000)
+    tls = ServerTls(TlsConfig(certificate=issued.certificate, key=issued.key))
+    server = RemotingServer({}, tls=tls)
+    connection = server._new_connection()
+    transport = DeafTransport(connection)
+    transport.flood(tmp_path / "keys")
+    assert 20_000 < len(transport.written) < 21_000
+    assert server._budget.strangers == len(transport.written)
+    connection.connection_lost(None)
 
 
 async def test_too_many_handshakes_drop_the_oldest(

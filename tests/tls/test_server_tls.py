@@ -13,6 +13,7 @@ from tests.tls.peers import Client
 from firetrail.errors import ConfigError, ProtocolError
 from firetrail.tls import server_tls
 from firetrail.tls.config import TlsConfig, TlsMode
+from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import HANDSHAKE, TlsSession
 
@@ -61,6 +62,15 @@ def test_old_protocols_are_refused(authority: Authority) -> None:
     context = ServerTls(TlsConfig(certificate=certificate, key=key)).context
     assert context is not None
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+def test_clients_cannot_begin_another_handshake(authority: Authority) -> None:
+    """A renegotiation costs the server more than the client."""
+    certificate, key = authority.issue()
+    tls = ServerTls(TlsConfig(certificate=certificate, key=key))
+    assert tls.context is not None
+    for context in (tls.context, self_signed_context()):
+        assert context.options & ssl.OP_NO_RENEGOTIATION
 
 
 def test_the_oldest_handshake_is_dropped(

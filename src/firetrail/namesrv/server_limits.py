@@ -17,6 +17,7 @@ def connection_limits(config: ServerLimitSettings) -> dict[str, Any]:
         "request_rate": config.request_rate_per_address,
         "byte_rate": config.byte_rate_per_address,
         "limit_loopback": config.limit_loopback,
+        "stranger_bytes": config.stranger_bytes,
     }
 
 
@@ -25,5 +26,4 @@ def server_limits(config: ServerLimitSettings) -> ServerLimits:
     return ServerLimits(
         **connection_limits(config),
         buffered_bytes=config.buffered_bytes,
-        stranger_bytes=config.stranger_bytes,
     )

@@ -115,6 +115,9 @@ class Call(Protocol):
         A message that is too much does not count, and is to be refused.
         """
 
+    def accept(self) -> None:
+        """Note that the call is allowed: its client is no stranger from now on."""
+
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline, at least 0; None if the call has no deadline."""
 

@@ -14,6 +14,7 @@ from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import SingleCall
 from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import FREE_IT, binding
+from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.connection import address_text
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.system import SYSTEM
@@ -45,6 +46,7 @@ class GrpcServer:
         self.limits = limits or GrpcLimits()
         self.tls = tls
         self.memory = MemoryAccount(self.limits.server_bytes)
+        self.budget = BufferBudget(self.limits.server_bytes, self.limits.stranger_bytes)
         self.tasks: set[asyncio.Future[Any]] = set()
         self.calls = 0
         self.connections: set[GrpcConnection] = set()

@@ -222,7 +222,9 @@ class MessagingService:
         check_rate(call, request)
         if self._guard is not None:
             call.caller = self._guard.caller(name, call, request)
-        return self.clients.of(call)
+        client = self.clients.of(call)
+        call.accept()
+        return client
 
 
 def _failed_pull(status: Status) -> Responses:

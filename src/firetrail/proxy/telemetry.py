@@ -112,6 +112,7 @@ class Telemetry:
                 raise ProxyError(Code.UNAUTHORIZED, NO_USER)
             stream.caller = self._guard.authorize("Telemetry", stream.caller, settings)
         client = self.client_of(stream)
+        stream.accept()
         group = adopt(client, settings, self._brokers.reserved)
         beat = self._heartbeat(client)
         found = self._brokers.group(group) if group is not None else None

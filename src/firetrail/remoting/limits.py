@@ -84,6 +84,9 @@ class ConnectionLimits:
     """The same limit for the bytes of requests."""
     limit_loopback: bool = False
     """Whether the limits for connections from one address apply to clients of this machine."""
+    stranger_bytes: int = 64 << 20
+    """Bytes of unfinished requests and unread answers of all connections on which no request has
+    succeeded yet. Above it, the slowest of them are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,6 @@ class ServerLimits(ConnectionLimits):
     buffered_bytes: int = 512 << 20
     """Bytes of unfinished frames and of answers that peers have not read, of all connections. Above
     it, the slowest connections are dropped."""
-    stranger_bytes: int = 64 << 20
-    """The part of it for connections on which no request has succeeded yet."""
     unread_bytes: int = 64 << 20
     """Bytes that wait for one peer. A connection with more is dropped when yet another answer or
     request for the peer comes."""

@@ -73,13 +73,15 @@ class ServerLimitSettings:
         "",
         Whole(32 << 20, unit="bytes"),
         "Bytes of requests that have not arrived completely and of answers that clients have not"
-        " read, of all connections. Above it, the slowest connections are closed.",
+        " read, of all connections. Above it, the slowest connections are closed. On the gRPC port:"
+        " bytes of requests. Above it, calls are refused.",
     )
     stranger_bytes: int = LIMITS(
         64 << 20,
         "",
         Whole(1 << 20, unit="bytes"),
-        "The part of `buffered_bytes` for connections on which no request has succeeded yet.",
+        "The part of `buffered_bytes` for connections on which no request has succeeded yet. Above"
+        " it, the slowest of them are closed.",
     )
 
     def limits(self) -> dict[str, Any]:

@@ -116,6 +116,11 @@ class Http2Connection:
             self.fail(Http2Error.ENHANCE_YOUR_CALM, "the client accepts too little data")
         return self.output.take()
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of a frame or of headers that have not arrived completely."""
+        return self._input.waiting_bytes
+
     def check(self, now: float) -> None:
         """End the connection if the client is too slow. The owner calls it now and then."""
         self.now = now
@@ -188,7 +193,7 @@ class Http2Connection:
             if depends_on_itself:
                 raise StreamFault(stream_id, Http2Error.PROTOCOL_ERROR)
             if is_new:
-                self._open(stream_id, fields, is_last)
+                self._open(stream_id, fields, len(block), is_last)
             else:
                 self._on_trailers(stream_id, fields, is_last)
         except MalformedError:
@@ -198,10 +203,11 @@ class Http2Connection:
 
     # -- streams ------------------------------------------------------------------------------
 
-    def _open(self, stream_id: int, fields: list[HeaderField], is_last: bool) -> None:
+    def _open(self, stream_id: int, fields: list[HeaderField], size: int, is_last: bool) -> None:
         if self._is_going_away or len(self.streams) >= self._limits.streams:
             raise StreamFault(stream_id, Http2Error.REFUSED_STREAM)
         head = request_head(fields)
+        head.size = size
         if is_last and head.content_length:
             raise StreamFault(stream_id, Http2Error.PROTOCOL_ERROR)
         self._toll.credit += REQUEST_CREDIT

@@ -34,6 +34,8 @@ class RequestHead:
     fields: dict[str, str]
     """The other headers; a repeated name has its last value."""
     content_length: int | None
+    size: int = 0
+    """Bytes of the compressed headers; what refers to the table of the connection takes few."""
 
 
 def request_head(fields: Iterable[HeaderField]) -> RequestHead:

@@ -53,6 +53,11 @@ class Input:
         self.unfinished_since: float | None = now
         """When the preface, frame or block of headers started that has not arrived completely."""
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of a frame, and of headers, that have not arrived completely."""
+        return len(self._rest) + (self._block.size if self._block is not None else 0)
+
     def feed(self, data: bytes, now: float) -> None:
         """Handle all frames that are complete; raise ConnectionFault if the client errs."""
         if self._rest:

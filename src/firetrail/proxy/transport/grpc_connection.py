@@ -28,7 +28,9 @@ from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import BaseCall, SingleCall
 from firetrail.proxy.transport.server_stream import StreamCall
 from firetrail.remoting.addresses import RequestRates
-from firetrail.remoting.connection import WRITE_HIGH, address_text
+from firetrail.remoting.buffer_budget import BufferBudget
+from firetrail.remoting.connection import COUNTED_MIN, WRITE_HIGH, address_text
+from firetrail.remoting.limited_log import LimitedLog
 from firetrail.system import SYSTEM
 from firetrail.tls.channel import ServerChannel
 from firetrail.tls.server_tls import ServerTls
@@ -37,9 +39,10 @@ from firetrail.tls.session import reason_of
 SLICE = 128
 """Calls that are started at once when bytes arrive; the others start in later iterations."""
 
+CALL_BYTES = 4 << 10
+"""What a call takes besides the bytes of its headers and its request, about."""
 STOPPING = "the server is stopping"
-
-_log = logging.getLogger(__name__)
+_NOT_READ = "the client does not read its responses"
 
 
 class GrpcOwner(Protocol):
@@ -50,6 +53,9 @@ class GrpcOwner(Protocol):
     tls: ServerTls | None
     memory: MemoryAccount
     tasks: set[asyncio.Future[Any]]
+    budget: BufferBudget
+    """Counts the bytes that are kept for strangers."""
+    log: LimitedLog
     calls: int
     """Calls in progress."""
 
@@ -78,6 +84,9 @@ class GrpcConnection(asyncio.Protocol):
         self._pinged_at: float | None = None
         self._unread = 0  # bytes that the client had not read at the last check
         self._read_at = 0.0  # when it had read something
+        self._counted = 0  # the bytes that the budget has noted
+        self.is_proven = False
+        """Whether a call of the client was allowed."""
         self.loop = asyncio.get_running_loop()
         now = self.loop.time()
         self._has_begun = False
@@ -125,10 +134,10 @@ class GrpcConnection(asyncio.Protocol):
             if self._tls is not None and self._tls.is_ended:
                 self.http2.lost()
         except ssl.SSLError as error:
-            _log.info("%s: TLS failed: %s", self.peer, reason_of(error))
+            self._log(logging.INFO, "failed TLS", f"TLS failed: {reason_of(error)}")
             self.http2.lost()
         except ProtocolError as error:
-            _log.info("the connection of %s is closed: %s", self.peer, error)
+            self._log(logging.INFO, "failed TLS", str(error))
             self.http2.lost()
         self.flush()
 
@@ -149,11 +158,13 @@ class GrpcConnection(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self.http2.resumed(self.loop.time())
+        self._account()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.http2.lost()
         if self._tls is not None:
             self._tls.lost()
+        self._note(0)
         self._owner.closed(self)
         self._report(False)
 
@@ -174,14 +185,18 @@ class GrpcConnection(asyncio.Protocol):
             return
         if self._has_begun:
             self._write(transport)
+        if transport.is_closing():  # the client does not read
+            self._report(False)
+            return
         if self.http2.is_over:
             if self.http2.failure:
-                _log.warning("the connection of %s is closed: %s", self.peer, self.http2.failure)
+                self._log(logging.WARNING, "closed connection", self.http2.failure)
             if self._tls is not None:
                 self._tls.end()
                 transport.write(self._tls.take_output())
             transport.close()
         self._report(True)
+        self._account()
 
     def _write(self, transport: asyncio.Transport) -> None:
         if self._tls is None:
@@ -193,8 +208,7 @@ class GrpcConnection(asyncio.Protocol):
         if data:
             transport.write(data)
             if transport.get_write_buffer_size() > self._limits.http2.queued_bytes:
-                _log.warning("%s does not read its responses; it is disconnected", self.peer)
-                transport.abort()
+                self.drop(_NOT_READ)
 
     def _report(self, were_written: bool) -> None:
         if self._to_tell:
@@ -202,14 +216,50 @@ class GrpcConnection(asyncio.Protocol):
             for call in calls:
                 call.tell(were_written)
 
+    # -- the bytes that are kept --------------------------------------------------------------
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes of requests, of their calls, and of responses that the client does not read."""
+        http2 = self.http2
+        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
+        arriving = self.memory.taken + http2.waiting_bytes + len(http2.streams) * CALL_BYTES
+        return arriving + http2.output.queued_bytes + unread
+
+    def _account(self) -> None:
+        """Tell the budget how many bytes are kept for a stranger; a few do not count."""
+        if not self.is_proven:
+            size = self.kept_bytes
+            self._note(size if size > COUNTED_MIN else 0)
+
+    def _note(self, size: int) -> None:
+        if size or self._counted:
+            is_less = size < self._counted
+            self._counted = size
+            self._owner.budget.note(self, size, progress=is_less)
+
+    def prove(self) -> None:
+        """Note that a call of the client is allowed: its bytes count no longer as a stranger's."""
+        if not self.is_proven:
+            self._note(0)
+            self.is_proven = True
+
+    def drop(self, reason: str) -> None:
+        """Close the connection at once because of what the client did, and free its bytes."""
+        self._log(logging.WARNING, "closed connection", reason)
+        self.abort()
+        self.http2.lost()
+
+    def _log(self, level: int, kind: str, reason: str) -> None:
+        self._owner.log.log(level, kind, f"the connection of {self.peer} is closed: {reason}")
+
     # -- called by the server -----------------------------------------------------------------
 
     def check(self, now: float) -> None:
         """Close the connection if the client is idle, dead or too slow."""
         limits = self._limits
         if self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline:
-            _log.info("%s: no TLS handshake in time; it is disconnected", self.peer)
-            self.abort()
+            self.drop("it has not begun, or not finished, the TLS handshake in time")
             return
         if self._is_held:
             self._check_reads(now)
@@ -234,14 +284,12 @@ class GrpcConnection(asyncio.Protocol):
             self._read_at = now
         self._unread = unread
         if now - self._read_at > self._limits.http2.stalled_s:
-            _log.warning("%s does not read its responses; it is disconnected", self.peer)
-            self.abort()
+            self.drop(_NOT_READ)
 
     def _check_alive(self, now: float) -> None:
         if self._pinged_at is not None:
             if now - self._pinged_at > self._limits.ping_s:
-                _log.warning("%s does not answer; its connection is closed", self.peer)
-                self.abort()
+                self.drop("the client does not answer")
         elif now - self.last_heard > self._limits.silent_s:
             self._pinged_at = now
             self.http2.ping()

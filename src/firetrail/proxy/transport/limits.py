@@ -40,7 +40,7 @@ class GrpcLimits(ConnectionLimits):
 
 def grpc_limits(config: ServerLimitSettings) -> GrpcLimits:
     """Return the limits of a broker's gRPC service, or of a proxy, with these settings."""
-    return GrpcLimits(**connection_limits(config))
+    return GrpcLimits(**connection_limits(config), server_bytes=config.buffered_bytes)
 
 
 class MemoryAccount:

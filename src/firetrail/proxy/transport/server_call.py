@@ -51,6 +51,9 @@ class Line(Protocol):
     def is_too_fast(self, request: ProtobufMessage) -> bool:
         """Count a message; return whether the address of the client sends more than it may."""
 
+    def prove(self) -> None:
+        """Note that a call of the client is allowed."""
+
     def run(self, call: SingleCall) -> None:
         """Start the call, now or soon."""
 
@@ -70,6 +73,7 @@ class BaseCall:
     __slots__ = (
         "_callbacks",
         "_deadline",
+        "_head_bytes",
         "_held_bytes",
         "_line",
         "_reader",
@@ -106,6 +110,8 @@ class BaseCall:
             limits.message_bytes,
             limits.inflated_bytes,
         )
+        self._head_bytes = head.size
+        self._hold(head.size)
 
     # -- for methods --------------------------------------------------------------------------
 
@@ -132,6 +138,10 @@ class BaseCall:
     def is_too_fast(self, request: ProtobufMessage) -> bool:
         """Count a message; return whether the address of the client sends more than it may."""
         return self._line.is_too_fast(request)
+
+    def accept(self) -> None:
+        """Note that the call is allowed."""
+        self._line.prove()
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline."""

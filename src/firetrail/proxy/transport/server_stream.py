@@ -108,7 +108,7 @@ class StreamCall(BaseCall):
             self._line.arriving.add(self)
         else:
             self._line.arriving.discard(self)
-        surplus = self._held_bytes - self._reader.waiting_bytes
+        surplus = self._held_bytes - self._head_bytes - self._reader.waiting_bytes
         self._line.memory.give_back(surplus)
         self._held_bytes -= surplus
 
