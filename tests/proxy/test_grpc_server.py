@@ -225,6 +225,18 @@ def test_messages_above_the_limits_are_refused() -> None:
         assert echo(Text("x" * 900), timeout=PATIENCE_S)
 
 
+def test_a_method_may_have_a_smaller_limit() -> None:
+    thread = ServerThread(asyncio.new_event_loop)
+    methods = {"/test.Service/Echo": UnaryMethod(Text, lambda call, text: text, None, 1000)}
+    with thread.serving(None, None, methods) as server, connected(server.port) as client:
+        echo = client.unary("Echo")
+        for compression in (0, 2):
+            assert echo(Text("x" * 900), compression=compression, timeout=PATIENCE_S)
+            with pytest.raises(grpc.RpcError) as failed:
+                echo(Text("x" * 1001), compression=compression, timeout=PATIENCE_S)
+            assert failed.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
 def test_calls_above_the_limit_are_refused() -> None:
     thread = ServerThread(asyncio.new_event_loop)
     with thread.serving(GrpcLimits(calls=1)) as server, connected(server.port) as client:

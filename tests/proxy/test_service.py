@@ -88,6 +88,16 @@ async def test_every_call_needs_a_client_id(service: MessagingService) -> None:
             assert code_in(answer) is Code.CLIENT_ID_REQUIRED, name
 
 
+async def test_only_sends_may_be_large(service: MessagingService) -> None:
+    """Each empty element of a list takes two bytes, and forty times as much memory."""
+    limits = {
+        path.removeprefix(SERVICE): each.request_bytes for path, each in service.methods.items()
+    }
+    assert limits.pop("SendMessage") is None
+    assert limits.pop("Telemetry") == 4 << 20
+    assert set(limits.values()) == {1 << 20}
+
+
 async def test_no_call_of_an_address_that_is_too_fast_is_handled(
     service: MessagingService,
 ) -> None:

@@ -177,6 +177,8 @@ class UnaryMethod:
     """Returns the response, or an awaitable of it. A response that needs no waiting is cheaper."""
     handle_all: HandleAll | None = None
     """Answers calls of a connection that arrived together, if that is cheaper than one by one."""
+    request_bytes: int | None = None
+    """Limit for a request, also after decompression; None for that of the transport."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,8 @@ class ResponseStreamMethod:
 
     request: type[ProtobufMessage]
     handle: Callable[[Call, Any], Sequence[ResponseMessage] | Awaitable[Sequence[ResponseMessage]]]
+    request_bytes: int | None = None
+    """Limit for a request, as for a :class:`UnaryMethod`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +197,8 @@ class StreamMethod:
 
     request: type[ProtobufMessage]
     handle: Callable[[Stream], StreamHandler]
+    request_bytes: int | None = None
+    """Limit for a message of the client, as for a :class:`UnaryMethod`."""
 
 
 Method = UnaryMethod | ResponseStreamMethod | StreamMethod

@@ -42,9 +42,12 @@ from firetrail.proxy.send import SendCalls
 from firetrail.proxy.sessions import SessionCalls
 from firetrail.proxy.telemetry import Telemetry
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
+from firetrail.remoting.limits import BODY_MAX
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 DELAY_MAX_MS = BrokerConfig().grpc_delay_max_ms
+TELEMETRY_BYTES = 4 << 20
+"""Limit for a message of a telemetry stream, such as a thread dump."""
 SWEEP_S = 5.0
 """Interval at which silent clients are looked for."""
 
@@ -149,7 +152,9 @@ class MessagingService:
             "ReceiveMessage", self._receiving.receive, self._receiving.failed
         )
         found[f"{SERVICE}PullMessage"] = self._frames("PullMessage", offsets.pull, _failed_pull)
-        found[f"{SERVICE}Telemetry"] = StreamMethod(TelemetryCommand, self._telemetry.open)
+        found[f"{SERVICE}Telemetry"] = StreamMethod(
+            TelemetryCommand, self._telemetry.open, TELEMETRY_BYTES
+        )
         return found
 
     def _unary(
@@ -198,8 +203,12 @@ class MessagingService:
             except Exception as error:
                 return failed(error)
 
-        request_type = getattr(messages, f"{name}Request")
-        return UnaryMethod(request_type, answer, answer_all if handle_all is not None else None)
+        return UnaryMethod(
+            getattr(messages, f"{name}Request"),
+            answer,
+            answer_all if handle_all is not None else None,
+            None if name == "SendMessage" else BODY_MAX,
+        )
 
     def _frames(
         self,
@@ -215,7 +224,7 @@ class MessagingService:
             except Exception as error:
                 return failed(status_of(error))
 
-        return ResponseStreamMethod(getattr(messages, f"{name}Request"), answer)
+        return ResponseStreamMethod(getattr(messages, f"{name}Request"), answer, BODY_MAX)
 
     def _client(self, name: str, call: Call, request: Any) -> ProxyClient:
         """Return the client that makes a call; raise ProxyError if the call is refused."""

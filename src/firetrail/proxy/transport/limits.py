@@ -16,10 +16,11 @@ class GrpcLimits(ConnectionLimits):
 
     calls: int = 100_000
     """Calls in progress on all connections; more are answered with RESOURCE_EXHAUSTED."""
-    message_bytes: int = 130 << 20
-    """A message of a client; the limit for bodies is much smaller, and is checked by the method."""
-    inflated_bytes: int = 16 << 20
-    """A message of a client that was compressed with gzip."""
+    message_bytes: int = 8 << 20
+    """A message of a client; methods may have a smaller limit. The limit for bodies is 4 MiB, and
+    is checked by the method, which has a code of its own for it."""
+    inflated_bytes: int = 8 << 20
+    """The same after decompression, if the message was compressed with gzip."""
     connection_bytes: int = 160 << 20
     """Requests of a connection that are arriving or being handled."""
     server_bytes: int = 512 << 20

@@ -11,6 +11,7 @@ from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import (
     HandleAll,
+    Method,
     ProtobufMessage,
     ResponseStreamMethod,
     StatusCode,
@@ -88,7 +89,13 @@ class BaseCall:
     )
 
     def __init__(
-        self, line: Line, stream: Http2Stream, head: RequestHead, limits: GrpcLimits, now: float
+        self,
+        line: Line,
+        stream: Http2Stream,
+        head: RequestHead,
+        limits: GrpcLimits,
+        now: float,
+        method: Method,
     ) -> None:
         self._line = line
         self._stream = stream
@@ -105,11 +112,11 @@ class BaseCall:
         self._timer: asyncio.TimerHandle | None = None
         timeout = head.fields.get("grpc-timeout")
         self._deadline = None if timeout is None else now + framing.timeout_s(timeout)
-        self._reader = framing.MessageReader(
-            head.fields.get("grpc-encoding", "identity"),
-            limits.message_bytes,
-            limits.inflated_bytes,
-        )
+        message_max, inflated_max = limits.message_bytes, limits.inflated_bytes
+        if (request_bytes := method.request_bytes) is not None:
+            message_max, inflated_max = min(message_max, request_bytes), request_bytes
+        encoding = head.fields.get("grpc-encoding", "identity")
+        self._reader = framing.MessageReader(encoding, message_max, inflated_max)
         self._head_bytes = head.size
         self._hold(head.size)
 
@@ -238,7 +245,7 @@ class SingleCall(BaseCall):
         now: float,
         method: UnaryMethod | ResponseStreamMethod,
     ) -> None:
-        super().__init__(line, stream, head, limits, now)
+        super().__init__(line, stream, head, limits, now, method)
         self.method = method
         self._messages: list[bytes] = []
         self._task: asyncio.Future[Any] | None = None

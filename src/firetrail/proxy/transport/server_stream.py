@@ -29,7 +29,7 @@ class StreamCall(BaseCall):
         now: float,
         method: StreamMethod,
     ) -> None:
-        super().__init__(line, stream, head, limits, now)
+        super().__init__(line, stream, head, limits, now, method)
         self._method = method
         self._handler: StreamHandler | None = None
         self._has_headers = False
