@@ -70,7 +70,12 @@ class ProtobufMessage(ResponseMessage, Protocol):
 
     @classmethod
     def FromString(cls, data: bytes) -> Any:
-        """Decode a message."""
+        """Decode a message.
+
+        Raises:
+            DecodeError: The bytes are not a message of this type.
+            UnicodeDecodeError: A text is not UTF-8, if protobuf runs in pure Python.
+        """
 
 
 class Call(Protocol):

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from google.protobuf.message import DecodeError
+
 from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import (
@@ -227,6 +229,18 @@ class BaseCall:
         self.fail(StatusCode.DEADLINE_EXCEEDED, "the deadline of the call has passed")
 
 
+def decoded(kind: type[ProtobufMessage], data: bytes) -> Any:
+    """Return a message of a client.
+
+    Raises:
+        GrpcError: The bytes are not a message of this kind.
+    """
+    try:
+        return kind.FromString(data)
+    except (DecodeError, UnicodeDecodeError):
+        raise GrpcError(StatusCode.INTERNAL, "the request cannot be decoded") from None
+
+
 class SingleCall(BaseCall):
     """A call with one request and one or several responses.
 
@@ -307,9 +321,9 @@ class SingleCall(BaseCall):
             self._expire()
             return None
         try:
-            return self.method.request.FromString(self._messages.pop())
-        except Exception:
-            self.fail(StatusCode.INTERNAL, "the request cannot be decoded")
+            return decoded(self.method.request, self._messages.pop())
+        except Exception as error:
+            self._fail_by(error)
             return None
 
     def _accept(self, answer: Any) -> None:

@@ -10,7 +10,7 @@ from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.stream import Http2Stream
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits
-from firetrail.proxy.transport.server_call import BaseCall, Line
+from firetrail.proxy.transport.server_call import BaseCall, Line, decoded
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class StreamCall(BaseCall):
     def _receive(self, data: bytes) -> None:
         messages = self._read(data)
         for message in messages:
-            request = self._method.request.FromString(message)
+            request = decoded(self._method.request, message)
             if self._handler is not None:
                 self._handler.received(request)
         if self.is_ended:
