@@ -2,7 +2,8 @@
 
 With TLS, Firetrail's and Java's broker have the same certificate (P-256) and accept only TLS. With
 signatures, Firetrail checks a user's signature and permissions for every request; it is compared
-with itself, without access control.
+with itself, without access control. The CPU time that the audit log takes is measured with
+Firetrail's client, with requests that are allowed and with requests that are all denied.
 """
 
 from __future__ import annotations
@@ -37,10 +38,14 @@ from benchmarks.serving import (
     load,
 )
 from firetrail.client import Access, Admin, Credentials
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
 
 ADMIN = Credentials("admin", "the-password-of-admin")
 USER = Credentials("benchmark", "the-password-of-the-user")
 UNSIGNED = "without signatures"
+UNAUDITED = "without an audit log"
 USE_TLS = "-Dtls.enable=true"
 """Makes every client of a Java process use TLS."""
 
@@ -87,13 +92,17 @@ def tls_serving(bench: Bench) -> Iterator[Line]:
 
 
 @contextmanager
-def firetrail_with_users(folder: Path) -> Iterator[Served]:
-    """``firetrail up`` with access control, and a user with the permissions that the load needs."""
+def firetrail_with_users(folder: Path, settings: str = "") -> Iterator[Served]:
+    """``firetrail up`` with access control, and a user with the permissions that the load needs.
+
+    ``settings`` are further lines of its ``broker.conf``.
+    """
     conf = folder / "broker.conf"
     conf.touch(0o600)
     first = json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key})
     conf.write_text(
         f"authenticationEnabled=true\nauthorizationEnabled=true\ninitAuthenticationUser={first}\n"
+        f"{settings}"
     )
     with firetrail_broker(folder, "-c", str(conf)) as served:
         asyncio.run(_create_user(served.namesrv))
@@ -129,6 +138,57 @@ def signed_serving(bench: Bench) -> Iterator[Line]:
         yield Line(title, ours, UNSIGNED, theirs, wanted)
 
 
+def audited_serving(bench: Bench) -> Iterator[Line]:
+    """CPU time of a broker with and without an audit log, for sends and for denied sends."""
+    answers = bench.take_turns(
+        {
+            OURS: partial(_audit, bench, "audit_log=true\n"),
+            UNAUDITED: partial(_audit, bench, "audit_log=false\n"),
+        }
+    )
+    for title, name in (
+        ("broker with an audit log, CPU per send", "send_cpu_s"),
+        ("broker with an audit log, CPU per denied send", "denied_cpu_s"),
+    ):
+        ours, theirs = (samples(Unit.SECONDS, answers[each], name) for each in (OURS, UNAUDITED))
+        yield Line(title, ours, UNAUDITED, theirs, None)
+
+
+def _audit(bench: Bench, settings: str) -> Json:
+    count = bench.scale.served // 10  # the client is in Python
+    with bench.folder("secured") as folder:
+        folder.mkdir()
+        with firetrail_with_users(folder, settings) as served:
+            asyncio.run(_send(served.address, "Single", count // 10, ResponseCode.SUCCESS))
+            used = [cpu_s(served.pid)]
+            asyncio.run(_send(served.address, "Single", count, ResponseCode.SUCCESS))
+            used.append(cpu_s(served.pid))
+            asyncio.run(_send(served.address, "Forbidden", count, ResponseCode.NO_PERMISSION))
+            used.append(cpu_s(served.pid))
+    return {
+        "send_cpu_s": (used[1] - used[0]) / count,
+        "denied_cpu_s": (used[2] - used[1]) / count,
+    }
+
+
+async def _send(address: str, topic: str, count: int, expected: ResponseCode) -> None:
+    """Send messages, as many at a time as the Java client has threads."""
+    fields = {"a": "G", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
+    client = RemotingClient(access=Access(USER))
+
+    async def send() -> None:
+        for _ in range(count // THREADS):
+            command = RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, bytes(SIZE))
+            answer = await client.request(address, command)
+            if answer.code != expected:
+                raise RuntimeError(f"a send to {topic} was answered {answer.code}: {answer.remark}")
+
+    try:
+        await asyncio.gather(*(send() for _ in range(THREADS)))
+    finally:
+        await client.close()
+
+
 def _run(bench: Bench, start: Start, options: Sequence[str]) -> Json:
     sent = bench.scale.served
     many = 4 * sent
@@ -149,4 +209,4 @@ def _run(bench: Bench, start: Start, options: Sequence[str]) -> Json:
     }
 
 
-SECURING = {"tls": tls_serving, "signatures": signed_serving}
+SECURING = {"tls": tls_serving, "signatures": signed_serving, "audit": audited_serving}
