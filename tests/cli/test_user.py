@@ -104,6 +104,28 @@ def test_policies_are_created_shown_and_deleted(ask: Any) -> None:
     assert "there are no entries for shop" in nothing.err
 
 
+def test_an_entry_that_does_not_exist_cannot_be_deleted(ask: Any) -> None:
+    ask("user", "create", "shop")
+    ask("acl", "create", "shop", "Topic:orders*", "Group:shop", "--actions", "Pub,Sub")
+    ask("acl", "create", "shop", "Topic:secret", "--actions", "All", "--deny", "--default")
+    entries = "; it has entries for Topic:orders*, Group:shop, Topic:secret (Default)"
+    for wrong, missing in (
+        (("Topic:orders",), "no entry for Topic:orders"),
+        (("Grup:shop",), "must be * or Cluster"),
+        (("group:shop", "--default"), "no entry for Group:shop in the policy Default"),
+    ):
+        result = ask("acl", "delete", "shop", *wrong)
+        assert (result.code, result.out) == (2, ""), wrong
+        assert missing in result.err
+        assert "must be" in missing or f"shop has {missing}{entries}" in result.err
+    assert len(ask("acl", "show", "shop").out.splitlines()) == 4
+    assert ask("acl", "delete", "shop", "topic:orders*").code == 0
+    assert ask("acl", "delete", "shop", "--all").code == 0
+    again = ask("acl", "delete", "shop", "--all")
+    assert (again.code, again.out) == (2, "")
+    assert "shop has no entries; 'firetrail acl list' lists" in again.err
+
+
 def test_one_broker_can_be_chosen(ask: Any, secure: BackgroundBroker) -> None:
     assert ask("user", "create", "shop", "--broker", secure.address).code == 0
     (shop,) = json.loads(ask("user", "list", "--json", "--cluster", "DefaultCluster").out)[1:]
