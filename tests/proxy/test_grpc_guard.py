@@ -12,7 +12,9 @@ import pytest
 from tests.access.actors import SECURE, acl, credentials, info, user_store
 from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL
+from tests.client.clusters import until
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream
+from tests.proxy.services import receive_request
 from tests.remoting.clocks import Clock
 
 from firetrail.access.audit_log import AuditLog
@@ -374,3 +376,38 @@ async def test_a_signed_client_may_make_calls_of_the_white_list(tmp_path: Path) 
 async def test_the_proxy_of_a_broker_has_its_users(tmp_path: Path) -> None:
     async with Broker.running(tmp_path, SECURE) as broker:
         assert Proxy.of_broker(broker)._guard is broker.access.guard
+
+
+@pytest.mark.parametrize("change", ["none", "deleted", "permission deleted"])
+async def test_a_receive_that_waits_ends_with_the_permission(tmp_path: Path, change: str) -> None:
+    async with Broker.running(tmp_path, SECURE, store=SMALL) as broker:
+        guard = broker.access.guard
+        assert guard is not None
+        users: Any = guard.users
+        await users.create(info("alice"))
+        await users.merge_acl(acl("alice", "Topic:T1 Sub", "Group:CG Sub"))
+        broker.groups.require("CG")
+        broker.topics.ensure("T1", 1)
+        known = GrpcGuard(guard, lambda: int(NOW.timestamp() * 1000))
+        service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=known)
+        service.clients.of(FakeCall(signed_by("alice")))
+        method: Any = service.methods[f"{SERVICE}ReceiveMessage"]
+        request = receive_request(topic="T1", group="CG", broker=broker.config.name)
+        request.long_polling_timeout.seconds = 60
+        received = method.handle(FakeCall(signed_by("alice")), request)
+        held = asyncio.ensure_future(resolved(received))
+        await until(lambda: broker._parts.state.long_polling._count == 1)
+        if change == "deleted":
+            await users.delete("alice")
+        elif change == "permission deleted":
+            await users.delete_acl("User:alice")
+        broker.store.put(Message("T1", b"for alice"))
+        frames = [
+            messages.ReceiveMessageResponse.FromString(f.SerializeToString()) for f in await held
+        ]
+        found = [f.message.body for f in frames if f.WhichOneof("content") == "message"]
+        codes = [f.status.code for f in frames if f.WhichOneof("content") == "status"]
+        assert (found, codes) == (
+            ([b"for alice"], [Code.OK]) if change == "none" else ([], [Code.FORBIDDEN])
+        )
+        await service.stop()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
-from firetrail.access.rules import RULES, Asked, Rule
+from firetrail.access.rules import RULES, Asked
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
@@ -145,14 +145,17 @@ class Guard:
         is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
         caller = Caller(user, source, is_checked=is_checked)
         request.caller = caller
-        rule = RULES.get(code)
-        if rule is None:
-            caller.require_super(f"request code {code}")
-        else:
-            if rule.is_super:
-                caller.require_super(request_name(code))
-            if is_checked and not caller.is_super:
-                self._authorize(caller, rule, request)
+        self._authorize(caller, request)
+
+    def check_again(self, request: RemotingCommand) -> None:
+        """Check a request that has waited: its user may have been changed or deleted since.
+
+        Raises:
+            RequestError: It is not allowed any more.
+        """
+        if request.caller is not None:
+            request.caller = self.present(request.caller)
+            self._authorize(request.caller, request)
 
     def _user_of(self, connection: Connection, request: RemotingCommand) -> User:
         """Return the user who signed a request, or whom the client's certificate names."""
@@ -170,7 +173,15 @@ class Guard:
             encrypted = connection.is_encrypted
             self.audit.login(user.name, method, connection.peer, is_encrypted=encrypted)
 
-    def _authorize(self, caller: Caller, rule: Rule, request: RemotingCommand) -> None:
+    def _authorize(self, caller: Caller, request: RemotingCommand) -> None:
+        rule = RULES.get(request.code)
+        if rule is None:
+            caller.require_super(f"request code {request.code}")
+            return
+        if rule.is_super:
+            caller.require_super(request_name(request.code))
+        if not caller.is_checked or caller.is_super:
+            return
         user = caller.user
         if user is None:
             raise RequestError(NO_PERMISSION, NO_USER)

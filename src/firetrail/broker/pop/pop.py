@@ -105,6 +105,7 @@ class PopProcessor:
         self._offsets = state.offsets
         self._selector = state.selector
         self._long_polling = state.long_polling
+        self._clients = state.clients
         self._checkpoints = checkpoints
         self._orders = orders
         self._live = state.live
@@ -302,6 +303,7 @@ class PopProcessor:
 
         def wake(is_over: bool) -> Woken:
             try:
+                self._clients.check_again(request)
                 answer, took_all = attempt(is_over)
             except Exception as error:
                 answer, took_all = failure(request, error), False
