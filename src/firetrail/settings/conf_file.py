@@ -20,7 +20,7 @@ UNUSED: Mapping[str, str] = {
         storePathRootDir storePathConsumeQueue storePathIndex storePathDLedgerCommitLog
         storePathEpochFile storePathBrokerIdentity storeCheckpoint abortFile
         """,
-    "replication is not a matter of the store": """
+    "replication has no setting for this": """
         haTransferCheck*
         allAckInSyncStateSet totalReplicas replicasPerDiskPartition
         syncFromLastFile syncMasterFlushOffsetWhenStartup asyncLearner checkSyncStateSetPeriod
