@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.access.actors import SECRET, Peer, credentials, signed
+from tests.access.actors import SECRET, Peer, acl, credentials, signed
 from tests.helpers import FaultyFiles, ManualClock, eventually
 
 from firetrail.access import audit_log
 from firetrail.access.audit_log import AuditLog
+from firetrail.access.bodies import UserInfo
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
 from firetrail.remoting.codes import RequestCode as Code
@@ -89,6 +90,68 @@ def test_administration_has_its_user_names_and_outcome(log: AuditLog) -> None:
         },
         {"event": "stop"},
     ]
+
+
+def test_changes_of_a_user_say_what_changes(log: AuditLog) -> None:
+    bob = {"username": "bob"}
+    for change in (
+        UserInfo("bob", SECRET, "Normal", "enable"),
+        UserInfo(user_type="Super"),
+        UserInfo(user_status="disable"),
+        UserInfo(password=SECRET),
+    ):
+        answered(log, asked(Code.AUTH_UPDATE_USER, bob, change.encode()))
+    stranger = signed(Code.AUTH_UPDATE_USER, bob, UserInfo(user_type="Super").encode(), by="eve")
+    answered(log, stranger, 16)
+    log.stop()
+    found = [_details(event) for event in events(log.path)[1:-1]]
+    assert found == [
+        {**bob, "user_type": "Normal", "user_status": "enable", "password_changed": True},
+        {**bob, "user_type": "Super"},
+        {**bob, "user_status": "disable"},
+        {**bob, "password_changed": True},
+        bob,
+    ]
+    assert SECRET not in log.path.read_text(encoding="utf-8")
+
+
+def test_changes_of_policies_say_what_is_granted(log: AuditLog) -> None:
+    given = acl("bob", "* All", sources=["10.0.0.0/8"])
+    many = acl("bob", *(f"Topic:{'t' * 300} {'Pub,' * 20}Sub" for _ in range(100)))
+    subject = {"subject": "User:bob"}
+    for each in (given, many):
+        answered(log, asked(Code.AUTH_UPDATE_ACL, subject, each.encode()))
+    answered(log, asked(Code.AUTH_DELETE_ACL, {**subject, "resource": "*", "policyType": "Custom"}))
+    log.stop()
+    first, second, third = (_details(event) for event in events(log.path)[1:-1])
+    entry = {"resource": "*", "actions": ["All"], "decision": "Allow", "sources": ["10.0.0.0/8"]}
+    assert first == {**subject, "entries": [entry]}
+    assert len(second["entries"]) == 32
+    assert second["entries_unlisted"] == 68
+    assert len(second["entries"][0]["resource"]) == 256
+    assert len(second["entries"][0]["actions"]) == 8
+    assert second["entries"][0]["actions_unlisted"] == 13
+    assert third == {**subject, "resource": "*", "policyType": "Custom"}
+
+
+def test_changes_of_accounts_of_acl_1_say_what_is_granted(log: AuditLog) -> None:
+    words = {"accessKey": "bob", "admin": "true", "defaultTopicPerm": "PUB"}
+    fields = {**words, "secretKey": SECRET, "topicPerms": "a=PUB,b=SUB"}
+    answered(log, asked(Code.UPDATE_AND_CREATE_ACL_CONFIG, fields))
+    white = {"globalWhiteAddrs": ",".join(f"10.0.0.{number}" for number in range(40))}
+    answered(log, asked(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, white))
+    log.stop()
+    account, addresses = (_details(event) for event in events(log.path)[1:-1])
+    assert account == {**words, "topicPerms": ["a=PUB", "b=SUB"], "password_changed": True}
+    assert len(addresses["globalWhiteAddrs"]) == 32
+    assert addresses["globalWhiteAddrs_unlisted"] == 8
+    assert SECRET not in log.path.read_text(encoding="utf-8")
+
+
+def _details(event: dict[str, Any]) -> dict[str, Any]:
+    """Return what an event says about its request."""
+    others = ("event", "outcome", "user", "claimed_user", "peer", "tls", "request")
+    return {k: v for k, v in event.items() if k not in (*others, "code", "reason")}
 
 
 def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> None:

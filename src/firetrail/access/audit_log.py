@@ -2,8 +2,8 @@
 
 It records logins, administration and denied requests. Servers only put events into a queue; a
 thread writes them. The rate is limited: what exceeds it is counted, so that a flood of denied
-requests neither fills the disk nor displaces what was written before. No event contains a body, a
-signature or a password.
+requests neither fills the disk nor displaces what was written before. No event contains the body
+of a message, a signature or a password.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from firetrail.access.audit_details import audit_details, audit_name
 from firetrail.access.audit_file import AuditFile
 from firetrail.access.rules import RULES
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.signature import ACCESS_KEY
-from firetrail.errors import ConfigError
-from firetrail.format.java_properties import parse_properties
 from firetrail.format.names import AUDIT
-from firetrail.remoting.codes import RequestCode, request_name
+from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.limited_log import LimitedLog
@@ -50,22 +49,11 @@ ADMINISTRATION_FACTOR = 10
 """How much faster than other events those of administrators may come."""
 STOP_S = 5.0
 """How long the end of a server waits for the last events to be written."""
-NAME_MAX, NAMES_MAX, REASON_MAX = 255, 32, 400
-"""Characters of a name, number of names, and characters of a reason in an event."""
+REASON_MAX = 400
+"""Characters of a reason in an event."""
 OTHERS = "others"
 SIGNATURE, CERTIFICATE = "signature", "certificate"
 """How a user was authenticated."""
-
-NAMED_FIELDS: Mapping[str, str] = {
-    **{name: name for name in ("topic", "group", "consumerGroup", "groupName", "srcGroup")},
-    **{name: name for name in ("destGroup", "clusterName", "brokerName", "brokerAddr")},
-    **{name: name for name in ("username", "subject", "resource", "namespace", "key")},
-    "b": "topic",
-}
-"""The fields of requests that an event contains, and how it calls them. Their values are names."""
-
-_SETTINGS_CODES = (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG)
-_SETTINGS_BODY_MAX = 64 << 10
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +150,7 @@ class AuditLog:
             event: dict[str, Any] = {"user": user, "method": method, "peer": peer}
             event["tls"] = is_encrypted
             if client:
-                event["client"] = _name(client)
+                event["client"] = audit_name(client)
             self._put(EventKind.LOGIN, event)
 
     def answered(
@@ -192,7 +180,7 @@ class AuditLog:
             "peer": connection.peer,
             "tls": connection.is_encrypted,
             "request": request_name(request.code),
-            **_names_in(request),
+            **audit_details(request),
         }
         if code and response is not None:
             event |= {"code": code, "reason": printable(response.remark or "", REASON_MAX)}
@@ -331,28 +319,8 @@ def _line(event: Mapping[str, Any]) -> bytes:
     return json.dumps(event, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _name(text: str) -> str:
-    return printable(text, NAME_MAX)
-
-
 def _user_of(caller: Caller | None, claimed: str) -> dict[str, str]:
     """Return the user of an event, or the name that a request claims without proof."""
     if caller is not None and caller.user is not None:
         return {"user": caller.user_name}
-    return {"claimed_user": _name(claimed)} if claimed else {}
-
-
-def _names_in(request: RemotingCommand) -> dict[str, str | list[str]]:
-    """Return what a request is about: names in its header, and keys of the settings it changes."""
-    names: dict[str, str | list[str]] = {
-        shown: _name(request.fields[field])
-        for field, shown in NAMED_FIELDS.items()
-        if request.fields.get(field)
-    }
-    if request.code in _SETTINGS_CODES and len(request.body) <= _SETTINGS_BODY_MAX:
-        try:
-            keys = parse_properties(request.content.decode("utf-8", "replace"))
-        except ConfigError:
-            keys = {}
-        names["settings"] = [_name(key) for key in list(keys)[:NAMES_MAX]]
-    return names
+    return {"claimed_user": audit_name(claimed)} if claimed else {}
