@@ -38,6 +38,9 @@ def test_signatures_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) 
     check_exposure("10.0.0.5", None, is_guarded=True, insecure=False)
     (record,) = caplog.records
     assert "listens on 10.0.0.5 without enforcing TLS" in record.getMessage()
+    assert "set --tls-mode enforcing, or tls.server.mode=enforcing in the file of --tls-config" in (
+        record.getMessage()
+    )
 
 
 def test_certificates_of_clients_are_access_control(

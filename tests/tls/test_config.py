@@ -1,11 +1,16 @@
 """The settings of TLS."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from firetrail.broker.broker_conf import load_entries
 from firetrail.errors import ConfigError
-from firetrail.tls.config import TlsConfig, TlsMode
+from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.namesrv import NameServerConfig
+from firetrail.proxy.config import ProxyConfig
+from firetrail.tls.config import SETTINGS, TlsConfig, TlsMode
 
 
 def test_the_keys_of_rocketmq(tmp_path: Path) -> None:
@@ -53,6 +58,27 @@ def test_a_file_with_a_password_is_private(tmp_path: Path) -> None:
     assert TlsConfig.from_file(str(file))[0].mode == "disabled"
     with pytest.raises(ConfigError, match="the file does not exist"):
         TlsConfig.from_file(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    "read", [load_entries, NameServerConfig.from_entries, ProxyConfig.from_entries]
+)
+def test_the_file_of_a_server_has_no_settings_of_tls(
+    read: Callable[[Mapping[str, Entry]], object],
+) -> None:
+    keys = [key for setting in SETTINGS.values() for key in setting.keys]
+    assert "tls.server.mode" in keys
+    for key in (*keys, "tls.test.mode.enable"):
+        with pytest.raises(ConfigError) as caught:
+            read(parse_properties(f"{key}=canary", "b.conf"))
+        shown = "(hidden)" if "Password" in key else "canary"
+        assert str(caught.value).startswith(
+            f"b.conf line 1: {key} = '{shown}': settings of TLS are not read from this file; put it"
+            " into tls.properties, the file that the option --tls-config names"
+        )
+    with pytest.raises(ConfigError, match=r"names, or use the option --tls-mode$"):
+        read(parse_properties("tls.server.mode=enforcing", "b.conf"))
+    read(parse_properties("tls.config.file=/etc/tls.properties", "b.conf"))
 
 
 def test_the_mode_follows_the_certificate() -> None:

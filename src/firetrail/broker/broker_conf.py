@@ -19,6 +19,7 @@ from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
 from firetrail.text import did_you_mean
+from firetrail.tls.config import refuse_misplaced
 
 NOTHING_TO_SET = "the broker has no setting for this"
 
@@ -35,7 +36,11 @@ class LoadedBroker:
 
 
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
-    """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value."""
+    """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value.
+
+    A setting of TLS is refused as well: it belongs into another file.
+    """
+    refuse_misplaced(entries)
     names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
     store_names = {name for line in STORE_SETTINGS.values() for name in line.names_in_file}
     reading = read_settings(SETTINGS, {k: v for k, v in entries.items() if k in names})

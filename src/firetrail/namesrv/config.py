@@ -17,6 +17,7 @@ from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Flag, Group, Port, Setting, Text, Whole, table
+from firetrail.tls.config import refuse_misplaced
 
 UNUSED: Mapping[str, str] = {
     "kvConfigPath sets the location of the only file": "rocketmqHome configStorePath",
@@ -163,8 +164,9 @@ class NameServerConfig(ServerLimitSettings, AuditSettings):
             entries: The keys and values of the file.
 
         Raises:
-            ConfigError: A value is invalid.
+            ConfigError: A value is invalid, or a setting belongs into the file of TLS.
         """
+        refuse_misplaced(entries)
         reading = read_settings(SETTINGS, entries, UNUSED, NO_KEY)
         return cls(**reading.values), [str(remark) for remark in reading.remarks]
 

@@ -11,6 +11,7 @@ from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Setting, table
+from firetrail.tls.config import refuse_misplaced
 
 NO_KEY = "is not a setting of the proxy"
 
@@ -42,8 +43,9 @@ class ProxyConfig(ServerLimitSettings, AuditSettings):
             entries: The keys and values of the file.
 
         Raises:
-            ConfigError: A value is invalid.
+            ConfigError: A value is invalid, or a setting belongs into the file of TLS.
         """
+        refuse_misplaced(entries)
         reading = read_settings(SETTINGS, entries, {}, NO_KEY)
         return cls(**reading.values), [str(remark) for remark in reading.remarks]
 

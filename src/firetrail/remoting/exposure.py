@@ -55,6 +55,7 @@ def check_exposure(bind: str, tls: ServerTls | None, *, is_guarded: bool, insecu
     if tls is None or tls.mode is not TlsMode.ENFORCING:
         _log.warning(
             "the server listens on %s without enforcing TLS: those who can read the traffic can"
-            " read all messages and repeat signed requests; set tls.server.mode=enforcing",
+            " read all messages and repeat signed requests; set --tls-mode enforcing, or"
+            " tls.server.mode=enforcing in the file of --tls-config (tls.properties)",
             bind,
         )

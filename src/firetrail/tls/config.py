@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.settings.conf_file import read_settings
-from firetrail.settings.table import Flag, Group, Setting, Text, table
+from firetrail.settings.table import HIDDEN, Flag, Group, Setting, Text, table
 from firetrail.system import SYSTEM
 from firetrail.tls.certificates import content
 from firetrail.tls.client_tls import ClientTls
@@ -236,3 +236,30 @@ SETTINGS: Mapping[str, Setting] = table(TlsConfig)
 """The table: every setting by its Python name."""
 
 PASSWORDS = ("key_password", "client_key_password")
+
+OPTIONS: Mapping[str, str] = {
+    "tls.server.mode": "--tls-mode",
+    "tls.server.certPath": "--tls-cert",
+    "tls.server.keyPath": "--tls-key",
+    "tls.server.trustCertPath": "--tls-trust",
+}
+"""The options of commands that run servers, by the keys that they stand for."""
+
+
+def refuse_misplaced(entries: Mapping[str, Entry]) -> None:
+    """Raise ConfigError if the file of a server has a setting of TLS, which is not read there.
+
+    A remark would not do: the ports would be open for plaintext although the file says otherwise.
+
+    Args:
+        entries: The keys and values of the file, ``broker.conf`` for example.
+    """
+    for key, entry in entries.items():
+        if key.startswith("tls.") and key != "tls.config.file":
+            shown = HIDDEN if "password" in key.lower() else entry.text.strip()
+            option = f", or use the option {OPTIONS[key]}" if key in OPTIONS else ""
+            remedy = (
+                "settings of TLS are not read from this file; put it into tls.properties, the file"
+                f" that the option --tls-config names{option}"
+            )
+            raise ConfigError(key, shown, remedy, entry.place)
