@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,7 +24,7 @@ from firetrail.auth.policies import (
     source_text,
 )
 from firetrail.auth.resources import Action, Resource
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, ProtocolError
 from firetrail.format.names import USER_NAME
 from firetrail.remoting.body import Body
 from firetrail.settings.table import HIDDEN
@@ -189,6 +190,24 @@ class UserFileBody(Body):
 
     users: list[UserInfo] = field(default_factory=list)
     acls: list[AclInfo] = field(default_factory=list)
+
+
+def listed(content: bytes) -> list[Any]:
+    """Return the list in an answer about users or policies; none if the body is empty.
+
+    Args:
+        content: The body.
+
+    Raises:
+        ProtocolError: It is not a list.
+    """
+    try:
+        found = json.loads(content or b"[]")
+    except ValueError:
+        found = None
+    if not isinstance(found, list):
+        raise ProtocolError("the answer is not a list")
+    return found
 
 
 def policy_type(text: str | None) -> PolicyType:

@@ -95,6 +95,11 @@ class UserStore:
         return self._users.get(name)
 
     @property
+    def by_name(self) -> Mapping[str, User]:
+        """All users by name, in an object that every change replaces."""
+        return self._users
+
+    @property
     def users(self) -> list[User]:
         """All users, by name."""
         return sorted(self._users.values(), key=lambda user: user.name)
@@ -202,6 +207,22 @@ class UserStore:
                 for kind, each in zip(PolicyType, user.policies, strict=True)
             )
             await self._put(replace(user, policies=(custom, default)))
+
+    async def adopt(self, before: Mapping[str, User], users: Mapping[str, User]) -> bool:
+        """Replace all users, unless they have changed meanwhile; return whether that was done.
+
+        Args:
+            before: What :attr:`by_name` was when the new users were found.
+            users: The new users by name.
+
+        Raises:
+            ConfigError: No enabled super user would remain.
+        """
+        async with self._changing:
+            if self._users is not before:
+                return False
+            await self._swap(users)
+            return True
 
     def _existing(self, name: str) -> User:
         user = self._users.get(name)

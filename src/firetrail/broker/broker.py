@@ -267,6 +267,7 @@ class Broker:
             self._replicas.keeper,
             client_access=self.client_access,
             guard=self.access.guard,
+            users=self.access.users,
             tls=self.tls,
         )
 

@@ -25,6 +25,7 @@ class BrokerAccess:
     Attributes:
         guard: Decides about every request; None if access control is switched off.
         audit: Records what it decides; None if that is switched off.
+        users: The users; None if it is switched off, or uses the accounts of ACL 1.0.
         handlers: The handlers of the requests about users; none if it is switched off.
     """
 
@@ -47,7 +48,7 @@ class BrokerAccess:
         self.guard: Guard | None = None
         self.audit: AuditLog | None = None
         self.handlers: Mapping[int, Handler] = {}
-        self._users: UserStore | None = None
+        self.users: UserStore | None = None
         self._plain: PlainAcl | None = None
         self._watching: asyncio.Task[None] | None = None
         policy = config.access_policy(config.cluster)
@@ -60,9 +61,9 @@ class BrokerAccess:
             names = BrokerNames(config.cluster, config.name, address)
             self.handlers = PlainRequests(self._plain, names).handlers
         elif config.authentication:
-            self._users = UserStore(system, folder)
-            self.guard = Guard(self._users, policy, self.audit, limits=limits)
-            self.handlers = UserRequests(self._users, config.return_passwords).handlers
+            self.users = UserStore(system, folder)
+            self.guard = Guard(self.users, policy, self.audit, limits=limits)
+            self.handlers = UserRequests(self.users, config.return_passwords).handlers
 
     def open(self, answered: Collection[int]) -> None:
         """Load the users. Called after the store was locked; until then every request is refused.
@@ -79,13 +80,13 @@ class BrokerAccess:
         if self._plain is not None:
             self._plain.load()
             self._watching = asyncio.create_task(self._plain.watch())
-        if self._users is not None:
+        if self.users is not None:
             config = self._config
-            open_users(self._users, config.init_user, config.inner_credentials)
+            open_users(self.users, config.init_user, config.inner_credentials)
             if config.migrate_acl:
                 accounts = PlainAcl(self._system, config.plain_file)
                 accounts.load()
-                self._users.migrate(accounts.accounts)
+                self.users.migrate(accounts.accounts)
         if self.audit is not None:
             self.audit.start()
 

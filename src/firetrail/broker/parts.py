@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from firetrail.access.guard import Guard
+from firetrail.access.user_store import UserStore
 from firetrail.broker.admin.assignment import AssignmentProcessor
 from firetrail.broker.admin.config import ConfigProcessor
 from firetrail.broker.admin.consumers import ConsumerProcessor
@@ -96,6 +97,8 @@ class Environment:
     """Credentials and TLS of the broker's own requests; None for those in the environment."""
     guard: Guard | None = None
     """Knows the users; None if there is no access control."""
+    users: UserStore | None = None
+    """The users; None if there are none, or only accounts of ACL 1.0."""
     tls: ServerTls | None = None
     """The TLS of the broker's ports; None for plaintext."""
 

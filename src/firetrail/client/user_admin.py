@@ -5,18 +5,15 @@ Every broker has its own users, so each method asks all brokers, slaves included
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from firetrail.access.bodies import AclInfo, UserInfo, check_user_name
+from firetrail.access.bodies import AclInfo, UserInfo, check_user_name, listed
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
 from firetrail.client.arguments import checked_address, one_of
 from firetrail.client.topic_admin import TopicAdmin
 from firetrail.errors import (
     ConfigError,
-    ProtocolError,
     RequestError,
     UnsupportedError,
 )
@@ -59,7 +56,10 @@ class UserAdmin(TopicAdmin):
         # Java brokers send passwords: they are not passed on.
         return {
             broker: sorted(
-                (replace(UserInfo.from_json(each), password=None) for each in _listed(answer)),
+                (
+                    replace(UserInfo.from_json(each), password=None)
+                    for each in listed(answer.content)
+                ),
                 key=lambda user: user.username,
             )
             for broker, answer in answers.items()
@@ -158,7 +158,7 @@ class UserAdmin(TopicAdmin):
         """
         answers = await self._ask_brokers(RequestCode.AUTH_LIST_ACL, cluster, address)
         return {
-            broker: [AclInfo.from_json(each) for each in _listed(answer)]
+            broker: [AclInfo.from_json(each) for each in listed(answer.content)]
             for broker, answer in answers.items()
         }
 
@@ -275,16 +275,3 @@ def _password(password: str) -> str:
     if not isinstance(password, str) or not password:
         raise ConfigError("password", "", "expected a str that is not empty")
     return password
-
-
-def _listed(answer: RemotingCommand) -> Sequence[Any]:
-    """Return the list in an answer; an empty body stands for an empty list."""
-    if not answer.content:
-        return []
-    try:
-        found = json.loads(answer.content)
-    except ValueError:
-        found = None
-    if not isinstance(found, list):
-        raise ProtocolError("the answer is not a list")
-    return found

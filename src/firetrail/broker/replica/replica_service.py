@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
+from firetrail.broker.replica.user_synchronize import UserSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster
 from firetrail.broker.state.slave_mark import full_name
 from firetrail.remoting.access import Access
@@ -34,6 +35,7 @@ class ReplicaService:
     Attributes:
         follower: Copies the log.
         tables: Copies topics, groups, offsets and other tables.
+        users: Compares the users; None if there are none.
     """
 
     def __init__(self, env: Environment, parts: Parts) -> None:
@@ -62,6 +64,9 @@ class ReplicaService:
         # A slave that is registered may be read from while its master is down.
         self._registration.is_withheld = not notes.is_copy_of(self._name)
         self.tables = SlaveSynchronize(self._client, parts, env.system.clock, env.epochs)
+        self.users: UserSynchronize | None = None
+        if env.users is not None:
+            self.users = UserSynchronize(self._client, env.users, env.system.clock)
         self._task: asyncio.Task[None] | None = None
         self._is_due = asyncio.Event()  # another master was found
         self._elected: MasterAddress | None = None
@@ -192,6 +197,8 @@ class ReplicaService:
             follower = self.follower
             self._mark.learn_role(follower.master_role, has_controller=follower.has_controller)
             await self.tables.copy(master)
+            if self.users is not None:
+                await self.users.copy(master)
         except OSError as error:  # such as a full disk
             if self._reminders.is_due(str(error)):
                 _log.warning("the tables of master %s cannot be saved: %s", master, error)
