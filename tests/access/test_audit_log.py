@@ -14,7 +14,7 @@ import pytest
 from tests.access.actors import SECRET, Peer, acl, credentials, signed
 from tests.helpers import FaultyFiles, ManualClock, eventually
 
-from firetrail.access import audit_log
+from firetrail.access import audit_trail
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
 from firetrail.auth.caller import Caller
@@ -50,7 +50,7 @@ def asked(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingComma
 
 def events(path: Path) -> list[dict[str, Any]]:
     """Return all events without their time, the oldest first."""
-    files = sorted(path.parent.glob("audit.log*"), key=lambda each: (len(each.name), each.name))
+    files = sorted(path.parent.glob(f"{path.name}*"), key=lambda each: (len(each.name), each.name))
     text = "".join(each.read_text(encoding="utf-8") for each in reversed(files))
     found = [json.loads(line) for line in text.split("\n") if line]
     for event in found:
@@ -110,8 +110,8 @@ def test_changes_of_a_user_say_what_changes(log: AuditLog) -> None:
         {**bob, "user_type": "Super"},
         {**bob, "user_status": "disable"},
         {**bob, "password_changed": True},
-        bob,
     ]
+    assert [_details(event) for event in events(log.strangers_path)] == [bob]
     assert SECRET not in log.path.read_text(encoding="utf-8")
 
 
@@ -159,7 +159,7 @@ def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> 
     answered(log, request, 16, "User:eve is not found.")
     log.denied_call("SendMessage", "username cannot be null.", "10.0.0.6:1", None)
     log.stop()
-    assert events(log.path)[1:-1] == [
+    assert events(log.strangers_path) == [
         {
             **{"event": "denied", "outcome": "denied", "claimed_user": "eve"},
             **{"peer": "10.0.0.5:4711", "tls": True, "request": "PULL_MESSAGE"},
@@ -189,12 +189,13 @@ def test_only_the_owner_can_read_it_and_it_has_no_secret(log: AuditLog) -> None:
     answered(log, asked(Code.AUTH_CREATE_USER, {"username": "bob"}, SECRET.encode()))
     answered(log, signed(Code.PUT_KV_CONFIG, {"namespace": "n", "key": "k", "value": SECRET}), 16)
     log.stop()
-    assert log.path.stat().st_mode & 0o777 == 0o600
-    text = log.path.read_text(encoding="utf-8")
+    paths = (log.path, log.strangers_path)
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o600, 0o600]
+    text = "".join(path.read_text(encoding="utf-8") for path in paths)
     assert SECRET not in text
     signature = signed(Code.AUTH_CREATE_USER, {"username": "bob"}).fields["Signature"]
     assert signature not in text
-    assert len(events(log.path)) == 4
+    assert [len(events(path)) for path in paths] == [3, 1]
 
 
 def test_a_flood_of_denials_is_counted(tmp_path: Path) -> None:
@@ -208,26 +209,48 @@ def test_a_flood_of_denials_is_counted(tmp_path: Path) -> None:
         answered(log, request, 16, peer=Peer(f"10.1.0.{number}:1"))
     answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
     log.stop()
-    found = events(log.path)
-    lines = [event for event in found if "request" in event and event["event"] == "denied"]
+    found = events(log.strangers_path)
+    lines = [event for event in found if "request" in event]
     assert len(lines) == 50  # of the rate 5, ten seconds at once
     assert len([event for event in lines if event["peer"].startswith("10.0.0.5:")]) == 20
     counted = {event["peer"]: event["unlisted"] for event in found if "unlisted" in event}
     assert counted["10.0.0.5"] == 980
     assert sum(counted.values()) + len(lines) == 1100
-    assert [event["event"] for event in found].count("administration") == 1
+    assert {event["event"] for event in found} == {"denied"}
+    assert [event["event"] for event in events(log.path)] == ["start", "administration", "stop"]
+
+
+def test_strangers_displace_nothing_of_users(tmp_path: Path) -> None:
+    settings = AuditSettings(audit_file_bytes=64 << 10, audit_files=2, audit_rate=100)
+    log = AuditLog(tmp_path, settings, System(SYSTEM.files, StoppedClock()))
+    log.start()
+    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    stranger = signed(Code.UPDATE_AND_CREATE_TOPIC, {"topic": "t" * 255}, by="e" * 64)
+    for number in range(2_000):  # those with code 1 were refused before their user was looked up
+        peer = Peer(f"10.0.{number % 200}.1:1")
+        answered(log, stranger, 16 if number % 2 else 1, "no" * 100, peer=peer)
+        log.denied_call("SendMessage", "no" * 100, peer.peer, None, "eve")
+    peer = Peer("10.0.0.1:1")  # also an address of strangers
+    answered(log, asked(Code.SEND_MESSAGE_V2, {"b": "orders"}), 16, peer=peer)
+    log.stop()
+    assert [(event["event"], event.get("user")) for event in events(log.path)] == [
+        *(("start", None), ("administration", "alice"), ("denied", "alice"), ("stop", None))
+    ]
+    names = sorted(path.name for path in log.path.parent.iterdir())
+    assert names == ["audit.log", "strangers.log", "strangers.log.1"]
+    assert {event["event"] for event in events(log.strangers_path)} == {"denied"}
 
 
 def test_the_number_of_addresses_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_log, "ADDRESSES_MAX", 3)
+    monkeypatch.setattr(audit_trail, "ADDRESSES_MAX", 3)
     log = AuditLog(tmp_path, AuditSettings(audit_rate=1), System(SYSTEM.files, StoppedClock()))
     log.start()
     for number in range(200):
         log.denied_call("SendMessage", "", f"10.0.{number}.1:1", None)
     log.stop()
-    counts = [event for event in events(log.path) if "unlisted" in event]
+    counts = [event for event in events(log.strangers_path) if "unlisted" in event]
     assert len(counts) == 4
     assert sum(event["unlisted"] for event in counts) == 190
     assert counts[-1]["peer"] == "others"
@@ -282,7 +305,7 @@ def test_a_full_disk_is_reported_and_what_it_cost(
 def test_events_that_wait_for_a_slow_disk_are_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_log, "QUEUED_MAX", 10)
+    monkeypatch.setattr(audit_trail, "QUEUED_MAX", 10)
     files = FaultyFiles()
     log = AuditLog(tmp_path, AuditSettings(audit_rate=1_000), System(files, SYSTEM.clock))
     with files.stalled("write", "audit.log") as reached:
@@ -302,4 +325,5 @@ def test_the_thread_ends(tmp_path: Path) -> None:
     log.start()
     log.stop()
     log.stop()
-    assert "firetrail-audit" not in [thread.name for thread in threading.enumerate()]
+    names = {thread.name for thread in threading.enumerate()}
+    assert not names & {"firetrail-audit", "firetrail-strangers"}

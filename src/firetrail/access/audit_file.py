@@ -8,9 +8,6 @@ from pathlib import Path
 
 from firetrail.system import Files
 
-CURRENT = "audit.log"
-"""The file that is being written. ``audit.log.1`` is the one before it, and so on."""
-
 
 class AuditFile:
     """Appends lines to the newest of a limited number of files, which only their owner can read.
@@ -19,14 +16,15 @@ class AuditFile:
 
     Args:
         files: Files to use.
-        folder: The folder of the log.
+        path: The file that is being written. With ``.1`` at the end of its name, it is the one
+            before it, and so on.
         size_max: A file that would become larger is followed by a new one.
         count: How many files are kept.
     """
 
-    def __init__(self, files: Files, folder: Path, size_max: int, count: int) -> None:
+    def __init__(self, files: Files, path: Path, size_max: int, count: int) -> None:
         self._files = files
-        self.path = folder / CURRENT
+        self.path = path
         self._size_max = size_max
         self._count = count
         self._descriptor: int | None = None
@@ -69,4 +67,4 @@ class AuditFile:
         self._open()
 
     def _old(self, number: int) -> Path:
-        return self.path.with_name(f"{CURRENT}.{number}")
+        return self.path.with_name(f"{self.path.name}.{number}")

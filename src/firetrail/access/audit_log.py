@@ -1,74 +1,34 @@
 """The audit log: who did what from where, with what outcome, as lines of JSON.
 
-It records logins, administration and denied requests. Servers only put events into a queue; a
-thread writes them. The rate is limited: what exceeds it is counted, so that a flood of denied
-requests neither fills the disk nor displaces what was written before. No event contains the body
-of a message, a signature or a password.
+It records logins, administration and denied requests. Events of senders that were not authenticated
+have files and limits of their own, so that strangers cannot displace the events of others. No event
+contains the body of a message, a signature or a password.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-import threading
-from collections import deque
-from collections.abc import Mapping
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from firetrail.access.audit_details import audit_details, audit_name
-from firetrail.access.audit_file import AuditFile
+from firetrail.access.audit_trail import AuditTrail, EventKind
 from firetrail.access.rules import RULES
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.signature import ACCESS_KEY
-from firetrail.format.names import AUDIT
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.token_bucket import TokenBucket
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import System
-from firetrail.text import counted, human_time, printable
+from firetrail.text import printable
 
-QUEUED_MAX = 10_000
-"""Events that may wait for the disk; further ones are counted as lost."""
-BATCH = 16
-"""Events that are written at once: less than the smallest file."""
-COUNTS_S = 10.0
-"""Interval at which the numbers of events without a line of their own are written."""
-BURST_S = 10.0
-"""Seconds of the rate that may be used at once."""
-ADDRESS_BURST, ADDRESS_PER_S = 20.0, 1.0
-"""The rate of lines about denied requests of one address."""
-ADDRESSES_MAX = 1_000
-"""Addresses whose events are limited and counted separately; the others share one count."""
-ADMINISTRATION_FACTOR = 10
-"""How much faster than other events those of administrators may come."""
-STOP_S = 5.0
-"""How long the end of a server waits for the last events to be written."""
+KNOWN, STRANGERS = "audit.log", "strangers.log"
+"""The files for events of the server and its users, and for those of everybody else."""
 REASON_MAX = 400
 """Characters of a reason in an event."""
-OTHERS = "others"
 SIGNATURE, CERTIFICATE = "signature", "certificate"
 """How a user was authenticated."""
-
-_log = logging.getLogger(__name__)
-
-
-class EventKind(StrEnum):
-    """What an event is about."""
-
-    START = "start"
-    STOP = "stop"
-    LOGIN = "login"
-    """The first request of a user on a connection, or of a gRPC client, that was authenticated."""
-    ADMINISTRATION = "administration"
-    DENIED = "denied"
-    LOST = "lost"
-    """Events that could not be written."""
 
 
 class AuditLog:
@@ -76,55 +36,40 @@ class AuditLog:
 
     Args:
         folder: The folder that contains the folder of the log.
-        settings: How much may be written.
+        settings: How much may be written, by users and by strangers each.
         system: Files and clock to use.
     """
 
     def __init__(self, folder: Path, settings: AuditSettings, system: System) -> None:
-        self._clock = system.clock
-        self._file = AuditFile(
-            system.files, folder / AUDIT, settings.audit_file_bytes, settings.audit_files
-        )
-        now = self._clock.monotonic()
-        factors = {EventKind.ADMINISTRATION: ADMINISTRATION_FACTOR}
-        self._rates = {
-            kind: TokenBucket(rate * BURST_S, rate, now)
-            for kind in (EventKind.LOGIN, EventKind.DENIED, EventKind.ADMINISTRATION)
-            for rate in (settings.audit_rate * factors.get(kind, 1),)
-        }
+        self._known = AuditTrail(folder, KNOWN, settings, system)
+        self._strangers = AuditTrail(folder, STRANGERS, settings, system)
         self._seen: WeakKeyDictionary[Connection, set[int]] = WeakKeyDictionary()
-        self._limited_log = LimitedLog(_log, self._clock.monotonic)
-        self._news = threading.Condition()  # over what follows
-        self._addresses: dict[str, TokenBucket] = {}
-        self._forgot_at = now
-        self._queue: deque[dict[str, Any]] = deque()
-        self._counts: dict[tuple[EventKind, str], int] = {}
-        self._lost = 0
-        self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._is_open = False
 
     @property
     def path(self) -> Path:
-        """The file with the newest events."""
-        return self._file.path
+        """The file with the newest events of the server and its users."""
+        return self._known.path
+
+    @property
+    def strangers_path(self) -> Path:
+        """The file with the newest events of senders that were not authenticated."""
+        return self._strangers.path
 
     def start(self) -> None:
         """Begin to write."""
-        self._is_stopping = False
-        self._thread = threading.Thread(target=self._write_all, name="firetrail-audit", daemon=True)
-        self._put(EventKind.START, {})
-        self._thread.start()
+        self._is_open = True
+        self._known.put(EventKind.START, {})
+        self._known.start()
+        self._strangers.start()
 
     def stop(self) -> None:
-        """Write what is left, and close the file. It is called in a thread."""
-        if self._thread is None:
-            return
-        self._put(EventKind.STOP, {})
-        with self._news:
-            self._is_stopping = True
-            self._news.notify()
-        self._thread.join(STOP_S)
-        self._thread = None
+        """Write what is left, and close the files. It is called in a thread."""
+        if self._is_open:
+            self._is_open = False
+            self._known.put(EventKind.STOP, {})
+            self._known.stop()
+            self._strangers.stop()
 
     # -- events -------------------------------------------------------------------------------
 
@@ -146,12 +91,12 @@ class AuditLog:
             is_encrypted: Whether the connection uses TLS.
             client: The id of a gRPC client. Default: not a gRPC client.
         """
-        if self._admits(EventKind.LOGIN, peer):
+        if self._known.admits(EventKind.LOGIN, peer):
             event: dict[str, Any] = {"user": user, "method": method, "peer": peer}
             event["tls"] = is_encrypted
             if client:
                 event["client"] = audit_name(client)
-            self._put(EventKind.LOGIN, event)
+            self._known.put(EventKind.LOGIN, event)
 
     def answered(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
@@ -164,19 +109,23 @@ class AuditLog:
             response: The answer; None if there is none yet.
         """
         code = 0 if response is None else response.code
-        if code == NO_PERMISSION:
-            kind, outcome = EventKind.DENIED, "denied"
-        elif (rule := RULES.get(request.code)) is not None and rule.is_admin:
-            kind, outcome = EventKind.ADMINISTRATION, "failed" if code else "done"
-            if rule.is_routine and not code and not self._is_first(connection, request.code):
-                return
+        caller = request.caller  # None if it was refused before the sender was authenticated
+        rule = RULES.get(request.code)
+        if code == NO_PERMISSION or (rule is not None and rule.is_admin and code and not caller):
+            kind, outcome, trail = EventKind.DENIED, "denied", self._trail_of(caller)
+        elif rule is not None and rule.is_admin:
+            kind, outcome, trail = EventKind.ADMINISTRATION, "failed", self._known
+            if not code:
+                outcome = "done"
+                if rule.is_routine and not self._is_first(connection, request.code):
+                    return
         else:
             return
-        if not self._admits(kind, connection.peer):
+        if not trail.admits(kind, connection.peer):
             return
         event: dict[str, Any] = {
             "outcome": outcome,
-            **_user_of(request.caller, request.fields.get(ACCESS_KEY, "")),
+            **_user_of(caller, request.fields.get(ACCESS_KEY, "")),
             "peer": connection.peer,
             "tls": connection.is_encrypted,
             "request": request_name(request.code),
@@ -184,7 +133,7 @@ class AuditLog:
         }
         if code and response is not None:
             event |= {"code": code, "reason": printable(response.remark or "", REASON_MAX)}
-        self._put(kind, event)
+        trail.put(kind, event)
 
     def denied_call(
         self, name: str, reason: str, peer: str, caller: Caller | None, claimed: str = ""
@@ -198,7 +147,8 @@ class AuditLog:
             caller: Who made the call; None if that is not known.
             claimed: The user that the call names, if it was not authenticated.
         """
-        if self._admits(EventKind.DENIED, peer):
+        trail = self._trail_of(caller)
+        if trail.admits(EventKind.DENIED, peer):
             event = {
                 "outcome": "denied",
                 **_user_of(caller, claimed),
@@ -206,7 +156,11 @@ class AuditLog:
                 **({"request": name} if name else {}),
                 "reason": printable(reason, REASON_MAX),
             }
-            self._put(EventKind.DENIED, event)
+            trail.put(EventKind.DENIED, event)
+
+    def _trail_of(self, caller: Caller | None) -> AuditTrail:
+        """Return where the denied requests of a caller are recorded."""
+        return self._strangers if caller is None or caller.user is None else self._known
 
     def _is_first(self, connection: Connection, code: int) -> bool:
         """Whether a routine request is the first of its kind on a connection."""
@@ -215,108 +169,6 @@ class AuditLog:
             return False
         seen.add(code)
         return True
-
-    def _admits(self, kind: EventKind, peer: str) -> bool:
-        """Whether an event gets a line of its own; otherwise it is counted."""
-        now = self._clock.monotonic()
-        address = peer.rpartition(":")[0] or peer
-        with self._news:
-            is_slow = kind is not EventKind.DENIED or self._bucket_of(address, now).take(1, now)
-            if is_slow and self._rates[kind].take(1, now):
-                return True
-            if (kind, address) not in self._counts and len(self._counts) >= ADDRESSES_MAX:
-                address = OTHERS
-            self._counts[kind, address] = self._counts.get((kind, address), 0) + 1
-        return False
-
-    def _bucket_of(self, address: str, now: float) -> TokenBucket:
-        bucket = self._addresses.get(address)
-        if bucket is None:
-            if len(self._addresses) >= ADDRESSES_MAX:
-                self._forget_addresses(now)
-            if len(self._addresses) >= ADDRESSES_MAX:
-                address = OTHERS
-            fresh = TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
-            bucket = self._addresses.setdefault(address, fresh)
-        return bucket
-
-    def _forget_addresses(self, now: float) -> None:
-        """Forget the addresses without recent events, once in a while."""
-        if now - self._forgot_at >= COUNTS_S:
-            self._forgot_at = now
-            kept = {a: b for a, b in self._addresses.items() if not b.is_full(now)}
-            self._addresses = kept
-
-    def _put(self, kind: EventKind, event: Mapping[str, Any]) -> None:
-        with self._news:
-            if len(self._queue) >= QUEUED_MAX:
-                self._lost += 1
-                return
-            self._queue.append(self._stamped(kind, event))
-            self._news.notify()
-
-    def _stamped(self, kind: EventKind, event: Mapping[str, Any]) -> dict[str, Any]:
-        time = human_time(self._clock.now_ms()).replace(" ", "T")
-        return {"time": time, "event": kind.value, **event}
-
-    # -- the thread ---------------------------------------------------------------------------
-
-    def _write_all(self) -> None:
-        """Write events until the log is stopped."""
-        counted_at = self._clock.monotonic()
-        while True:
-            with self._news:
-                if not self._queue and not self._is_stopping:
-                    self._news.wait(COUNTS_S)
-                events = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
-                is_last = self._is_stopping and not self._queue
-            now = self._clock.monotonic()
-            if is_last or now - counted_at >= COUNTS_S:
-                counted_at = now
-                events = [*self._taken_counts(), *events]
-            self._write(events)
-            if is_last:
-                self._file.close()
-                return
-
-    def _taken_counts(self) -> list[dict[str, Any]]:
-        """Return events with the numbers of those that had no line, and begin to count again."""
-        with self._news:
-            counts, self._counts = self._counts, {}
-        return [
-            self._stamped(kind, {"peer": address, "unlisted": count})
-            for (kind, address), count in counts.items()
-        ]
-
-    def _write(self, events: list[dict[str, Any]]) -> None:
-        """Write events. A failure is logged, and the number of events that it cost written later.
-
-        Args:
-            events: The events.
-        """
-        with self._news:
-            lost, self._lost = self._lost, 0
-        if lost:
-            events = [self._stamped(EventKind.LOST, {"unlisted": lost}), *events]
-        if not events:
-            return
-        try:
-            self._file.append([_line(event) for event in events])
-        except Exception as error:  # whatever it is, the thread and the server go on
-            missed = lost + len(events) - (1 if lost else 0)
-            with self._news:
-                self._lost += missed
-            self._limited_log.log(
-                logging.ERROR,
-                "audit",
-                f"the audit log {self._file.path} cannot be written, and "
-                f"{counted(missed, 'event')} of it wait to be counted as lost: {error}; "
-                "requests are answered nevertheless",
-            )
-
-
-def _line(event: Mapping[str, Any]) -> bytes:
-    return json.dumps(event, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def _user_of(caller: Caller | None, claimed: str) -> dict[str, str]:

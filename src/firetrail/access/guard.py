@@ -138,13 +138,14 @@ class Guard:
             except RequestError:
                 if not is_trusted:
                     raise
-            if user is not None and connection.user != user.name:
-                self._log_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
-            if self.limits is not None and user is not None:
-                self.limits.charge(user, connection, request.size)
         is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
         caller = Caller(user, source, is_checked=is_checked)
         request.caller = caller
+        if user is not None:
+            if connection.user != user.name:
+                self._log_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
+            if self.limits is not None:
+                self.limits.charge(user, connection, request.size)
         self._authorize(caller, request)
 
     def check_again(self, request: RemotingCommand) -> None:

@@ -9,7 +9,9 @@ from firetrail.settings.table import Flag, Group, Whole
 AUDIT = Group(
     "Audit log",
     "A broker, name server or proxy with access control writes an"
-    " [audit log](guide/security.md#audit-log) of logins, administration and denied requests.",
+    " [audit log](guide/security.md#audit-log) of logins, administration and denied requests:"
+    " `audit/audit.log`, and `audit/strangers.log` for senders that are not authenticated. The"
+    " sizes and rates hold for each of the two.",
 )
 
 

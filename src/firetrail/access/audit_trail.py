@@ -1,0 +1,227 @@
+"""A trail of events: one set of files of an audit log, and the events that wait for it.
+
+Servers only put events into a queue; a thread writes them. The rate is limited: what exceeds it is
+counted, so that a flood of events neither fills the disk nor displaces what was written before.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from firetrail.access.audit_file import AuditFile
+from firetrail.format.names import AUDIT
+from firetrail.remoting.limited_log import LimitedLog
+from firetrail.remoting.token_bucket import TokenBucket
+from firetrail.settings.audit_settings import AuditSettings
+from firetrail.system import System
+from firetrail.text import counted, human_time
+
+QUEUED_MAX = 10_000
+"""Events that may wait for the disk; further ones are counted as lost."""
+BATCH = 16
+"""Events that are written at once: less than the smallest file."""
+COUNTS_S = 10.0
+"""Interval at which the numbers of events without a line of their own are written."""
+BURST_S = 10.0
+"""Seconds of the rate that may be used at once."""
+ADDRESS_BURST, ADDRESS_PER_S = 20.0, 1.0
+"""The rate of lines about denied requests of one address."""
+ADDRESSES_MAX = 1_000
+"""Addresses whose events are limited and counted separately; the others share one count."""
+ADMINISTRATION_FACTOR = 10
+"""How much faster than other events those of administrators may come."""
+STOP_S = 5.0
+"""How long the end of a server waits for the last events to be written."""
+OTHERS = "others"
+
+_log = logging.getLogger(__name__)
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    START = "start"
+    STOP = "stop"
+    LOGIN = "login"
+    """The first request of a user on a connection, or of a gRPC client, that was authenticated."""
+    ADMINISTRATION = "administration"
+    DENIED = "denied"
+    LOST = "lost"
+    """Events that could not be written."""
+
+
+class AuditTrail:
+    """Writes events to files of their own.
+
+    Args:
+        folder: The folder that contains the folder of the log.
+        name: The name of the newest file.
+        settings: How much may be written.
+        system: Files and clock to use.
+    """
+
+    def __init__(self, folder: Path, name: str, settings: AuditSettings, system: System) -> None:
+        self._clock = system.clock
+        self._file = AuditFile(
+            system.files, folder / AUDIT / name, settings.audit_file_bytes, settings.audit_files
+        )
+        now = self._clock.monotonic()
+        factors = {EventKind.ADMINISTRATION: ADMINISTRATION_FACTOR}
+        self._rates = {
+            kind: TokenBucket(rate * BURST_S, rate, now)
+            for kind in (EventKind.LOGIN, EventKind.DENIED, EventKind.ADMINISTRATION)
+            for rate in (settings.audit_rate * factors.get(kind, 1),)
+        }
+        self._limited_log = LimitedLog(_log, self._clock.monotonic)
+        self._news = threading.Condition()  # over what follows
+        self._addresses: dict[str, TokenBucket] = {}
+        self._forgot_at = now
+        self._queue: deque[dict[str, Any]] = deque()
+        self._counts: dict[tuple[EventKind, str], int] = {}
+        self._lost = 0
+        self._is_stopping = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def path(self) -> Path:
+        """The file with the newest events."""
+        return self._file.path
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._is_stopping = False
+        name = f"firetrail-{self.path.stem}"
+        self._thread = threading.Thread(target=self._write_all, name=name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Write what is left, and close the file. It is called in a thread."""
+        if self._thread is None:
+            return
+        with self._news:
+            self._is_stopping = True
+            self._news.notify()
+        self._thread.join(STOP_S)
+        self._thread = None
+
+    # -- events -------------------------------------------------------------------------------
+
+    def admits(self, kind: EventKind, peer: str) -> bool:
+        """Return whether an event gets a line of its own; otherwise it is counted.
+
+        Args:
+            kind: What the event is about.
+            peer: ``ip:port`` of the client.
+        """
+        now = self._clock.monotonic()
+        address = peer.rpartition(":")[0] or peer
+        with self._news:
+            is_slow = kind is not EventKind.DENIED or self._bucket_of(address, now).take(1, now)
+            if is_slow and self._rates[kind].take(1, now):
+                return True
+            if (kind, address) not in self._counts and len(self._counts) >= ADDRESSES_MAX:
+                address = OTHERS
+            self._counts[kind, address] = self._counts.get((kind, address), 0) + 1
+        return False
+
+    def _bucket_of(self, address: str, now: float) -> TokenBucket:
+        bucket = self._addresses.get(address)
+        if bucket is None:
+            if len(self._addresses) >= ADDRESSES_MAX:
+                self._forget_addresses(now)
+            if len(self._addresses) >= ADDRESSES_MAX:
+                address = OTHERS
+            fresh = TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
+            bucket = self._addresses.setdefault(address, fresh)
+        return bucket
+
+    def _forget_addresses(self, now: float) -> None:
+        """Forget the addresses without recent events, once in a while."""
+        if now - self._forgot_at >= COUNTS_S:
+            self._forgot_at = now
+            kept = {a: b for a, b in self._addresses.items() if not b.is_full(now)}
+            self._addresses = kept
+
+    def put(self, kind: EventKind, event: Mapping[str, Any]) -> None:
+        """Write an event, soon.
+
+        Args:
+            kind: What it is about.
+            event: What else its line contains.
+        """
+        with self._news:
+            if len(self._queue) >= QUEUED_MAX:
+                self._lost += 1
+                return
+            self._queue.append(self._stamped(kind, event))
+            self._news.notify()
+
+    def _stamped(self, kind: EventKind, event: Mapping[str, Any]) -> dict[str, Any]:
+        time = human_time(self._clock.now_ms()).replace(" ", "T")
+        return {"time": time, "event": kind.value, **event}
+
+    # -- the thread ---------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        """Write events until the log is stopped."""
+        counted_at = self._clock.monotonic()
+        while True:
+            with self._news:
+                if not self._queue and not self._is_stopping:
+                    self._news.wait(COUNTS_S)
+                events = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                is_last = self._is_stopping and not self._queue
+            now = self._clock.monotonic()
+            if is_last or now - counted_at >= COUNTS_S:
+                counted_at = now
+                events = [*self._taken_counts(), *events]
+            self._write(events)
+            if is_last:
+                self._file.close()
+                return
+
+    def _taken_counts(self) -> list[dict[str, Any]]:
+        """Return events with the numbers of those that had no line, and begin to count again."""
+        with self._news:
+            counts, self._counts = self._counts, {}
+        return [
+            self._stamped(kind, {"peer": address, "unlisted": count})
+            for (kind, address), count in counts.items()
+        ]
+
+    def _write(self, events: list[dict[str, Any]]) -> None:
+        """Write events. A failure is logged, and the number of events that it cost written later.
+
+        Args:
+            events: The events.
+        """
+        with self._news:
+            lost, self._lost = self._lost, 0
+        if lost:
+            events = [self._stamped(EventKind.LOST, {"unlisted": lost}), *events]
+        if not events:
+            return
+        try:
+            self._file.append([_line(event) for event in events])
+        except Exception as error:  # whatever it is, the thread and the server go on
+            missed = lost + len(events) - (1 if lost else 0)
+            with self._news:
+                self._lost += missed
+            self._limited_log.log(
+                logging.ERROR,
+                "audit",
+                f"the audit log {self._file.path} cannot be written, and "
+                f"{counted(missed, 'event')} of it wait to be counted as lost: {error}; "
+                "requests are answered nevertheless",
+            )
+
+
+def _line(event: Mapping[str, Any]) -> bytes:
+    return json.dumps(event, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
