@@ -49,6 +49,23 @@ def test_descriptions_and_examples_fit_a_terminal(name: str) -> None:
             assert len(line) <= COLUMNS_MAX, line
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_options_are_not_abbreviated(name: str) -> None:
+    assert not COMMANDS[name][0].allow_abbrev
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("broker", "data", "--inse"), ("proxy", "--user", "users"), ("user", "list", "--stor", ".")],
+)
+def test_an_abbreviated_option_is_a_usage_error(
+    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        build_parser().parse_args(arguments)
+    assert "unrecognized arguments: --" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("action", ["follow", "status", "promote", "rewind"])
 def test_actions_on_replicas_can_print_json(action: str) -> None:
     assert "--json" in COMMANDS[f"firetrail replica {action}"][0].format_help()

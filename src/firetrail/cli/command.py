@@ -9,9 +9,19 @@ from __future__ import annotations
 
 import argparse
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that accepts no abbreviations of options: ``--inse`` must not mean ``--insecure``.
+
+    The parsers of its subcommands, and of theirs, are of the same class.
+    """
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, allow_abbrev=False)
 
 
 class ExitCode(IntEnum):

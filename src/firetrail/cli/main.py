@@ -31,7 +31,7 @@ from firetrail.cli import (
     up,
     user,
 )
-from firetrail.cli.command import Command, ExitCode
+from firetrail.cli.command import Command, CommandParser, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all subcommands; it sets ``args.run`` to the chosen one's ``run``."""
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = CommandParser(
         prog="firetrail",
         description="RocketMQ in Python: serve its clients, inspect, check and rebuild its "
         "stores, and process them in bulk with Spark.",
