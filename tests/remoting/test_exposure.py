@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from tests.tls.authority import Authority
@@ -11,6 +12,15 @@ from firetrail.errors import ConfigError
 from firetrail.remoting.exposure import check_exposure, is_loopback
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
+
+
+class FakeGuard(NamedTuple):
+    """A guard that checks signatures, and perhaps permissions."""
+
+    checks_permissions: bool
+
+
+GUARD = FakeGuard(checks_permissions=True)
 
 
 @pytest.mark.parametrize(
@@ -27,20 +37,30 @@ def test_only_addresses_of_the_machine_are_loopback(bind: str, expected: bool) -
 
 def test_an_exposed_server_needs_access_control_or_a_word() -> None:
     with pytest.raises(ConfigError, match=r"bind = '0\.0\.0\.0': .* with --insecure"):
-        check_exposure("0.0.0.0", None, is_guarded=False, insecure=False)
-    check_exposure("0.0.0.0", None, is_guarded=False, insecure=True)
-    check_exposure("127.0.0.1", None, is_guarded=False, insecure=False)
+        check_exposure("0.0.0.0", None, None, insecure=False)
+    check_exposure("0.0.0.0", None, None, insecure=True)
+    check_exposure("127.0.0.1", None, None, insecure=False)
 
 
 def test_signatures_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    check_exposure("127.0.0.1", None, is_guarded=True, insecure=False)
+    check_exposure("127.0.0.1", None, GUARD, insecure=False)
     assert not caplog.records
-    check_exposure("10.0.0.5", None, is_guarded=True, insecure=False)
+    check_exposure("10.0.0.5", None, GUARD, insecure=False)
     (record,) = caplog.records
     assert "listens on 10.0.0.5 without enforcing TLS" in record.getMessage()
     assert "set --tls-mode enforcing, or tls.server.mode=enforcing in the file of --tls-config" in (
         record.getMessage()
     )
+
+
+def test_signatures_without_permissions_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    guard = FakeGuard(checks_permissions=False)
+    check_exposure("127.0.0.1", None, guard, insecure=False)
+    assert not caplog.records
+    check_exposure("10.0.0.5", None, guard, insecure=False)
+    message = caplog.records[0].getMessage()
+    assert "listens on 10.0.0.5, and every user may send, read and delete everything" in message
+    assert "set authorizationEnabled=true" in message
 
 
 def test_certificates_of_clients_are_access_control(
@@ -55,9 +75,9 @@ def test_certificates_of_clients_are_access_control(
         key=key,
         trust=authority.trust,
     )
-    check_exposure("0.0.0.0", ServerTls(required), is_guarded=False, insecure=False)
-    check_exposure("0.0.0.0", ServerTls(required), is_guarded=True, insecure=False)
+    check_exposure("0.0.0.0", ServerTls(required), None, insecure=False)
+    check_exposure("0.0.0.0", ServerTls(required), GUARD, insecure=False)
     assert not caplog.records
     for weaker in (required.replace(mode="permissive"), required.replace(client_auth="optional")):
         with pytest.raises(ConfigError, match="everybody who reaches"):
-            check_exposure("0.0.0.0", ServerTls(weaker), is_guarded=False, insecure=False)
+            check_exposure("0.0.0.0", ServerTls(weaker), None, insecure=False)

@@ -116,6 +116,11 @@ class Guard:
         self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
         self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
 
+    @property
+    def checks_permissions(self) -> bool:
+        """Whether a signed request also needs a permission."""
+        return self.policy.authorization
+
     def __call__(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
         """Return the refusal of a request; None if it may be handled.
 

@@ -134,7 +134,7 @@ class Broker:
         self.address = ""
         self.access = BrokerAccess(self.config, self._folder, self._system, lambda: self.address)
         guard, audit = self.access.guard, self.access.audit
-        check_exposure(self.config.bind, tls, is_guarded=guard is not None, insecure=insecure)
+        check_exposure(self.config.bind, tls, guard, insecure=insecure)
         self.insecure = insecure
         self._server = RemotingServer(
             self._handlers,

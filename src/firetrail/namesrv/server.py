@@ -79,7 +79,7 @@ class NameServer:
             limits = user_limits(config, system.clock.monotonic)
             self._access = FileAccess(folder, config.access_policy(), config, system, limits)
             guard = self._access.guard
-        check_exposure(config.bind_address, tls, is_guarded=guard is not None, insecure=insecure)
+        check_exposure(config.bind_address, tls, guard, insecure=insecure)
         audit = guard.audit if guard is not None else None
         self._server = RemotingServer(
             self.handlers,

@@ -98,7 +98,7 @@ class Proxy:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
-        check_exposure(host, self._tls, is_guarded=self._guard is not None, insecure=insecure)
+        check_exposure(host, self._tls, self._guard, insecure=insecure)
         tls = self._tls or ServerTls.of_context(await asyncio.to_thread(self_signed_context))
         now_ms = self._system.clock.now_ms
         guard = GrpcGuard(self._guard, now_ms) if self._guard is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from ipaddress import ip_address
+from typing import Protocol
 
 from firetrail.errors import ConfigError
 from firetrail.tls.config import TlsMode
@@ -27,15 +28,26 @@ def is_loopback(bind: str) -> bool:
         return bind == LOCALHOST
 
 
-def check_exposure(bind: str, tls: ServerTls | None, *, is_guarded: bool, insecure: bool) -> None:
+class Checking(Protocol):
+    """The guard of a server, as far as the rule depends on it."""
+
+    @property
+    def checks_permissions(self) -> bool:
+        """Whether a signed request also needs a permission."""
+
+
+def check_exposure(
+    bind: str, tls: ServerTls | None, guard: Checking | None, *, insecure: bool
+) -> None:
     """Raise ConfigError if clients on other machines could do everything, and nobody allowed that.
 
-    A warning is logged if they need a signature, but the traffic is not encrypted.
+    A warning is logged if they need a signature, but the traffic is not encrypted, or users need no
+    permissions.
 
     Args:
         bind: The address or the host name to listen on.
         tls: The TLS of the port; None for plaintext.
-        is_guarded: Whether every request has to be signed.
+        guard: Checks that every request is signed; None if access control is switched off.
         insecure: Whether the user accepts that everybody may do everything.
 
     Raises:
@@ -43,7 +55,7 @@ def check_exposure(bind: str, tls: ServerTls | None, *, is_guarded: bool, insecu
     """
     if insecure or is_loopback(bind) or (tls is not None and tls.requires_certificates):
         return
-    if not is_guarded:
+    if guard is None:
         raise ConfigError(
             "bind",
             bind,
@@ -51,6 +63,12 @@ def check_exposure(bind: str, tls: ServerTls | None, *, is_guarded: bool, insecu
             " switched off; switch it on (authenticationEnabled=true, or 'firetrail up --secure"
             " FOLDER'), listen on 127.0.0.1, or accept it with --insecure (in Python:"
             " insecure=True)",
+        )
+    if not guard.checks_permissions:
+        _log.warning(
+            "the server listens on %s, and every user may send, read and delete everything, because"
+            " permissions are not checked; set authorizationEnabled=true",
+            bind,
         )
     if tls is None or tls.mode is not TlsMode.ENFORCING:
         _log.warning(
