@@ -51,6 +51,7 @@ def test_refusals_have_rocketmqs_texts() -> None:
     assert asked(guard, forged) == "check signature failed."
     assert asked(guard, signed(ROUTE, route, by="alice")) == (
         "User:alice has no permission to access Topic:T1 from ::1, no matched policies."
+        " The request needs Pub or Sub or Get on Topic:T1."
     )
 
 

@@ -79,11 +79,19 @@ class TestOrder:
         wanted = need(ResourceType.TOPIC, "T", Action.PUB)
         assert refusal(user(), wanted, "10.0.0.1") == (
             "User:alice has no permission to access Topic:T from 10.0.0.1, no matched policies."
+            " The request needs Pub on Topic:T."
         )
         denied = user(entry("Topic:T", "All", DENY))
         assert refusal(denied, wanted, "::1") == (
             "User:alice has no permission to access Topic:T from ::1, the decision is deny."
+            " The request needs Pub on Topic:T."
         )
+        topics = Requirement(
+            *(ResourceType.TOPIC, "*", frozenset({Action.GET, Action.SUB})),
+            otherwise=need(ResourceType.CLUSTER, "c", Action.GET),
+        )
+        expected = "The request needs Sub or Get on Topic:*, or Get on Cluster:c."
+        assert (refusal(user(), topics, "::1") or "").endswith(expected)
 
     def test_the_more_specific_entry_decides(self) -> None:
         assert not may(user(entry("*"), entry("Topic:*", "All", DENY)), Action.PUB)

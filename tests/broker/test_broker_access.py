@@ -40,6 +40,7 @@ async def test_a_client_needs_a_signature_and_a_permission() -> None:
         assert refused.code == 16
         assert refused.remark == (
             "User:alice has no permission to access Topic:T2 from 127.0.0.1, no matched policies."
+            " The request needs Pub on Topic:T2."
         )
         unsigned = RemotingCommand(RequestCode.SEND_MESSAGE_V2, SEND, b"hello")
         answer = await secure.request(unsigned)

@@ -232,6 +232,6 @@ async def test_accounts_are_migrated_to_users(tmp_path: Path) -> None:
         assert (await broker.send("T1")).code == 0
         assert (await broker.send("T2")).remark == (
             "User:customer has no permission to access Topic:T2 from 127.0.0.1, the decision is"
-            " deny."
+            " deny. The request needs Pub on Topic:T2."
         )
         assert (await broker.ask(3005, by="operator")).code == 0

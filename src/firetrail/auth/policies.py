@@ -206,7 +206,7 @@ class User:
         self.grants.add(grant)
 
     def denial(self, wanted: Requirement, source: str, why: str) -> str:
-        """Return the text of a refusal.
+        """Return the text of a refusal: RocketMQ's, and what the request needs.
 
         Args:
             wanted: The permission that the user does not have.
@@ -215,7 +215,7 @@ class User:
         """
         return (
             f"{self.subject} has no permission to access {wanted.resource} from {source or '?'},"
-            f" {why}"
+            f" {why} The request needs {wanted.described}."
         )
 
 

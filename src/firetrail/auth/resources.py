@@ -127,6 +127,13 @@ class Requirement:
         """The resource as text, for messages."""
         return f"{self.kind}:{self.name}"
 
+    @cached_property
+    def described(self) -> str:
+        """What is required, for people: ``Sub or Get on Topic:orders``."""
+        actions = " or ".join(action for action in Action if action in self.actions)
+        other = f", or {self.otherwise.described}" if self.otherwise is not None else ""
+        return f"{actions} on {self.resource}{other}"
+
 
 def need(kind: ResourceType, name: str, *actions: Action) -> Requirement:
     """Return the need for one of the actions on a resource.
