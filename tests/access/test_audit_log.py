@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ class StoppedClock(ManualClock):
 
 def answered(
     log: AuditLog, request: RemotingCommand, code: int = 0, remark: str = "", peer: Any = None
-) -> None:
+) -> Future[None] | None:
     connection: Any = peer or Peer()
-    log.answered(connection, request, request.answer(code, remark))
+    return log.answered(connection, request, request.answer(code, remark))
 
 
 def asked(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
@@ -198,6 +199,16 @@ def test_only_the_owner_can_read_it_and_it_has_no_secret(log: AuditLog) -> None:
     assert [len(events(path)) for path in paths] == [3, 1]
 
 
+def test_a_change_can_be_waited_for(log: AuditLog) -> None:
+    request = asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"})
+    written = answered(log, request)
+    assert written is not None
+    written.result(60)
+    assert events(log.path)[-1]["topic"] == "orders"
+    assert answered(log, request, 1) is None
+    assert answered(log, request, 16) is None
+
+
 def test_a_flood_of_denials_is_counted(tmp_path: Path) -> None:
     system = System(SYSTEM.files, StoppedClock())
     log = AuditLog(tmp_path, AuditSettings(audit_rate=5), system)
@@ -288,8 +299,9 @@ def test_a_full_disk_is_reported_and_what_it_cost(
     log.start()
     eventually(lambda: log.path.exists() and log.path.stat().st_size > 0)
     files.fail("write", errno.ENOSPC, "audit.log")
-    answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
-    eventually(lambda: bool(caplog.records))
+    written = answered(log, asked(Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}))
+    assert written is not None
+    written.result(60)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert "audit.log cannot be written, and 1 event of it" in record.getMessage()

@@ -14,7 +14,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.server import RemotingServer
+from firetrail.remoting.server import RemotingServer, RequestAudit
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
 
@@ -75,8 +75,9 @@ async def serving(
     limits: ServerLimits | None = None,
     on_closed: Callable[[Connection], None] | None = None,
     client_handlers: Mapping[int, Handler] | None = None,
+    audit: RequestAudit | None = None,
 ) -> AsyncIterator[Loopback]:
-    server = RemotingServer(HANDLERS, limits, on_closed)
+    server = RemotingServer(HANDLERS, limits, on_closed, audit=audit)
     client = RemotingClient(client_handlers)
     port = await server.start("127.0.0.1", 0)
     try:

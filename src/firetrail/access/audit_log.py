@@ -7,6 +7,7 @@ contains the body of a message, a signature or a password.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +28,8 @@ KNOWN, STRANGERS = "audit.log", "strangers.log"
 """The files for events of the server and its users, and for those of everybody else."""
 REASON_MAX = 400
 """Characters of a reason in an event."""
+DONE = "done"
+"""The outcome of a request of an administrator that did not fail."""
 SIGNATURE, CERTIFICATE = "signature", "certificate"
 """How a user was authenticated."""
 
@@ -100,8 +103,11 @@ class AuditLog:
 
     def answered(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
-    ) -> None:
+    ) -> Future[None] | None:
         """Record a request if it was denied, or if it is one of administrators.
+
+        Return what is done when a change of an administrator was written, and None for everything
+        else, which is written later.
 
         Args:
             connection: Where the request came from.
@@ -116,13 +122,13 @@ class AuditLog:
         elif rule is not None and rule.is_admin:
             kind, outcome, trail = EventKind.ADMINISTRATION, "failed", self._known
             if not code:
-                outcome = "done"
+                outcome = DONE
                 if rule.is_routine and not self._is_first(connection, request.code):
-                    return
+                    return None
         else:
-            return
+            return None
         if not trail.admits(kind, connection.peer):
-            return
+            return None
         event: dict[str, Any] = {
             "outcome": outcome,
             **_user_of(caller, request.fields.get(ACCESS_KEY, "")),
@@ -133,7 +139,8 @@ class AuditLog:
         }
         if code and response is not None:
             event |= {"code": code, "reason": printable(response.remark or "", REASON_MAX)}
-        trail.put(kind, event)
+        written = trail.put(kind, event)
+        return written if outcome == DONE else None
 
     def denied_call(
         self, name: str, reason: str, peer: str, caller: Caller | None, claimed: str = ""

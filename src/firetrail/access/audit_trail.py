@@ -11,6 +11,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Mapping
+from concurrent.futures import Future
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class AuditTrail:
         self._news = threading.Condition()  # over what follows
         self._addresses: dict[str, TokenBucket] = {}
         self._forgot_at = now
-        self._queue: deque[dict[str, Any]] = deque()
+        self._queue: deque[tuple[dict[str, Any], Future[None]]] = deque()
         self._counts: dict[tuple[EventKind, str], int] = {}
         self._lost = 0
         self._is_stopping = False
@@ -149,19 +150,23 @@ class AuditTrail:
             kept = {a: b for a, b in self._addresses.items() if not b.is_full(now)}
             self._addresses = kept
 
-    def put(self, kind: EventKind, event: Mapping[str, Any]) -> None:
-        """Write an event, soon.
+    def put(self, kind: EventKind, event: Mapping[str, Any]) -> Future[None]:
+        """Write an event, soon, and return what is done when it was written or is lost.
 
         Args:
             kind: What it is about.
             event: What else its line contains.
         """
+        written: Future[None] = Future()
+        written.set_running_or_notify_cancel()  # so that nobody who waits for it can cancel it
         with self._news:
-            if len(self._queue) >= QUEUED_MAX:
+            if len(self._queue) < QUEUED_MAX:
+                self._queue.append((self._stamped(kind, event), written))
+                self._news.notify()
+            else:
                 self._lost += 1
-                return
-            self._queue.append(self._stamped(kind, event))
-            self._news.notify()
+                written.set_result(None)
+        return written
 
     def _stamped(self, kind: EventKind, event: Mapping[str, Any]) -> dict[str, Any]:
         time = human_time(self._clock.now_ms()).replace(" ", "T")
@@ -176,13 +181,16 @@ class AuditTrail:
             with self._news:
                 if not self._queue and not self._is_stopping:
                     self._news.wait(COUNTS_S)
-                events = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
+                taken = [self._queue.popleft() for _ in range(min(BATCH, len(self._queue)))]
                 is_last = self._is_stopping and not self._queue
+            events = [event for event, _ in taken]
             now = self._clock.monotonic()
             if is_last or now - counted_at >= COUNTS_S:
                 counted_at = now
                 events = [*self._taken_counts(), *events]
             self._write(events)
+            for _, written in taken:
+                written.set_result(None)
             if is_last:
                 self._file.close()
                 return

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
@@ -56,6 +57,8 @@ UNHANDLED_MAX = 32 << 20
 """The limit for the bytes of a connection's queued requests, headers included. Above it, the
 connection is not read from until all of them are done."""
 _SUCCESS = int(ResponseCode.SUCCESS)
+RECORDED_S = 1.0
+"""How long an answer waits until it is recorded. A disk that is slower does not block requests."""
 _SWEEP_S = 1.0
 """Interval at which idle connections and unfinished frames are looked for."""
 
@@ -63,8 +66,8 @@ _log = logging.getLogger(__name__)
 
 RequestGuard = Callable[[Connection, RemotingCommand], RemotingCommand | None]
 """Returns the refusal of a request that came over a socket, or None if it may be handled."""
-RequestAudit = Callable[[Connection, RemotingCommand, RemotingCommand | None], None]
-"""Records a request with its answer."""
+RequestAudit = Callable[[Connection, RemotingCommand, RemotingCommand | None], Future[None] | None]
+"""Records a request with its answer, and returns what the answer waits for, or None."""
 
 T = TypeVar("T")
 
@@ -93,7 +96,7 @@ class RemotingServer:
             on_closed: Called with each connection that has ended.
             guard: Decides about every request. Default: all are allowed.
             tls: The TLS of the ports. Default: plaintext only.
-            audit: Called with every request that was answered. Default: nothing is.
+            audit: Called with every request before its answer is sent. Default: nothing is.
         """
         self._audit = audit
         self._handlers = handlers
@@ -321,14 +324,19 @@ class RemotingServer:
         """
         answer = self._answer(connection, request)
         if answer is None or isinstance(answer, RemotingCommand):
-            return self._noted(connection, request, answer)
+            self._note(connection, request, answer)
+            return answer
         return self._begin(request, self._outcome(connection, request, answer))
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         refusal = self._refusal(connection, request) if self._guard is not None else None
         answer = self._answer(connection, request) if refusal is None else refusal
         if answer is None or isinstance(answer, RemotingCommand):
-            self._finish(connection, request, self._noted(connection, request, answer))
+            recorded = self._note(connection, request, answer)
+            if recorded is None:
+                self._finish(connection, request, answer)
+            else:
+                self._begin(request, self._finish_later(connection, request, answer, recorded))
         else:
             self._begin(request, self._await(connection, request, answer))
 
@@ -377,6 +385,19 @@ class RemotingServer:
         finally:
             self._finish(connection, request, response)
 
+    async def _finish_later(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        response: RemotingCommand | None,
+        recorded: Future[None],
+    ) -> None:
+        try:
+            await _wait_for(recorded)
+        finally:
+            self._running[request.code] -= 1
+            self._finish(connection, request, response)
+
     async def _outcome(
         self,
         connection: Connection,
@@ -384,21 +405,26 @@ class RemotingServer:
         answer: Awaitable[RemotingCommand | None],
     ) -> RemotingCommand | None:
         try:
-            return self._noted(connection, request, await outcome_of(request, answer))
+            response = await outcome_of(request, answer)
+            recorded = self._note(connection, request, response)
+            if recorded is not None:
+                await _wait_for(recorded)
+            return response
         finally:
             self._running[request.code] -= 1
 
-    def _noted(
+    def _note(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
-    ) -> RemotingCommand | None:
+    ) -> Future[None] | None:
+        """Log and record a request, and return what its answer waits for."""
         if response is not None and response.code:
             self._refusals.note(connection.peer, request, response)
         elif isinstance(request, CompoundRequest):
             for refusal in request.refusals.values():
                 self._refusals.note(connection.peer, request, refusal)
-        if self._audit is not None:
-            self._audit(connection, request, response)
-        return response
+        if self._audit is None:
+            return None
+        return self._audit(connection, request, response)
 
     def _finish(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
@@ -422,3 +448,7 @@ class RemotingServer:
 
 def _is_full(connection: Connection, most: int) -> bool:
     return connection.queued > most or connection.unhandled_bytes > UNHANDLED_MAX
+
+
+async def _wait_for(recorded: Future[None]) -> None:
+    await asyncio.wait([asyncio.wrap_future(recorded)], timeout=RECORDED_S)
