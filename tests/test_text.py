@@ -2,7 +2,7 @@
 
 import pytest
 
-from firetrail.text import counted, did_you_mean, human_duration, some_of
+from firetrail.text import counted, did_you_mean, human_duration, printable, some_of
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,13 @@ def test_the_nearest_name_is_suggested_whatever_its_case() -> None:
     assert did_you_mean("PAYMENT", names) == "; did you mean payments?"
     assert did_you_mean("customers", names) == ""
     assert did_you_mean("orders", []) == ""
+
+
+def test_what_is_not_visible_is_escaped() -> None:
+    assert printable("a b\u00e4\u20ac") == "a b\u00e4\u20ac"
+    assert printable("a\nb\x7f\x85") == r"a\nb\x7f\x85"
+    assert printable("\u202e\u2066\u200b\ufeff\U000e0041") == (
+        r"\u202e\u2066\u200b\ufeff\U000e0041"
+    )
+    assert printable("\u2028\ud800") == r"\u2028\ud800"
+    assert printable("abc", 2) == "ab…"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
@@ -12,7 +11,6 @@ NAMED_MAX = 5
 """Names that a line lists at most; the others are counted."""
 SIMILAR_MIN = 0.75
 """Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
-_CONTROLS = re.compile("[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _VOWELS = "aeiou"
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
@@ -71,14 +69,20 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 
 
 def printable(text: str, most: int | None = None) -> str:
-    """Return text of a peer for a log line: control characters escaped, at most ``most`` long."""
+    """Return text of a peer for a log line, at most ``most`` long.
+
+    What is not visible is escaped: controls, also those that change the direction of text, spaces
+    other than the usual one, and characters that Unicode does not define.
+    """
     if most is not None and len(text) > most:
         text = f"{text[:most]}…"
-    return _CONTROLS.sub(_escape, text)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else _escape(each) for each in text)
 
 
-def _escape(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape", "surrogatepass").decode()
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def camel(name: str) -> str:

@@ -18,8 +18,10 @@ from tests.helpers import FaultyFiles, ManualClock, eventually
 from firetrail.access import audit_trail
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
+from firetrail.access.needs import PUB, SUB, topic_need
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
+from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigList
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
@@ -40,6 +42,13 @@ def answered(
 ) -> Future[None] | None:
     connection: Any = peer or Peer()
     return log.answered(connection, request, request.answer(code, remark))
+
+
+def denied_call(log: AuditLog, reason: str, peer: str) -> None:
+    """Record a denied call of a stranger."""
+    log.denied_call(
+        "SendMessage", reason, peer, None, code=40100, is_encrypted=False, claimed="eve"
+    )
 
 
 def asked(code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
@@ -91,6 +100,16 @@ def test_administration_has_its_user_names_and_outcome(log: AuditLog) -> None:
         },
         {"event": "stop"},
     ]
+
+
+def test_names_in_bodies_are_recorded(log: AuditLog) -> None:
+    group = SubscriptionGroupConfig("g1")
+    answered(log, asked(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.encode()))
+    topics = TopicConfigList([TopicConfig("t1"), TopicConfig("t2")])
+    answered(log, asked(Code.UPDATE_AND_CREATE_TOPIC_LIST, {}, topics.encode()))
+    log.stop()
+    found = [_details(event) for event in events(log.path)[1:-1]]
+    assert found == [{"group": "g1"}, {"topics": ["t1", "t2"]}]
 
 
 def test_changes_of_a_user_say_what_changes(log: AuditLog) -> None:
@@ -158,7 +177,12 @@ def _details(event: dict[str, Any]) -> dict[str, Any]:
 def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> None:
     request = signed(Code.PULL_MESSAGE, {"topic": "orders", "consumerGroup": "g"}, by="eve")
     answered(log, request, 16, "User:eve is not found.")
-    log.denied_call("SendMessage", "username cannot be null.", "10.0.0.6:1", None)
+    log.denied_call(
+        *("SendMessage", "username cannot be null.", "10.0.0.6:1", None),
+        code=40100,
+        is_encrypted=False,
+        needs=[topic_need("orders", PUB), topic_need("a\u202eb", PUB), topic_need("orders", SUB)],
+    )
     log.stop()
     assert events(log.strangers_path) == [
         {
@@ -168,8 +192,9 @@ def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> 
             **{"code": 16, "reason": "User:eve is not found."},
         },
         {
-            **{"event": "denied", "outcome": "denied", "peer": "10.0.0.6:1"},
-            **{"request": "SendMessage", "reason": "username cannot be null."},
+            **{"event": "denied", "outcome": "denied", "peer": "10.0.0.6:1", "tls": False},
+            **{"request": "SendMessage", "topics": ["orders", r"a\u202eb"]},
+            **{"code": 40100, "reason": "username cannot be null."},
         },
     ]
 
@@ -240,7 +265,7 @@ def test_strangers_displace_nothing_of_users(tmp_path: Path) -> None:
     for number in range(2_000):  # those with code 1 were refused before their user was looked up
         peer = Peer(f"10.0.{number % 200}.1:1")
         answered(log, stranger, 16 if number % 2 else 1, "no" * 100, peer=peer)
-        log.denied_call("SendMessage", "no" * 100, peer.peer, None, "eve")
+        denied_call(log, "no" * 100, peer.peer)
     peer = Peer("10.0.0.1:1")  # also an address of strangers
     answered(log, asked(Code.SEND_MESSAGE_V2, {"b": "orders"}), 16, peer=peer)
     log.stop()
@@ -259,7 +284,7 @@ def test_the_number_of_addresses_is_bounded(
     log = AuditLog(tmp_path, AuditSettings(audit_rate=1), System(SYSTEM.files, StoppedClock()))
     log.start()
     for number in range(200):
-        log.denied_call("SendMessage", "", f"10.0.{number}.1:1", None)
+        denied_call(log, "", f"10.0.{number}.1:1")
     log.stop()
     counts = [event for event in events(log.strangers_path) if "unlisted" in event]
     assert len(counts) == 4

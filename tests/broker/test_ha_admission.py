@@ -16,6 +16,7 @@ from tests.helpers import PATIENCE_S, ManualClock
 from tests.tls.authority import Authority
 
 from firetrail import Message
+from firetrail.access.audit_log import AuditLog
 from firetrail.access.guard import Guard
 from firetrail.auth.policies import User, UserType
 from firetrail.auth.signature import Signer
@@ -28,7 +29,9 @@ from firetrail.remoting.access import Access
 from firetrail.replication.frames import encode_authentication, encode_report
 from firetrail.replication.ha_client import PURPOSE
 from firetrail.replication.ha_connection import Admitted
+from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.table import Live
+from firetrail.system import SYSTEM
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
@@ -86,6 +89,21 @@ def test_with_access_control_a_replica_needs_a_signature_and_a_permission() -> N
             admitted(guard, sent, REPORT)
     with pytest.raises(ConnectionError):
         admitted(guard, signature()[:-1])
+
+
+def test_a_denied_replica_is_in_the_audit_log(tmp_path: Path) -> None:
+    guard = guard_of(MASTER, ALICE)
+    guard.audit = audit = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+    audit.start()
+    for name in ("alice", "eve"):
+        with pytest.raises(FiretrailError):
+            admitted(guard, signature(name), REPORT)
+    audit.stop()
+    (user,), (stranger,) = events(audit.path)[1:-1], events(audit.strangers_path)
+    assert (user["user"], stranger["claimed_user"]) == ("alice", "eve")
+    for event in (user, stranger):
+        found = tuple(event[key] for key in ("request", "peer", "tls", "code"))
+        assert found == ("HA connection", "10.0.0.5:4711", False, 16)
 
 
 def test_java_brokers_need_an_explicit_setting() -> None:

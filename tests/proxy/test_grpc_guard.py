@@ -144,18 +144,22 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
         await secure.call("Heartbeat", signed_by("bob"))
         await secure.service.stop()
     await asyncio.to_thread(audit.stop)
-    keys = ("event", "user", "claimed_user", "request", "client", "tls")
+    keys = ("event", "user", "claimed_user", "request", "client", "topic")
     found = [
         tuple(event.get(key) for key in keys)
         for event in [*events(audit.path)[1:-1], *events(audit.strangers_path)]
     ]
     assert found == [
-        ("login", "alice", None, None, "c1", True),
-        ("denied", "bob", None, "QueryRoute", None, None),
+        ("login", "alice", None, None, "c1", None),
+        ("denied", "bob", None, "QueryRoute", None, "T1"),
         ("denied", "bob", None, None, None, None),  # the client id of another user
-        ("denied", None, None, "QueryRoute", None, None),
-        ("denied", None, "eve", "QueryRoute", None, None),
+        ("denied", None, None, "QueryRoute", None, "T1"),
+        ("denied", None, "eve", "QueryRoute", None, "T1"),
     ]
+    every = [*events(audit.path)[1:-1], *events(audit.strangers_path)]
+    assert {event["tls"] for event in every} == {True}
+    assert {event["peer"] for event in every} == {FakeCall({}).peer}
+    assert [event.get("code") for event in every] == [None, *[Code.UNAUTHORIZED] * 4]
 
 
 async def test_calls_beyond_the_rate_of_a_user_are_too_many(tmp_path: Path) -> None:

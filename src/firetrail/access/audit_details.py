@@ -11,7 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from firetrail.access.bodies import AclInfo, PolicyEntryInfo, UserInfo
-from firetrail.errors import ConfigError, ProtocolError
+from firetrail.access.rules import RULES, Asked
+from firetrail.auth.resources import Requirement
+from firetrail.errors import ConfigError, ProtocolError, RequestError
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.command import RemotingCommand
@@ -58,6 +60,31 @@ def audit_details(request: RemotingCommand) -> dict[str, Any]:
 def audit_name(text: str) -> str:
     """Return a name for an event."""
     return printable(text, NAME_MAX)
+
+
+def needed_names(needs: Iterable[Requirement]) -> dict[str, Any]:
+    """Return the topics and groups that a request needs permissions for.
+
+    Args:
+        needs: The permissions. If they cannot be told, the names before the error are returned.
+    """
+    found: dict[str, dict[str, None]] = {}  # in the order of the needs
+    with suppress(RequestError, ProtocolError):
+        for each in needs:
+            if each.name:
+                found.setdefault(each.kind.lower(), {})[audit_name(each.name)] = None
+    details: dict[str, Any] = {}
+    for kind, names in found.items():
+        details |= {kind: next(iter(names))} if len(names) == 1 else _names(kind, names)
+    return details
+
+
+def _names(kind: str, names: Iterable[str]) -> dict[str, Any]:
+    return _listed(f"{kind}s", list(names), NAMES_MAX)
+
+
+def _named_in_body(request: RemotingCommand) -> dict[str, Any]:
+    return needed_names(RULES[request.code].needs(Asked(request, "")))
 
 
 def _settings(request: RemotingCommand) -> dict[str, Any]:
@@ -125,6 +152,10 @@ def _unlisted(key: str, count: int, most: int) -> dict[str, int]:
 _DETAILED: Mapping[int, Callable[[RemotingCommand], dict[str, Any]]] = {
     Code.UPDATE_BROKER_CONFIG: _settings,
     Code.UPDATE_NAMESRV_CONFIG: _settings,
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _named_in_body,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _named_in_body,
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _named_in_body,
+    Code.SET_MESSAGE_REQUEST_MODE: _named_in_body,
     Code.AUTH_CREATE_USER: _user,
     Code.AUTH_UPDATE_USER: _user,
     Code.AUTH_CREATE_ACL: _policies,

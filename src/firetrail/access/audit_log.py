@@ -7,15 +7,17 @@ contains the body of a message, a signature or a password.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from firetrail.access.audit_details import audit_details, audit_name
+from firetrail.access.audit_details import audit_details, audit_name, needed_names
 from firetrail.access.audit_trail import AuditTrail, EventKind
 from firetrail.access.rules import RULES
 from firetrail.auth.caller import NO_PERMISSION, Caller
+from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
@@ -138,21 +140,33 @@ class AuditLog:
             **audit_details(request),
         }
         if code and response is not None:
-            event |= {"code": code, "reason": printable(response.remark or "", REASON_MAX)}
+            event |= _failure(code, response.remark or "")
         written = trail.put(kind, event)
         return written if outcome == DONE else None
 
     def denied_call(
-        self, name: str, reason: str, peer: str, caller: Caller | None, claimed: str = ""
+        self,
+        name: str,
+        reason: str,
+        peer: str,
+        caller: Caller | None,
+        *,
+        code: int,
+        is_encrypted: bool,
+        claimed: str = "",
+        needs: Iterable[Requirement] = (),
     ) -> None:
-        """Record a gRPC call that was denied.
+        """Record a gRPC call, or a connection of a replica, that was denied.
 
         Args:
             name: The name of the call; empty if that does not matter.
             reason: Why it was denied.
-            peer: Address of the client.
+            peer: ``ip:port`` of the client.
             caller: Who made the call; None if that is not known.
+            code: The code of the answer, that of the HA port being the one of other requests.
+            is_encrypted: Whether the connection uses TLS.
             claimed: The user that the call names, if it was not authenticated.
+            needs: The permissions that it needs, with its topics and groups. Default: none.
         """
         trail = self._trail_of(caller)
         if trail.admits(EventKind.DENIED, peer):
@@ -160,8 +174,10 @@ class AuditLog:
                 "outcome": "denied",
                 **_user_of(caller, claimed),
                 "peer": peer,
+                "tls": is_encrypted,
                 **({"request": name} if name else {}),
-                "reason": printable(reason, REASON_MAX),
+                **needed_names(needs),
+                **_failure(code, reason),
             }
             trail.put(EventKind.DENIED, event)
 
@@ -176,6 +192,10 @@ class AuditLog:
             return False
         seen.add(code)
         return True
+
+
+def _failure(code: int, reason: str) -> dict[str, Any]:
+    return {"code": int(code), "reason": printable(reason, REASON_MAX)}
 
 
 def _user_of(caller: Caller | None, claimed: str) -> dict[str, str]:

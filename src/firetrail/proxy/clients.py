@@ -158,7 +158,10 @@ class ProxyClients:
         """Return the refusal of a call with the client id of another user."""
         reason = f"client {printable(client_id, CLIENT_ID_SHOWN)} belongs to another user"
         if self._audit is not None:
-            self._audit.denied_call("", reason, call.peer, caller)
+            code, encrypted = Code.UNAUTHORIZED, call.is_encrypted
+            self._audit.denied_call(
+                "", reason, call.peer, caller, code=code, is_encrypted=encrypted
+            )
         return ProxyError(Code.UNAUTHORIZED, reason)
 
     def _new(self, client_id: str, call: Call) -> ProxyClient:

@@ -123,11 +123,16 @@ class GrpcGuard:
         self.limits = guard.limits
         self._now_ms = now_ms
 
-    def authenticated(self, name: str, call: Call) -> Caller:
+    def authenticated(self, name: str, call: Call, request: Any = None) -> Caller:
         """Return who makes a call; raise ProxyError if the call is not signed by a known user.
 
         A call on the white list need not be signed. If it is, its user counts nevertheless: the
         other calls of the client are those of this user.
+
+        Args:
+            name: The name of the call.
+            call: The call.
+            request: What it asks for, for the audit log. Default: not known yet.
         """
         message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
         policy = self._guard.policy
@@ -140,7 +145,7 @@ class GrpcGuard:
             user = self._signer_of(given, call)
         except RequestError as error:
             if message not in policy.unauthenticated and not is_trusted:
-                self._denied(name, error, call.peer, None, claimed)
+                self._denied(name, error, call, request, claimed=claimed)
                 raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
         is_checked = policy.authorization and message not in policy.unauthorized and not is_trusted
         return Caller(user, source, is_checked=is_checked)
@@ -157,38 +162,58 @@ class GrpcGuard:
         self._check_age(date_time)
         return user
 
-    def authorize(self, name: str, caller: Caller, request: Any) -> Caller:
+    def authorize(self, name: str, call: Call, caller: Caller, request: Any) -> Caller:
         """Return the caller as it is now; raise ProxyError unless it has the permissions.
 
         A stream outlives changes of its user: it may be disabled, or have another password or
         other policies. The call counts towards the rates of the user.
+
+        Args:
+            name: The name of the call.
+            call: The call.
+            caller: Who makes it.
+            request: What it asks for.
         """
         if self.limits is not None and caller.user is not None:
             size = request.ByteSize() if self.limits.has_byte_rate else 0
             if (excess := self.limits.charge_call(caller.user, size)) is not None:
                 raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
+        present: Caller | None = None
         try:
-            caller = self._guard.present(caller)
-            if not caller.is_checked or caller.is_super:
-                return caller
+            present = self._guard.present(caller)
+            if not present.is_checked or present.is_super:
+                return present
             wanted = CALL_NEEDS.get(name)
             if wanted is None:
                 raise RequestError(NO_PERMISSION, f"there is no rule for {name}")
-            caller.require(*wanted(request))
+            present.require(*wanted(request))
         except RequestError as error:
-            self._denied(name, error, caller.source, caller)
+            self._denied(name, error, call, request, present, caller.user_name)
             raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
-        return caller
+        return present
 
     def _denied(
-        self, name: str, error: RequestError, peer: str, caller: Caller | None, claimed: str = ""
+        self,
+        name: str,
+        error: RequestError,
+        call: Call,
+        request: Any,
+        caller: Caller | None = None,
+        claimed: str = "",
     ) -> None:
         if self.audit is not None:
-            self.audit.denied_call(name, error.remark, peer, caller, claimed)
+            wanted = CALL_NEEDS.get(name)
+            self.audit.denied_call(
+                *(name, error.remark, call.peer, caller),
+                code=Code.UNAUTHORIZED,
+                is_encrypted=call.is_encrypted,
+                claimed=claimed,
+                needs=() if wanted is None or request is None else wanted(request),
+            )
 
     def caller(self, name: str, call: Call, request: Any) -> Caller:
         """Return who makes a call, after all checks; raise ProxyError if it is refused."""
-        return self.authorize(name, self.authenticated(name, call), request)
+        return self.authorize(name, call, self.authenticated(name, call, request), request)
 
     def _check_age(self, date_time: str) -> None:
         try:

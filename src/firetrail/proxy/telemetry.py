@@ -110,7 +110,7 @@ class Telemetry:
         if self._guard is not None:
             if stream.caller is None:
                 raise ProxyError(Code.UNAUTHORIZED, NO_USER)
-            stream.caller = self._guard.authorize("Telemetry", stream.caller, settings)
+            stream.caller = self._guard.authorize("Telemetry", stream, stream.caller, settings)
         client = self.client_of(stream)
         stream.accept()
         group = adopt(client, settings, self._brokers.reserved)

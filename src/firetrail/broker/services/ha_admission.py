@@ -106,6 +106,7 @@ class HAAdmission:
         if guard is None or (self._live.current.ha_java_peers and not fields):
             return
         source, caller = source_of(address), None
+        encrypted = isinstance(connection, SecureSocket)
         try:
             user = self._user_of(guard, fields, certificate_user)
             caller = Caller(user, source, is_checked=guard.policy.authorization)
@@ -113,14 +114,18 @@ class HAAdmission:
         except RequestError as error:
             if guard.audit is not None:
                 claimed = fields.get(ACCESS_KEY, "")
-                guard.audit.denied_call(REQUEST, error.remark, address, caller, claimed)
+                guard.audit.denied_call(
+                    *(REQUEST, error.remark, address, caller),
+                    code=error.code,
+                    is_encrypted=encrypted,
+                    claimed=claimed,
+                )
             raise ReplicationError(
                 f"{error.remark} Set innerClientAuthenticationCredentials of the replica to a user "
                 "who may update the cluster; ha_java_peers=true lets Java brokers connect"
             ) from None
         if guard.audit is not None:
             method = SIGNATURE if fields else CERTIFICATE
-            encrypted = isinstance(connection, SecureSocket)
             guard.audit.login(user.name, method, address, is_encrypted=encrypted)
 
     def _user_of(
