@@ -232,6 +232,19 @@ class TestStopped:
         users.load()
         assert [(user.name, user.password) for user in users.users] == [("admin", PASSWORD)]
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [("user", "list"), ("user", "show", "a"), ("acl", "list"), ("acl", "show", "a")],
+    )
+    def test_a_folder_that_does_not_exist_is_an_error(
+        self, firetrail: Firetrail, tmp_path: Path, arguments: tuple[str, ...]
+    ) -> None:
+        missing = tmp_path / "nope"
+        result = firetrail(*arguments, "--store", missing)
+        assert (result.code, result.out) == (2, "")
+        assert f"{missing}: no such folder; check the path" in result.err
+        assert not missing.exists()
+
     def test_a_store_that_exists_stays_as_it_is(self, firetrail: Firetrail, tmp_path: Path) -> None:
         with Store.open(tmp_path):
             pass

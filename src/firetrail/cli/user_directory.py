@@ -127,6 +127,9 @@ class UserDirectory(NamedTuple):
 def run(args: argparse.Namespace, work: Callable[[UserDirectory], Awaitable[None]]) -> None:
     """Do some work with the users that the arguments select."""
     if args.store is not None:
+        if args.action != "create" and not args.store.is_dir():
+            first = f"'firetrail user create NAME --super --store {args.store}' makes it"
+            raise NoSuchError(f"{args.store}: no such folder; check the path, or {first}")
         asyncio.run(_stored(args.store, work))
     else:
         cluster.run(args, _clustered(args, work))
