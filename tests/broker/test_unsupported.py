@@ -69,6 +69,19 @@ def test_refused_settings_are_not_reported_as_ignored() -> None:
     assert len(remarks("duplicationEnable=false\nstoreType=default\nstorePathRootDir=/a")) == 3
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("authenticatonEnabled", "authenticationEnabled"),
+        ("authorisationEnabled", "authorizationEnabled"),
+    ],
+)
+def test_a_misspelt_switch_of_access_control_is_named(key: str, meant: str) -> None:
+    assert remarks(f"{key}=true") == [
+        f"b.conf line 1: {key} is not a key of RocketMQ or Firetrail; did you mean {meant}?"
+    ]
+
+
 def test_the_vip_port_cannot_be_set() -> None:
     (remark,) = remarks("fastListenPort=10909")
     assert remark == (

@@ -83,7 +83,10 @@ UNUSED: Mapping[str, str] = {
         enableSlaveActingMaster enableRemoteEscape skipPreOnline trace* msgTraceTopicName regionId
         metric* commercial* account* enableDetailStat autoDeleteUnusedStats isolateLogEnable
         highSpeedMode startAcceptSendRequestTimeStamp storeReplyMessageEnable messageStorePlugIn
-        auth[eo]* initAuthenticationUser innerClientAuthenticationCredentials
+        authenticationEnabled authorizationEnabled initAuthenticationUser
+        authenticationWhitelist authorizationWhitelist authenticationStrategy authorizationStrategy
+        authenticationProvider authorizationProvider authenticationMetadataProvider
+        authorizationMetadataProvider innerClientAuthenticationCredentials
         aclEnable migrateAuthFromV1Enabled
         configBlackList maxDelayTime enableMixedMessageType useTLS
         timer[A-Z]* mappedFileSizeTimerLog appendTopicForTimerDeleteKey *ecallMessageEnable
