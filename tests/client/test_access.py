@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.access.actors import ROOT, SECRET, SECURE
 from tests.broker.brokers import SMALL
 from tests.client.clusters import running_cluster
 from tests.tls.authority import Authority
@@ -18,6 +19,7 @@ from firetrail.client import (
     Admin,
     ClientTls,
     ConsumeFromWhere,
+    Credentials,
     Message,
     Producer,
     PullConsumer,
@@ -25,7 +27,7 @@ from firetrail.client import (
     SimpleConsumer,
     TlsError,
 )
-from firetrail.errors import NoSuchError, NotReachedError
+from firetrail.errors import NoSuchError, NotReachedError, RequestError
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
@@ -79,6 +81,21 @@ async def test_every_client_speaks_tls(secure: str, access: Access) -> None:
             access=access,
         ):
             assert await received.get() == b"hello"
+
+
+async def test_the_first_message_of_a_topic_needs_the_route_of_another() -> None:
+    root, shop = Access(ROOT), Access(Credentials("shop", SECRET))
+    async with (
+        running_cluster(SECURE) as address,
+        Admin(address, access=root) as admin,
+        Producer(address, access=shop) as producer,
+    ):
+        await admin.create_user("shop", SECRET)
+        await admin.set_acl("shop", ["Topic:orders*"], ["Pub"])
+        with pytest.raises(RequestError, match=r"create it, or allow the user Get on Topic:TBW102"):
+            await producer.send(Message("orders-new", b"hello"))
+        await admin.set_acl("shop", ["Topic:TBW102"], ["Get"])
+        await producer.send(Message("orders-new", b"hello"))
 
 
 async def test_the_environment_counts_without_an_argument(

@@ -85,8 +85,10 @@ class MessageSender:
     async def _queues_after_creation(self, topic: str, error: RequestError) -> list[MessageQueue]:
         try:
             route = await self._session.route(AUTO_CREATE_TOPIC)
-        except RequestError:
+        except RequestError as refused:
             remedy = "create it, or let the brokers do so with autoCreateTopicEnable"
+            if refused.code == ResponseCode.NO_PERMISSION:
+                remedy = f"create it, or allow the user Get on Topic:{AUTO_CREATE_TOPIC}"
             raise RequestError(error.code, f"no broker has the topic {topic}: {remedy}") from None
         found = queues_of(topic, route, Permission.WRITE)
         return [queue for queue in found if queue.queue_id < DEFAULT_QUEUES]
