@@ -303,7 +303,8 @@ class PopProcessor:
 
         def wake(is_over: bool) -> Woken:
             try:
-                self._clients.check_again(request)
+                if request.caller is not None:
+                    self._clients.check_again(request)
                 answer, took_all = attempt(is_over)
             except Exception as error:
                 answer, took_all = failure(request, error), False

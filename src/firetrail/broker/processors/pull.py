@@ -237,7 +237,8 @@ class PullProcessor:
 
         def wake(is_over: bool) -> Woken:
             try:
-                self._clients.check_again(request)
+                if request.caller is not None:
+                    self._clients.check_again(request)
                 answer = self._retry(request, header, group, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)
