@@ -45,6 +45,7 @@ def serving(
     ``settings`` are further lines of its configuration.
     """
     conf = folder / "broker.conf"
+    conf.touch(0o600)
     conf.write_text(CONF.format(port) + settings)
     arguments = ["up", str(folder / "store"), "-c", str(conf), "--namesrv-port", "0", "--json"]
     arguments += ["--grpc-port", str(grpc_port)]

@@ -43,6 +43,7 @@ Event = dict[str, Any]
 def firetrail_up(folder: Path, conf: str = BROKER_CONF) -> Iterator[str]:
     """``firetrail up`` in a process of its own; the address of its name server."""
     path = folder / "broker.conf"
+    path.touch(0o600)
     path.write_text(conf)
     arguments = ["up", str(folder / "store"), "-c", str(path), "--namesrv-port", "0"]
     command = [sys.executable, "-m", "firetrail", *arguments]

@@ -100,6 +100,14 @@ class Files:
         """Return whether only the owner of the file may read or write it."""
         return not path.stat().st_mode & 0o077
 
+    def make_private(self, path: Path) -> None:
+        """Let nobody but the owner of the file read or write it."""
+        path.chmod(FILE_MODE)
+
+    def is_shared(self, folder: Path) -> bool:
+        """Return whether others than its owner may create, replace or delete files in a folder."""
+        return bool(folder.stat().st_mode & 0o022)
+
     def set_size(self, descriptor: int, size: int) -> None:
         """Make the file ``size`` bytes long; new bytes read as zeros and take no space yet."""
         os.ftruncate(descriptor, size)

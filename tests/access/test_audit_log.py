@@ -308,6 +308,15 @@ def test_files_are_rotated_and_their_number_is_bounded(tmp_path: Path) -> None:
     assert kept == list(range(kept[0], 2_000))
 
 
+def test_a_file_that_others_can_read_becomes_private(tmp_path: Path) -> None:
+    for _ in range(2):
+        log = AuditLog(tmp_path, AuditSettings(), SYSTEM)
+        log.start()
+        log.stop()
+        assert log.path.stat().st_mode & 0o777 == 0o600
+        log.path.chmod(0o644)
+
+
 def test_a_restart_continues_the_file(tmp_path: Path) -> None:
     for _ in range(2):
         log = AuditLog(tmp_path, AuditSettings(), SYSTEM)

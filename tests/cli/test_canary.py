@@ -175,6 +175,7 @@ async def test_no_secret_is_shown_anywhere(
     caplog.set_level(logging.DEBUG)
     conf = tmp_path / "broker.conf"
     conf.touch(0o600)
+    conf.touch(0o600)
     conf.write_text(CONF)
     store, log = tmp_path / "store", tmp_path / "broker.log"
     options = ("-c", str(conf), "--namesrv-port", "0", "--grpc-port", "0", "--json")

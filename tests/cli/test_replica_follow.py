@@ -256,6 +256,7 @@ async def test_a_replica_with_access_control_may_listen_everywhere(
     """Its credentials are in its ``broker.conf``, too."""
     keys = json.dumps({"accessKey": ROOT.access_key, "secretKey": ROOT.secret_key})
     conf = tmp_path / "replica.conf"
+    conf.touch(0o600)
     conf.write_text(f"authenticationEnabled=true\ninnerClientAuthenticationCredentials={keys}\n")
     async with talking(config=SECURE) as talk:
         broker = await prepared(talk.broker.address, "-c", str(conf), *BEYOND)

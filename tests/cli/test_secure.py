@@ -124,13 +124,23 @@ def test_the_certificate_is_issued_again_for_other_hosts(tmp_path: Path) -> None
         SecureFolder(tmp_path, ["10.0.0.6"])
 
 
-@pytest.mark.parametrize("name", ["admin.secret", "server.key"])
+@pytest.mark.parametrize("name", ["admin.secret", "server.key", "ca.key"])
 def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
     folder = SecureFolder(tmp_path, HOSTS)
     folder.file(name).chmod(0o640)
     with pytest.raises(ConfigError, match="others can read the secret; run 'chmod 600") as caught:
         SecureFolder(tmp_path, HOSTS)
     assert folder.admin.secret_key not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o720])
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    SecureFolder(tmp_path, HOSTS)
+    tmp_path.chmod(mode)
+    with pytest.raises(ConfigError, match="others can replace the files in it; run 'chmod 700"):
+        SecureFolder(tmp_path, HOSTS)
+    tmp_path.chmod(0o755)
+    SecureFolder(tmp_path, HOSTS)
 
 
 def test_options_of_tls_are_refused(firetrail: Firetrail, tmp_path: Path) -> None:

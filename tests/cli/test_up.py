@@ -110,6 +110,20 @@ def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     assert "maxSlaveResendLength has no effect" in said
 
 
+@pytest.mark.parametrize("key", ["initAuthenticationUser", "init_user"])
+def test_a_file_with_a_password_that_others_can_read_is_refused(
+    firetrail: Firetrail, tmp_path: Path, key: str
+) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f'{key}={{"username":"admin","password":"canary-of-a-file"}}\n')
+    conf.chmod(0o644)
+    result = firetrail("up", tmp_path / "store", "-c", conf)
+    assert result.code == 2
+    assert f"file with {key}" in result.err
+    assert f"run 'chmod 600 {conf}'" in result.err
+    assert "canary" not in result.err
+
+
 def test_the_size_of_an_existing_log_counts(tmp_path: Path) -> None:
     """Not that in broker.conf, which has no effect on it and needs no remark."""
     with Store.open(tmp_path, StoreConfig().for_files(commit_log_file_size=8 << 20)) as store:

@@ -67,6 +67,7 @@ class Authority:
         if password:
             encryption = serialization.BestAvailableEncryption(password.encode())
         pkcs8 = serialization.PrivateFormat.PKCS8
+        private.touch(0o600)
         private.write_bytes(key.private_bytes(PEM, pkcs8, encryption))
         return Issued(str(certificate), str(private))
 

@@ -52,7 +52,7 @@ def test_a_file_with_a_password_is_private(tmp_path: Path) -> None:
     file = tmp_path / "tls.properties"
     file.write_text("tls.server.keyPassword=canary\n")
     file.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"others can read the password in it; run 'chmod 600"):
+    with pytest.raises(ConfigError, match=r"others can read the secret; run 'chmod 600"):
         TlsConfig.from_file(str(file))
     file.write_text("tls.server.mode=disabled\n")
     assert TlsConfig.from_file(str(file))[0].mode == "disabled"

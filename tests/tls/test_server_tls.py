@@ -48,6 +48,20 @@ def test_the_first_byte_decides(authority: Authority) -> None:
         disabled.begin(HANDSHAKE, ignored)
 
 
+def test_a_key_that_others_can_read_is_refused(authority: Authority) -> None:
+    certificate, key = authority.issue()
+    config = TlsConfig(certificate=certificate, key=key)
+    Path(key).chmod(0o644)
+    with pytest.raises(ConfigError, match=r"TLS key.*: others can read the secret; run 'chmod 600"):
+        ServerTls(config)
+    Path(key).chmod(0o600)
+    tls = ServerTls(config)
+    Path(key).chmod(0o644)
+    assert not tls.refresh()  # the previous one remains in use
+    Path(key).chmod(0o600)
+    assert tls.refresh()
+
+
 def test_settings_without_tls_give_none(authority: Authority) -> None:
     assert ServerTls.of_config(TlsConfig()) is None
     disabled = ServerTls.of_config(TlsConfig(mode="disabled"))
@@ -101,6 +115,7 @@ def test_changed_files_are_used(
         issued = authority.issue(file)
         content = Path(issued.certificate).read_bytes()
         certificate.write_bytes(content[: len(content) // 2] if cut else content)
+        key.touch(0o600)
         key.write_bytes(Path(issued.key).read_bytes())
 
     use("first")

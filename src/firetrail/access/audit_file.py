@@ -53,6 +53,8 @@ class AuditFile:
     def _open(self) -> None:
         self._files.make_folder(self.path.parent)
         self._descriptor = self._files.open(self.path, writable=True, create=True)
+        if not self._files.is_private(self.path):
+            self._files.make_private(self.path)
         self._size = self._files.size(self.path)
 
     def _begin_next(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
@@ -235,3 +235,12 @@ def checked_policy(policy: AccessPolicy, *, authentication: bool) -> AccessPolic
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(word.strip() for word in text.split(",") if word.strip())
+
+
+SECRET_KEYS = frozenset(
+    key
+    for each in fields(AccessSettings)
+    if each.metadata["kind"].is_secret
+    for key in (each.name, *each.metadata["keys"])
+)
+"""The keys of a file whose values are secrets."""

@@ -25,11 +25,13 @@ from firetrail.cli.cluster import NAMESRV
 from firetrail.errors import ConfigError
 from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY_FILE, TLS_CA, secret_content
 from firetrail.system import SYSTEM
+from firetrail.tls.certificates import check_private
 from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.issuing import AUTHORITY_DAYS, SERVER_DAYS, Issued, is_usable, issue
 
 ADMIN = "admin"
 STORE = "store"
+AUTHORITY_KEY = "key of the authority"
 RENEWED_DAYS = 30
 """The certificate of the server is issued again if it is valid for less than this."""
 PASSWORD_BYTES = 24
@@ -53,12 +55,18 @@ class SecureFolder:
             hosts: The host names and addresses that clients may connect to.
 
         Raises:
-            ConfigError: A file with a secret cannot be used, or others can read it.
+            ConfigError: A file with a secret cannot be used, or others can read it, or they can
+                write to the folder.
             OSError: A file cannot be written.
             ModuleNotFoundError: The package ``cryptography`` is not installed.
         """
         self.path = path.resolve()
         SYSTEM.files.make_folder(self.path)
+        if SYSTEM.files.is_shared(self.path):
+            remedy = f"others can replace the files in it; run 'chmod 700 {self.path}'"
+            raise ConfigError("--secure", str(self.path), remedy)
+        if self.file("ca.key").exists():
+            check_private(AUTHORITY_KEY, str(self.file("ca.key")))
         self._certify(sorted(set(hosts)))
         self.admin = Credentials(ADMIN, self._password())
         self.tls = TlsConfig(
@@ -95,12 +103,12 @@ class SecureFolder:
                 "the file is missing, but the certificate of the server has to be issued again for"
                 " another address or because it expires; put the file back for this start"
             )
-            raise ConfigError("key of the authority", str(key), remedy)
+            raise ConfigError(AUTHORITY_KEY, str(key), remedy)
         if not certificate.exists():
             issued = issue("firetrail authority", (), AUTHORITY_DAYS, is_authority=True)
             self._write("ca.key", issued.key)
             self._write("ca.pem", issued.certificate)
-        pem = secret_content("key of the authority", str(key)).encode()
+        pem = secret_content(AUTHORITY_KEY, str(key)).encode()
         return Issued(SYSTEM.files.read(certificate), pem)
 
     def _write(self, name: str, content: bytes) -> None:

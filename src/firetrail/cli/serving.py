@@ -13,18 +13,30 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
+from firetrail.access.settings import SECRET_KEYS
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.system import SYSTEM, allow_many_files
+from firetrail.tls.certificates import check_private
 
 T = TypeVar("T")
 
 
 def read_conf(path: Path | None) -> dict[str, Entry]:
-    """Return the keys of a ``.conf`` file; none if ``path`` is None."""
+    """Return the keys of a ``.conf`` file; none if ``path`` is None.
+
+    Raises:
+        ConfigError: Others can read a file with a secret, or it is not valid.
+        OSError: It cannot be read.
+    """
     if path is None:
         return {}
-    return parse_properties(SYSTEM.files.read(path).decode("utf-8-sig", "replace"), str(path))
+    text = SYSTEM.files.read(path).decode("utf-8-sig", "replace")
+    entries = parse_properties(text, str(path))
+    for key in entries.keys() & SECRET_KEYS:
+        if entries[key].text:
+            check_private(f"file with {key}", str(path))
+    return entries
 
 
 def report(remarks: Iterable[object]) -> None:

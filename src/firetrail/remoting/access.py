@@ -28,6 +28,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.java_properties import parse_properties
 from firetrail.system import SYSTEM
 from firetrail.text import os_reason
+from firetrail.tls.certificates import check_private
 from firetrail.tls.client_tls import ClientTls
 
 ACCESS_KEY = "FIRETRAIL_ACCESS_KEY"
@@ -116,8 +117,7 @@ def secret_content(name: str, path: str) -> str:
     """
     files, file = SYSTEM.files, Path(path)
     try:
-        if not files.is_private(file):
-            raise ConfigError(name, path, f"others can read the secret; run 'chmod 600 {path}'")
+        check_private(name, path)
         if files.size(file) > _FILE_BYTES_MAX:
             raise ConfigError(name, path, "the file is too large for a secret; check the path")
         return files.read(file).decode("utf-8-sig", "replace")

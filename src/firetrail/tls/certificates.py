@@ -89,6 +89,21 @@ def load_trust(context: ssl.SSLContext, trust: str) -> None:
         raise ConfigError(TRUST, trust, f"{reason}; create it again") from None
 
 
+def check_private(name: str, path: str) -> None:
+    """Refuse a file with a secret that others than its owner may read or write.
+
+    Args:
+        name: What the file is, for errors.
+        path: Its path.
+
+    Raises:
+        ConfigError: Others may read or write it.
+        OSError: There is no such file.
+    """
+    if not SYSTEM.files.is_private(Path(path)):
+        raise ConfigError(name, path, f"others can read the secret; run 'chmod 600 {path}'")
+
+
 def content(name: str, path: str) -> bytes:
     """Return the content of a file.
 

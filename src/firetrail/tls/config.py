@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any, Self
 
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.table import HIDDEN, Flag, Group, Setting, Text, table
-from firetrail.system import SYSTEM
-from firetrail.tls.certificates import content
+from firetrail.tls.certificates import check_private, content
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.user_names import UserNames
 
@@ -177,9 +175,8 @@ class TlsConfig:
         text = content(NAME, path).decode("utf-8-sig", "replace")
         reading = read_settings(SETTINGS, parse_properties(text, path), UNUSED, NO_KEY)
         has_password = any(reading.values.get(name) for name in PASSWORDS)
-        if has_password and not SYSTEM.files.is_private(Path(path)):
-            remedy = f"others can read the password in it; run 'chmod 600 {path}'"
-            raise ConfigError(NAME, path, remedy)
+        if has_password:
+            check_private(NAME, path)
         return cls(**reading.values), [str(remark) for remark in reading.remarks]
 
     @classmethod

@@ -13,7 +13,13 @@ from typing import Self
 
 from firetrail.errors import ConfigError, ProtocolError
 from firetrail.system import SYSTEM, System
-from firetrail.tls.certificates import load_certificate, load_trust, server_context
+from firetrail.tls.certificates import (
+    KEY,
+    check_private,
+    load_certificate,
+    load_trust,
+    server_context,
+)
 from firetrail.tls.config import ClientAuth, TlsConfig, TlsMode
 from firetrail.tls.session import HANDSHAKE, TlsSession
 from firetrail.tls.user_names import UserNames
@@ -162,7 +168,8 @@ class ServerTls:
 
     def _digest(self, path: str) -> bytes:
         try:
-            return sha256(self._system.files.read(Path(path))).digest()
+            files, file = self._system.files, Path(path)
+            return sha256(files.read(file)).digest() + bytes([files.is_private(file)])
         except OSError:
             return b""
 
@@ -170,6 +177,7 @@ class ServerTls:
         config = self._config
         context = server_context()
         load_certificate(context, config.certificate, config.key, config.key_password)
+        check_private(KEY, config.key)
         auth = ClientAuth(config.client_auth)
         if auth is not ClientAuth.NONE:
             load_trust(context, config.trust)
