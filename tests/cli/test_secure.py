@@ -18,9 +18,11 @@ from tests.cli.test_up import FIRETRAIL, started
 from tests.extras import require
 from tests.helpers import PATIENCE_S
 
+from firetrail.access.user_store import UserStore
 from firetrail.cli.secure_folder import SecureFolder
 from firetrail.client import Access, Admin, ClientTls, Credentials, Message, Producer, RequestError
 from firetrail.errors import ConfigError, FiretrailError
+from firetrail.system import SYSTEM
 from firetrail.tls.issuing import is_usable
 
 require("cryptography", "hpack", "google")
@@ -131,6 +133,17 @@ def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> 
     with pytest.raises(ConfigError, match="others can read the secret; run 'chmod 600") as caught:
         SecureFolder(tmp_path, HOSTS)
     assert folder.admin.secret_key not in str(caught.value)
+
+
+def test_a_lost_password_is_not_replaced_by_another_one(tmp_path: Path) -> None:
+    folder = SecureFolder(tmp_path, HOSTS)
+    users = UserStore(SYSTEM, tmp_path / "store")
+    users.load()
+    users.add_super(folder.admin)
+    folder.file("admin.secret").unlink()
+    with pytest.raises(ConfigError, match=r"the user admin exists; .*firetrail user update admin"):
+        SecureFolder(tmp_path, HOSTS)
+    assert not folder.file("admin.secret").exists()
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o720])

@@ -20,6 +20,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from firetrail.access.user_store import UserStore
 from firetrail.auth.credentials import Credentials
 from firetrail.cli.cluster import NAMESRV
 from firetrail.errors import ConfigError
@@ -47,12 +48,13 @@ class SecureFolder:
         tls: The settings of TLS.
     """
 
-    def __init__(self, path: Path, hosts: Iterable[str]) -> None:
+    def __init__(self, path: Path, hosts: Iterable[str], store: Path | None = None) -> None:
         """Create what is missing.
 
         Args:
             path: The folder; created if missing.
             hosts: The host names and addresses that clients may connect to.
+            store: The folder of the store, which has the users. Default: the one in ``path``.
 
         Raises:
             ConfigError: A file with a secret cannot be used, or others can read it, or they can
@@ -67,6 +69,7 @@ class SecureFolder:
             raise ConfigError("--secure", str(self.path), remedy)
         if self.file("ca.key").exists():
             check_private(AUTHORITY_KEY, str(self.file("ca.key")))
+        self._store = store or self.file(STORE)
         self._certify(sorted(set(hosts)))
         self.admin = Credentials(ADMIN, self._password())
         self.tls = TlsConfig(
@@ -82,8 +85,21 @@ class SecureFolder:
     def _password(self) -> str:
         file = self.file("admin.secret")
         if not file.exists():
+            self._refuse_other_password(file)
             self._write("admin.secret", secrets.token_urlsafe(PASSWORD_BYTES).encode() + b"\n")
         return secret_content(f"password of {ADMIN}", str(file)).strip()
+
+    def _refuse_other_password(self, file: Path) -> None:
+        """Raise ConfigError if the super user exists: a new password here would not be its own."""
+        users = UserStore(SYSTEM, self._store)
+        users.load()
+        if users.find(ADMIN) is not None:
+            remedy = (
+                f"the file is missing, but the user {ADMIN} exists; put the file back, or write a "
+                f"new password to it, run 'chmod 600 {file}', and then 'firetrail user update "
+                f"{ADMIN} --store {self._store} --password-file {file}'"
+            )
+            raise ConfigError(f"password of {ADMIN}", str(file), remedy)
 
     def _certify(self, hosts: list[str]) -> None:
         """Issue the certificate of the server, unless it is for these hosts and still valid."""

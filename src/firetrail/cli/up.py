@@ -183,7 +183,7 @@ def _secured(args: argparse.Namespace, loaded: LoadedBroker) -> SecureFolder:
         raise ConfigError("--secure", str(args.secure), "cannot be combined with options of TLS")
     hosts = {*LOCAL_HOSTS, socket.gethostname(), loaded.broker.bind, loaded.store.store_host.ip}
     try:
-        return SecureFolder(args.secure, hosts - ALL_ADDRESSES)
+        return SecureFolder(args.secure, hosts - ALL_ADDRESSES, args.store)
     except ModuleNotFoundError as error:
         if not is_missing(error):
             raise
