@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from unittest.mock import Mock
@@ -16,10 +18,10 @@ from tests.helpers import PATIENCE_S, eventually
 from tests.replication.followers import LIMITS, MASTER, REPLICA, Master, following
 
 from firetrail import FlushMode, Message, PutStatus
-from firetrail.errors import FiretrailError
+from firetrail.errors import FiretrailError, ReplicationError
 from firetrail.replication.flow_control import BURST_S
 from firetrail.replication.frames import HEADER, encode_report
-from firetrail.replication.ha_connection import HAConnection, HALimits, HASource
+from firetrail.replication.ha_connection import Admitted, HAConnection, HALimits, HASource
 from firetrail.replication.ha_service import CONNECTIONS_MAX
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
@@ -138,6 +140,19 @@ class TestHostilePeers:
             closed(peer)
         assert "refused: 127.0.0.1 is a stranger" in caplog.text
         assert not master.service.connections
+
+    def test_a_replica_has_connected_once_it_is_admitted(
+        self, master: Master, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def refuse(connection: socket.socket, address: str) -> Admitted:
+            raise ReplicationError("no signature")
+
+        caplog.set_level(logging.INFO)
+        master.service._source = replace(master.service._source, admit=refuse)
+        with peer_of(master) as peer:
+            closed(peer)
+        eventually(lambda: "no signature" in caplog.text)
+        assert "has connected" not in caplog.text
 
 
 class TestSending:

@@ -183,6 +183,7 @@ class HAConnection:
 
     def _open(self) -> None:
         self._socket, self._first = self._admit(self._raw, self.address)
+        _log.info("replica %s has connected", self.address)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:

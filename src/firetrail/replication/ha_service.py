@@ -96,7 +96,6 @@ class HAService:
             replica = HAConnection(connection, address, self._source, self._closed)
             self._set_connections((*self._connections, replica))
             replica.start()
-        _log.info("replica %s has connected", address)
 
     def _no_room(self) -> str:
         """Return why there is no room for a connection; close the oldest silent one for it."""
