@@ -101,7 +101,7 @@ class Files:
         return not path.stat().st_mode & 0o077
 
     def make_private(self, path: Path) -> None:
-        """Let nobody but the owner of the file read or write it."""
+        """Allow only the owner of the file to read and write it."""
         path.chmod(FILE_MODE)
 
     def is_shared(self, folder: Path) -> bool:

@@ -158,7 +158,7 @@ class AuditTrail:
             event: What else its line contains.
         """
         written: Future[None] = Future()
-        written.set_running_or_notify_cancel()  # so that nobody who waits for it can cancel it
+        written.set_running_or_notify_cancel()  # a waiter cannot cancel it
         with self._news:
             if len(self._queue) < QUEUED_MAX:
                 self._queue.append((self._stamped(kind, event), written))

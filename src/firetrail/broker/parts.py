@@ -98,7 +98,7 @@ class Environment:
     guard: Guard | None = None
     """Knows the users; None if there is no access control."""
     users: UserStore | None = None
-    """The users; None if there are none, or only accounts of ACL 1.0."""
+    """The users; None without access control, or with the accounts of ACL 1.0."""
     tls: ServerTls | None = None
     """The TLS of the broker's ports; None for plaintext."""
 

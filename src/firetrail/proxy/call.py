@@ -82,7 +82,7 @@ class Call(Protocol):
     """One call of a client, whatever transport carries it.
 
     Attributes:
-        caller: Who makes the call; None until that is checked, or if nobody checks it.
+        caller: Who makes the call; None before the check, or without access control.
     """
 
     caller: Caller | None

@@ -35,7 +35,7 @@ class ReplicaService:
     Attributes:
         follower: Copies the log.
         tables: Copies topics, groups, offsets and other tables.
-        users: Compares the users; None if there are none.
+        users: Compares the users; None without access control.
     """
 
     def __init__(self, env: Environment, parts: Parts) -> None:
