@@ -142,6 +142,14 @@ class TestGrowth:
         segment.fill_in()
         assert not any_data(segment.view, 0, SIZE)
 
+    def test_an_appender_may_fill_the_file_meanwhile(
+        self, segment: Segment, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        segment.allocate(SIZE)
+        positions = iter((0, SIZE, SIZE))
+        monkeypatch.setattr(Segment, "wrote", property(lambda _: next(positions)))
+        segment.fill_in()
+
 
 class TestPositions:
     @pytest.mark.parametrize(

@@ -295,8 +295,10 @@ class Segment:
 
     def fill_in(self) -> None:
         """Fault in the allocated pages that are not written yet."""
-        if self.allocated > self.wrote:
-            self.system.files.populate(self.view, self.wrote, self.allocated - self.wrote)
+        begin = self.wrote  # read once, because an appender may write at the same time
+        size = self.allocated - begin
+        if size > 0:
+            self.system.files.populate(self.view, begin, size)
 
     def release_pages(self, end: int) -> None:
         """Unmap the pages before ``end`` from the memory of this process, until the next access."""
