@@ -62,7 +62,16 @@ LAYERS[""] = {"format", "system", "store"}
 ROOMS: dict[str, tuple[str, ...]] = {
     "store": (
         *("repair", "bulk", "bulk_journal", "broker_store", "log_copy", "store", "put.writer"),
-        *("status", "engine", "put.draft", "inspect", "queue_records", "reader", "damage"),
+        *(
+            "put.pending",
+            "status",
+            "engine",
+            "put.draft",
+            "inspect",
+            "queue_records",
+            "reader",
+            "damage",
+        ),
         *("lifecycle", "dispatch", "index", "log"),
         *("queues", "live_config", "config", "file_settings", "config_rules", "config_groups"),
         *("stats", "results", "problems", "kernels"),

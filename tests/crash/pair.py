@@ -31,9 +31,9 @@ from firetrail.replication.frames import (
     introduced_member,
 )
 from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.ha_service import HAService
+from firetrail.replication.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 

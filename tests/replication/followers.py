@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,9 +14,9 @@ from tests.replication.logs import SMALL
 from firetrail import Message
 from firetrail.errors import FiretrailError
 from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.ha_service import HAService
+from firetrail.replication.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
@@ -30,13 +31,18 @@ class Master:
     """A store with its HA port."""
 
     def __init__(
-        self, folder: Path, config: StoreConfig = MASTER, limits: HALimits = LIMITS
+        self,
+        folder: Path,
+        config: StoreConfig = MASTER,
+        limits: HALimits = LIMITS,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
+        self._loop = loop
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
         self.port = HAPort()
         self.port.open("127.0.0.1", 0)
-        source = HASource(self.store.commit_log, self.acks, limits, SYSTEM.clock)
+        source = HASource(self.store.commit_log, self.acks, limits, SYSTEM.clock, loop=loop)
         self.service = HAService(source, self.port)
         self.service.start()
 
@@ -45,6 +51,17 @@ class Master:
         return f"127.0.0.1:{self.port.port}"
 
     def fill(self, count: int, size: int = 100) -> None:
+        """Put messages; in the event loop that serves the replicas, if there is one."""
+        if self._loop is None:
+            self._fill(count, size)
+            return
+
+        async def fill() -> None:
+            self._fill(count, size)
+
+        asyncio.run_coroutine_threadsafe(fill(), self._loop).result(PATIENCE_S)
+
+    def _fill(self, count: int, size: int) -> None:
         for number in range(count):
             message = Message("T", b"%05d" % number * (size // 5), wait_for_flush=False)
             assert self.store.try_put(message).ok
@@ -60,6 +77,20 @@ class Master:
         self.service.stop()
         self.port.close()
         self.store.close()
+
+
+@contextmanager
+def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(PATIENCE_S)
+        loop.close()
 
 
 @contextmanager

@@ -20,9 +20,9 @@ from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings
-from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.ha_service import HAService
+from firetrail.replication.ha_source import HALimits, HASource
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.helpers import PATIENCE_S, eventually
-from tests.replication.followers import LIMITS, REPLICA, Master, following
+from tests.replication.followers import LIMITS, MASTER, REPLICA, Master, following, running_loop
 from tests.replication.logs import log_content
 
 from firetrail import FlushMode
 from firetrail.errors import FiretrailError, NotReachedError
-from firetrail.replication.frames import encode_report
+from firetrail.replication.frames import TransferReader, encode_report
 from firetrail.store.broker_store import BrokerStore
+from firetrail.store.config import BrokerRole
 from firetrail.store.log.flusher import ThreadWaiter
 
 
-@pytest.fixture
-def master(tmp_path: Path) -> Iterator[Master]:
-    master = Master(tmp_path / "master")
-    yield master
-    master.close()
+@pytest.fixture(params=["threads", "event loop"])
+def master(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Master]:
+    """A master whose replicas are served by threads, or by an event loop as far as possible."""
+    with running_loop() if request.param == "event loop" else nullcontext() as loop:
+        master = Master(tmp_path / "master", loop=loop)
+        yield master
+        master.close()
 
 
 def assert_same_log(folder: Path, master: Master) -> None:
@@ -126,6 +131,17 @@ def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: P
         other.close()
 
 
+def expect_rejection_after_report(master: Master) -> None:
+    """Connect to a master, report, and expect to be disconnected; then close the master."""
+    try:
+        with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
+            peer.settimeout(PATIENCE_S)
+            peer.sendall(encode_report(1))
+            expect_rejection(master, peer)
+    finally:
+        master.close()
+
+
 def expect_rejection(master: Master, peer: socket.socket) -> None:
     """Wait until the master has closed the connection, without a confirmation."""
     with suppress(ConnectionError):
@@ -166,3 +182,78 @@ def test_half_a_report_is_waited_for(master: Master) -> None:
         peer.sendall(report[:4])
         peer.sendall(report[4:])
         master.wait_acked()
+
+
+class TestInTheEventLoop:
+    """What the loop does by itself, while the sender thread waits for a call that never comes."""
+
+    @pytest.fixture
+    def loop(self) -> Iterator[asyncio.AbstractEventLoop]:
+        with running_loop() as loop:
+            yield loop
+
+    def test_the_loop_sends_what_it_puts(
+        self, tmp_path: Path, loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("firetrail.replication.ha_transfers.IDLE_S", 2 * PATIENCE_S)
+        calm = replace(LIMITS, batch_size=1 << 20, heartbeat_s=3 * PATIENCE_S)
+        master = Master(tmp_path / "master", limits=calm, loop=loop)
+        try:
+            master.fill(1)
+            with following(tmp_path / "replica", master.address):
+                master.wait_acked()
+                (connection,) = master.service.connections
+                eventually(lambda: connection._loop_socket is not None)
+                wake = Mock()
+                monkeypatch.setattr(connection, "_wake", wake)
+                for count in (1, 20, 3):
+                    master.fill(count)
+                    master.wait_acked()
+                wake.set.assert_not_called()
+                monkeypatch.undo()
+                connection._wake.set()
+        finally:
+            master.close()
+
+    def test_a_replica_that_reads_late_gets_everything_in_order(
+        self, tmp_path: Path, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """The loop does not wait for it: the thread sends what the socket did not take."""
+        config = MASTER.replace(role=BrokerRole.ASYNC_MASTER, commit_log_file_size=16 << 20)
+        master = Master(tmp_path / "master", config, replace(LIMITS, batch_size=1 << 20), loop)
+        try:
+            master.fill(1)
+            with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
+                peer.settimeout(PATIENCE_S)
+                peer.sendall(encode_report(1))
+                eventually(lambda: any(one._loop_socket for one in master.service.connections))
+                for _ in range(100):
+                    master.fill(100, size=900)
+                end = master.store.log_range[1]
+                assert end > 8 << 20
+                reader = TransferReader()
+                got = bytearray(b"\0")
+                while len(got) < end:
+                    for piece in reader.feed(memoryview(peer.recv(1 << 20))):
+                        assert not piece.content or piece.offset == len(got)
+                        got += piece.content
+            assert bytes(got[1:]) == log_content(tmp_path / "master")[1:end]
+        finally:
+            master.close()
+
+    def test_a_silent_replica_is_disconnected(
+        self,
+        tmp_path: Path,
+        loop: asyncio.AbstractEventLoop,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        hasty = replace(LIMITS, silence_s=0.2)
+        master = Master(tmp_path / "master", limits=hasty, loop=loop)
+        expect_rejection_after_report(master)
+        assert "nothing for 0.2 seconds" in caplog.text
+
+    def test_a_closed_loop_ends_the_connection(self, tmp_path: Path) -> None:
+        loop = asyncio.new_event_loop()
+        loop.close()
+        master = Master(tmp_path / "master", loop=loop)
+        expect_rejection_after_report(master)

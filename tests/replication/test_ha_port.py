@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import PATIENCE_S, eventually
 
 from firetrail.errors import AddressInUseError
+from firetrail.remoting.limited_log import BURST
 from firetrail.replication.ha_port import HAPort
 
 HOST = "127.0.0.1"
@@ -47,6 +48,10 @@ def test_without_a_service_connections_are_closed_with_a_reason(
     with connected(port) as peer:
         assert peer.recv(1) == b""
     assert "this broker is not a master" in caplog.text
+    for _ in range(2 * BURST):
+        with connected(port) as peer:
+            assert peer.recv(1) == b""
+    assert len(caplog.records) == BURST
 
 
 def test_a_port_in_use_is_an_error_with_a_remedy(port: HAPort) -> None:

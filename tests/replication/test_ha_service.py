@@ -19,12 +19,13 @@ from tests.replication.followers import LIMITS, MASTER, REPLICA, Master, followi
 
 from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import FiretrailError, ReplicationError
+from firetrail.remoting.limited_log import BURST
 from firetrail.replication.flow_control import BURST_S
 from firetrail.replication.frames import HEADER, encode_report
-from firetrail.replication.ha_connection import Admitted, HAConnection, HALimits, HASource
 from firetrail.replication.ha_service import CONNECTIONS_MAX
+from firetrail.replication.ha_source import Admitted, HALimits
+from firetrail.replication.ha_transfers import send_all
 from firetrail.store.config import BrokerRole
-from firetrail.system import SYSTEM
 
 ASYNC = MASTER.replace(role=BrokerRole.ASYNC_MASTER)
 
@@ -71,6 +72,22 @@ class TestHostilePeers:
         assert master.store.max_offset("T") == 0
         eventually(lambda: not master.service.connections)
         eventually(lambda: ha_threads() == 0)
+
+    @pytest.mark.parametrize("refusal", ["", "it is a stranger"])
+    def test_bad_peers_do_not_flood_the_log(
+        self, master: Master, caplog: pytest.LogCaptureFixture, refusal: str
+    ) -> None:
+        caplog.set_level(logging.INFO)
+        master.service._refusal = lambda ip: refusal
+        for _ in range(2 * BURST):
+            with peer_of(master) as peer:
+                with suppress(ConnectionError):
+                    peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                closed(peer)
+        eventually(lambda: not master.service.connections)
+        warnings = [each for each in caplog.records if each.levelno == logging.WARNING]
+        assert len(warnings) == BURST
+        assert len(caplog.records) <= 2 * BURST
 
     def test_idle_connections_make_room_for_a_replica(
         self, master: Master, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -168,10 +185,8 @@ class TestSending:
 
         slow = Mock(socket.socket, sendmsg=take, send=lambda part: take([part]))
         slow.sendall.side_effect = AssertionError
-        source = HASource(master.store.commit_log, master.acks, LIMITS, SYSTEM.clock)
-        connection = HAConnection(slow, "10.0.0.1:1", source, lambda _: None)
         parts = [b"a header, say", b"and a body" * 20]
-        connection._send_all([memoryview(part) for part in parts])
+        send_all(slow, [memoryview(part) for part in parts])
         assert b"".join(taken) == b"".join(parts)
 
     @pytest.mark.parametrize("role", [BrokerRole.ASYNC_MASTER, BrokerRole.SYNC_MASTER])
@@ -180,7 +195,7 @@ class TestSending:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, role: BrokerRole, flush: FlushMode
     ) -> None:
         """A sender is woken, and does not only look for messages now and then."""
-        monkeypatch.setattr("firetrail.replication.ha_connection.IDLE_S", 2 * PATIENCE_S)
+        monkeypatch.setattr("firetrail.replication.ha_transfers.IDLE_S", 2 * PATIENCE_S)
         config = MASTER.replace(role=role, flush=flush, slave_timeout_ms=int(PATIENCE_S * 1000))
         master = Master(tmp_path / "master", config, HALimits(heartbeat_s=3 * PATIENCE_S))
         try:

@@ -27,8 +27,8 @@ from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.remoting.handlers import Handler
 from firetrail.replication.epochs import Epoch
-from firetrail.replication.ha_connection import HALimits, HASource
 from firetrail.replication.ha_service import HAService
+from firetrail.replication.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.lifecycle.inventory import CONFIG_FILES
@@ -220,7 +220,9 @@ class Term:
         )
         clock = env.system.clock
         admission = HAAdmission(live, env.guard, env.tls, clock)
-        source = HASource(self.store.commit_log, self.store.replica_acks, limits, clock, admission)
+        loop = asyncio.get_running_loop()
+        log, acks = self.store.commit_log, self.store.replica_acks
+        source = HASource(log, acks, limits, clock, admission, loop)
         peers = HAPeers(live, env.address, self.parts.registration.members, clock)
         return HAService(source, env.ha_port, peers.refusal)
 

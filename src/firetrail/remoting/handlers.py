@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.codes import ResponseCode, request_name
@@ -19,8 +20,58 @@ Handler = Callable[[Connection, RemotingCommand], Answer]
 An awaitable runs concurrently with other requests. A RequestError becomes a response with its
 code."""
 
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 _log = logging.getLogger(__name__)
 _UNEXPECTED = LimitedLog(_log, SYSTEM.clock.monotonic)
+
+
+class Later(Protocol[T_co]):
+    """A result that is not known yet."""
+
+    def then(self, callback: Callable[[T_co], None]) -> None:
+        """Call ``callback`` in the event loop with the result, once it is known."""
+
+    def __await__(self) -> Generator[Any, None, T_co]: ...
+
+
+class LaterAnswer:
+    """The answer that follows from a later result; a callback costs a fraction of a task.
+
+    It can be awaited, too, like any answer that takes time.
+    """
+
+    __slots__ = ("_answer", "_request", "_result")
+
+    def __init__(
+        self,
+        request: RemotingCommand,
+        result: Later[T],
+        answer: Callable[[T], RemotingCommand | None],
+    ) -> None:
+        """Prepare an answer.
+
+        Args:
+            request: The request.
+            result: What the answer waits for.
+            answer: Returns the answer for the result; its failure becomes an error response.
+        """
+        self._request = request
+        self._result = result
+        self._answer: Callable[[Any], RemotingCommand | None] = answer
+
+    def then(self, callback: Callable[[RemotingCommand | None], None]) -> None:
+        """Call ``callback`` in the event loop with the answer, once it is known."""
+        self._result.then(lambda result: callback(self._answered(result)))
+
+    def __await__(self) -> Generator[Any, None, RemotingCommand | None]:
+        return self._answered((yield from self._result.__await__()))
+
+    def _answered(self, result: object) -> RemotingCommand | None:
+        try:
+            return self._answer(result)
+        except Exception as error:
+            return failure(self._request, error)
 
 
 def answer_to(

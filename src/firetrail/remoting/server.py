@@ -23,7 +23,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.costly_requests import CostlyRequests
-from firetrail.remoting.handlers import Answer, Handler, answer_to, failure, outcome_of
+from firetrail.remoting.handlers import Answer, Handler, LaterAnswer, answer_to, failure, outcome_of
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
@@ -115,6 +115,7 @@ class RemotingServer:
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._later = 0  # requests whose answers will be given by a call
         self._refusals = Refusals(SYSTEM.clock.monotonic)
         self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
         self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
@@ -173,10 +174,11 @@ class RemotingServer:
     async def drain(self, grace_s: float = 3.0) -> None:
         """Wait until all requests are answered that have arrived; connections stay open.
 
-        A request that takes longer than ``grace_s`` is cancelled.
+        A request that takes longer than ``grace_s`` is cancelled; one that waits for replicas only
+        is answered at its time limit, or when the store is closed.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        while (self._urgent or self._ordinary or self._tasks) and (
+        while (self._urgent or self._ordinary or self._tasks or self._later) and (
             asyncio.get_running_loop().time() < deadline
         ):
             await asyncio.sleep(0.005)
@@ -322,32 +324,37 @@ class RemotingServer:
 
         Stopping and draining the server waits for the answer, too.
         """
-        answer = self._answer(connection, request)
+        answer = self._too_large(request) or self._answer(connection, request)
         if answer is None or isinstance(answer, RemotingCommand):
             self._note(connection, request, answer)
             return answer
         return self._begin(request, self._outcome(connection, request, answer))
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
-        refusal = self._refusal(connection, request) if self._guard is not None else None
-        answer = self._answer(connection, request) if refusal is None else refusal
+        # The guard decodes bodies, so it gets none that is too large.
+        answer: Answer = self._too_large(request)
+        if answer is None and self._guard is not None:
+            answer = self._guard(connection, request)
+        if answer is None:
+            answer = self._answer(connection, request)
         if answer is None or isinstance(answer, RemotingCommand):
             recorded = self._note(connection, request, answer)
             if recorded is None:
                 self._finish(connection, request, answer)
             else:
                 self._begin(request, self._finish_later(connection, request, answer, recorded))
+        elif isinstance(answer, LaterAnswer):
+            self._running[request.code] += 1
+            self._later += 1
+            answer.then(partial(self._finish_given, connection, request))
         else:
             self._begin(request, self._await(connection, request, answer))
 
-    def _refusal(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        """Return the guard's refusal. A guard decodes bodies, so it gets none that is too large."""
-        if len(request.body) > self._bodies_max.get(request.code, self._body_max):
-            return self._too_large(request)
-        return self._guard(connection, request) if self._guard is not None else None
-
-    def _too_large(self, request: RemotingCommand) -> RemotingCommand:
+    def _too_large(self, request: RemotingCommand) -> RemotingCommand | None:
+        """Return the refusal of a request whose body is too large; None if it is not."""
         most = self._bodies_max.get(request.code, self._body_max)
+        if len(request.body) <= most:
+            return None
         return request.answer(
             ResponseCode.INVALID_PARAMETER,
             f"the body of {request_name(request.code)} has {len(request.body)} bytes; at most "
@@ -358,8 +365,6 @@ class RemotingServer:
         code = request.code
         if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
-        if len(request.body) > self._bodies_max.get(code, self._body_max):
-            return self._too_large(request)
         if code in COSTLY and (share := self._shares.get(connection)) is not None:
             handle = partial(answer_to, self._handlers, connection, request)
             return self.costly.answer(share, connection, request, handle)
@@ -372,6 +377,17 @@ class RemotingServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def _finish_given(
+        self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
+    ) -> None:
+        self._running[request.code] -= 1
+        self._later -= 1
+        recorded = self._note(connection, request, response)
+        if recorded is None:
+            self._finish(connection, request, response)
+        else:
+            self._begin(request, self._finish_later(connection, request, response, recorded))
 
     async def _await(
         self,

@@ -14,7 +14,7 @@ from firetrail.format.names import OFFSET_MAX
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import split_address
 from firetrail.replication.frames import encode_authentication
-from firetrail.replication.ha_connection import HASocket
+from firetrail.replication.ha_source import HASocket
 from firetrail.replication.replica_session import Introduction, ReplicaSession
 from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy

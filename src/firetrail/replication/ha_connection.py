@@ -3,6 +3,11 @@
 Each connection has two threads, as in RocketMQ: one sends the log, the other reads the reports. The
 work is done by the kernel (sends release the interpreter's lock), so replicas do not slow down the
 event loop that serves clients.
+
+A thread that is woken for each batch of messages would wait for the interpreter's lock, which a
+busy event loop holds. So the loop itself reads the reports of a replica without TLS, and sends it
+what was put, as long as the replica follows closely. The threads then only do what takes time; see
+:meth:`HATransfers.try_send`.
 """
 
 from __future__ import annotations
@@ -10,83 +15,21 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from firetrail.errors import FiretrailError, NotReachedError
-from firetrail.replication.flow_control import RateMeter, TransferRate
-from firetrail.replication.frames import BODY_MAX, encode_confirmation, encode_header
-from firetrail.replication.master_session import MasterSession, Transfer
-from firetrail.store.log.commit_log import CommitLog
+from firetrail.remoting.limited_log import LimitedLog
+from firetrail.replication.ha_source import HASocket, HASource
+from firetrail.replication.ha_transfers import HATransfers
+from firetrail.replication.master_session import MasterSession
 from firetrail.store.log.flusher import Signal
-from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.system import Clock
-from firetrail.tls.secure_socket import SecureSocket
 
 REPORT_SIZE = 4096
 """Bytes that one read takes from a replica."""
-IDLE_S = 0.1
-"""How long a sender waits for new messages before it looks for them without being woken."""
-LIMITED_S = 0.02
-"""How long a sender waits if flow control does not allow more at the moment."""
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class HALimits:
-    """The settings of a master's HA port.
-
-    Attributes:
-        batch_size: The most bytes of the log in one transfer.
-        heartbeat_s: The most seconds between two transfers.
-        silence_s: How long a replica may report nothing before its connection is closed.
-        rate: Returns the most bytes per second to each replica, None for any number.
-    """
-
-    batch_size: int = 256 << 10
-    heartbeat_s: float = 5.0
-    silence_s: float = 20.0
-    rate: Callable[[], int | None] = field(default=lambda: None)
-
-
-HASocket = socket.socket | SecureSocket
-"""A socket of replication, with TLS or without it."""
-
-
-class Admitted(NamedTuple):
-    """A connection that may be served, and the bytes that were read from it already."""
-
-    socket: HASocket
-    first: bytes = b""
-
-
-def admit_all(connection: socket.socket, address: str) -> Admitted:
-    """Serve everybody, without TLS."""
-    return Admitted(connection)
-
-
-@dataclass(frozen=True, slots=True)
-class HASource:
-    """What replicas are served from.
-
-    Attributes:
-        log: The log to send.
-        acks: Where the confirmations of replicas are noted.
-        limits: The settings of the port.
-        clock: The time.
-        admit: Takes a socket and the address of the peer; does the TLS handshake, and checks who
-            the peer is, in a thread of the connection. It raises OSError or FiretrailError if the
-            peer may not be served. Default: everybody is served without TLS.
-    """
-
-    log: CommitLog
-    acks: ReplicaAcks
-    limits: HALimits
-    clock: Clock
-    admit: Callable[[socket.socket, str], Admitted] = admit_all
+SILENCE_CHECKS = 4
+"""How often the silence of a replica is checked while it lasts, if the event loop reads."""
 
 
 class HAConnection:
@@ -98,6 +41,7 @@ class HAConnection:
         address: str,
         source: HASource,
         on_closed: Callable[[HAConnection], None],
+        log: LimitedLog,
     ) -> None:
         """Take over a connection.
 
@@ -106,6 +50,7 @@ class HAConnection:
             address: ``ip:port`` of the replica.
             source: What it is served from.
             on_closed: Called once, when the connection is closed.
+            log: Where lines go that every peer can cause.
         """
         self.address = address
         self._raw = connection
@@ -116,13 +61,18 @@ class HAConnection:
         self._limits = limits = source.limits
         self._clock = clock = source.clock
         self._on_closed = on_closed
+        self._limited_log = log
         self._wake = Signal()
         self._closing = threading.Lock()  # taken once, by the thread that closes the connection
         now = clock.monotonic()
         self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
-        self._bucket = TransferRate(limits.rate, now)
-        self._meter = RateMeter(now)
+        self._transfers = HATransfers(source, self.session)
         self._noted = -1  # the last acknowledged offset that counts for waiting producers
+        self._loop = source.loop
+        self._loop_socket: socket.socket | None = None  # while the event loop serves the replica
+        self._loop_thread = 0
+        self._sends_soon = False  # whether the loop will look for what is new
+        self._ended = threading.Event()
         connection.settimeout(limits.silence_s)
         self._sender = threading.Thread(
             target=self._guarded, args=(self._send,), name="firetrail-ha-send", daemon=True
@@ -134,19 +84,26 @@ class HAConnection:
         self._reader.start()
 
     def wake(self) -> None:
-        """Send what is new."""
-        self._wake.set()
+        """Send what is new; in the event loop, with all that it puts in this iteration."""
+        if threading.get_ident() != self._loop_thread or self._loop_socket is None:
+            self._wake.set()
+        elif not self._sends_soon:
+            assert self._loop is not None
+            self._sends_soon = True
+            self._loop.call_soon(self._send_in_loop)
 
     def close(self, reason: str = "") -> None:
         """Close the connection; log the reason unless it is empty."""
         if not self._closing.acquire(blocking=False):
             return
         if reason:
-            _log.warning("the connection of replica %s was closed: %s", self.address, reason)
+            kind = "closed" if self.has_reported else "closed before a report"
+            self._say(logging.WARNING, kind, f"was closed: {reason}")
         self._acks.drop(self)
         with suppress(OSError):
             self._raw.shutdown(socket.SHUT_RDWR)
         self._wake.set()
+        self._ended.set()
         self._on_closed(self)
 
     @property
@@ -166,7 +123,7 @@ class HAConnection:
     @property
     def sent_per_second(self) -> int:
         """The bytes that were sent in the last full second."""
-        return self._meter.per_second(self._clock.monotonic())
+        return self._transfers.sent_per_second
 
     def join(self) -> None:
         """Wait for the end of its threads."""
@@ -183,7 +140,8 @@ class HAConnection:
 
     def _open(self) -> None:
         self._socket, self._first = self._admit(self._raw, self.address)
-        _log.info("replica %s has connected", self.address)
+        text = f"replica {self.address} has connected"
+        self._limited_log.log(logging.INFO, "connected", text)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -194,27 +152,39 @@ class HAConnection:
             self.close(str(error))
         except Exception as error:
             if not self.is_closed:
-                _log.exception("the connection of replica %s failed", self.address)
+                self._say(logging.ERROR, "failed", "failed", error)
             self.close(str(error))
+
+    def _say(self, level: int, kind: str, what: str, error: Exception | None = None) -> None:
+        """Log a line about the connection, unless there are too many of its kind."""
+        text = f"the connection of replica {self.address} {what}"
+        self._limited_log.log(level, kind, text, error)
 
     # -- reports ------------------------------------------------------------------------------
 
     def _read(self) -> None:
         while not self.is_closed:
             data, self._first = self._first or self._socket.recv(REPORT_SIZE), b""
-            if not data:
-                if not self.is_closed and self.has_reported:
-                    _log.info("replica %s has disconnected", self.address)
-                self.close()
-                return
-            now = self._clock.monotonic()
-            is_first = self.session.position < 0
-            if self.session.receive(data, now):
-                self._note()
-            elif now - self.session.read_at > self._limits.silence_s:
-                raise NotReachedError("it sends bytes, but no reports")
-            if is_first:
+            is_served = self.session.position >= 0
+            self._take(data)
+            if not is_served and self.session.position >= 0:
                 self._wake.set()
+                if self._loop is not None and isinstance(self._socket, socket.socket):
+                    self._leave_to_loop(self._loop, self._socket)
+
+    def _take(self, data: bytes) -> None:
+        """Take bytes of the replica; none if it has disconnected."""
+        if not data:
+            if not self.is_closed and self.has_reported:
+                text = f"replica {self.address} has disconnected"
+                self._limited_log.log(logging.INFO, "disconnected", text)
+            self.close()
+            return
+        now = self._clock.monotonic()
+        if self.session.receive(data, now):
+            self._note()
+        elif now - self.session.read_at > self._limits.silence_s:
+            raise NotReachedError("it sends bytes, but no reports")
 
     def _note(self) -> None:
         acked = self.session.acked
@@ -227,47 +197,62 @@ class HAConnection:
 
     def _send(self) -> None:
         while not self.is_closed:
-            now = self._clock.monotonic()
-            allowance = self._bucket.allowance(now)
-            transfer = self.session.next_transfer(now, BODY_MAX if allowance is None else allowance)
-            if transfer is not None:
-                self._send_one(transfer)
+            if self._transfers.send(self._socket):
                 continue
-            is_idle = not self._wake.wait(LIMITED_S if allowance == 0 else IDLE_S)
-            if is_idle and (confirmation := self._confirmation()):
-                self._send_all([memoryview(confirmation)])
+            if not self._wake.wait(self._transfers.pause_s):
+                self._transfers.send_confirmation(self._socket)
 
-    def _confirmation(self) -> bytes:
-        """Return the confirmation that is due; empty if none is.
+    # -- in the event loop --------------------------------------------------------------------
 
-        It is sent with the next transfer, or when there was none for IDLE_S: a frame of its own for
-        each message would cost the master as much as the message.
+    def _leave_to_loop(self, loop: AbstractEventLoop, connection: socket.socket) -> None:
+        """Let the loop serve the replica; return when the connection is closed.
+
+        The loop has a descriptor of its own, which it closes itself.
         """
-        confirmed = self.session.next_confirmation()
-        return encode_confirmation(confirmed) if confirmed is not None else b""
-
-    def _send_one(self, transfer: Transfer) -> None:
-        header = self._confirmation() + encode_header(*transfer)
-        if transfer.size == 0:
-            self._send_all([memoryview(header)])
+        silence_s = self._limits.silence_s
+        copy = connection.dup()
+        try:
+            loop.call_soon_threadsafe(self._attach, copy)
+        except RuntimeError:  # the loop is closed, and with it the broker
+            copy.close()
+            self.close()
             return
-        content = self._log.read(transfer.offset, transfer.size)
-        if content is None:
-            raise NotReachedError(
-                f"retention has deleted the log at {transfer.offset}, which the replica needs"
-            )
-        with content:
-            self._send_all([memoryview(header), content])
+        try:
+            while not self._ended.wait(silence_s / SILENCE_CHECKS):
+                if self._clock.monotonic() - self.session.read_at > silence_s:
+                    raise TimeoutError
+        finally:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._detach)
 
-    def _send_all(self, parts: Sequence[memoryview]) -> None:
-        """Send everything. A slow replica may take as long as it wants if it takes something."""
-        size = sum(map(len, parts))
-        self._bucket.take(size)
-        self._meter.note(size, self._clock.monotonic())
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            at = min(sent, len(part))
-            sent -= at
-            while at < len(part):
-                with part[at:] as rest:
-                    at += self._socket.send(rest)
+    def _attach(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        assert self._loop is not None
+        self._loop.add_reader(connection, self._read_in_loop)
+        self._loop_socket, self._loop_thread = connection, threading.get_ident()
+
+    def _detach(self) -> None:
+        connection, self._loop_socket = self._loop_socket, None
+        if connection is not None:
+            assert self._loop is not None
+            self._loop.remove_reader(connection)
+            connection.close()
+
+    def _read_in_loop(self) -> None:
+        self._guarded(self._try_read)
+        if self.is_closed:
+            self._detach()
+
+    def _try_read(self) -> None:
+        assert self._loop_socket is not None
+        with suppress(BlockingIOError):
+            self._take(self._loop_socket.recv(REPORT_SIZE))
+
+    def _send_in_loop(self) -> None:
+        self._sends_soon = False
+        self._guarded(self._try_send)
+
+    def _try_send(self) -> None:
+        connection = self._loop_socket
+        if connection is not None and not self.is_closed and self._transfers.try_send(connection):
+            self._wake.set()

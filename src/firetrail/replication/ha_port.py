@@ -16,6 +16,8 @@ from contextlib import suppress
 
 from firetrail.remoting.binding import binding
 from firetrail.remoting.connection import address_text
+from firetrail.remoting.limited_log import LimitedLog
+from firetrail.system import SYSTEM
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
@@ -41,6 +43,7 @@ class HAPort:
     def __init__(self) -> None:
         self.port = 0
         self.on_connected: OnConnected | None = None
+        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
         self._listeners: list[socket.socket] = []
         self._waker, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._accept, name="firetrail-ha", daemon=True)
@@ -114,10 +117,11 @@ class HAPort:
         peer = address_text(name)
         serve = self.on_connected
         if serve is None:
-            _log.warning(
-                "the connection of replica %s was closed: this broker is not a master; replicas "
-                "have to connect to its master",
-                peer,
+            self._limited_log.log(
+                logging.WARNING,
+                "not a master",
+                f"the connection of replica {peer} was closed: this broker is not a master; "
+                "replicas have to connect to its master",
             )
             connection.close()
             return
@@ -125,8 +129,9 @@ class HAPort:
             connection.setblocking(True)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             serve(connection, peer)
-        except Exception:  # such as no thread for it; the port must stay open for others
-            _log.exception("replica %s cannot be served", peer)
+        except Exception as error:  # such as no thread for it; the port stays open for others
+            text = f"replica {peer} cannot be served"
+            self._limited_log.log(logging.ERROR, "not served", text, error)
             connection.close()
 
 

@@ -8,8 +8,10 @@ import threading
 from collections.abc import Callable
 
 from firetrail.remoting.client import split_address
-from firetrail.replication.ha_connection import HAConnection, HASource
+from firetrail.remoting.limited_log import LimitedLog
+from firetrail.replication.ha_connection import HAConnection
 from firetrail.replication.ha_port import HAPort
+from firetrail.replication.ha_source import HASource
 
 CONNECTIONS_MAX = 32
 """The most connections. If there are more, one that has never reported makes room, or the new one
@@ -44,6 +46,7 @@ class HAService:
         self._guard = threading.Lock()
         self._connections: tuple[HAConnection, ...] = ()
         self._stopped = False
+        self._limited_log = LimitedLog(_log, source.clock.monotonic)
 
     @property
     def connections(self) -> tuple[HAConnection, ...]:
@@ -86,14 +89,17 @@ class HAService:
     def _serve(self, connection: socket.socket, address: str) -> None:
         refusal = self._refusal(split_address(address)[0]) or self._no_room()
         if refusal:
-            _log.warning("the connection of replica %s was refused: %s", address, refusal)
+            text = f"the connection of replica {address} was refused: {refusal}"
+            self._limited_log.log(logging.WARNING, "refused", text)
             connection.close()
             return
         with self._guard:
             if self._stopped:
                 connection.close()
                 return
-            replica = HAConnection(connection, address, self._source, self._closed)
+            replica = HAConnection(
+                connection, address, self._source, self._closed, self._limited_log
+            )
             self._set_connections((*self._connections, replica))
             replica.start()
 

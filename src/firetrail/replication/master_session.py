@@ -149,6 +149,11 @@ class MasterSession:
         return transfer
 
     @property
+    def behind(self) -> int:
+        """Bytes of the log that may be sent and were not; 0 before the first report."""
+        return self._log.sendable_offset - self.position if self.position >= 0 else 0
+
+    @property
     def owes_confirmation(self) -> bool:
         """Whether the replica has yet to learn how much of the log it may show."""
         if not self.is_introduced or self.position < 0:

@@ -8,7 +8,7 @@ sync (``flush``, ``settle``) or delete files belong in a thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Self
@@ -30,6 +30,7 @@ from firetrail.store.log.records import store_time_at
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.put.draft import Batch
+from firetrail.store.put.pending import PendingPuts
 from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
@@ -55,6 +56,7 @@ class BrokerStore(Store):
         self._dispatching: asyncio.Handle | None = None  # in this iteration of the loop
         self._dispatching_later: asyncio.TimerHandle | None = None
         self._is_urgent = True  # the put that is in progress in the loop
+        self._pending: PendingPuts | None = None
 
     @classmethod
     def loading(
@@ -82,20 +84,26 @@ class BrokerStore(Store):
         """Dispatch the messages that this thread puts in its event loop.
 
         All puts of one iteration of the loop are dispatched together, at its end. A request that a
-        client makes after it has got the response to a send is handled after that.
+        client makes after it has got the response to a send is handled after that. On a SYNC_MASTER
+        the same is true of what replicas confirm to the loop.
 
         Args:
             loop: The running loop of this thread.
         """
         self._loop, self._loop_thread = loop, get_ident()
+        self._acks.on_progress = self._confirmed
+        self._pending = PendingPuts(
+            loop, self._acks, lambda: self._live.current.slave_timeout_ms, self._outcome
+        )
 
     def begin_put(
         self, message: Message | Batch, *, is_urgent: bool = True
-    ) -> PutResult | Coroutine[None, None, PutResult]:
+    ) -> PutResult | Awaitable[PutResult]:
         """Store a message or batch at once, for an event loop that may have to wait for the disk.
 
-        Returns the result with its status, or with SYNC_FLUSH a coroutine that returns it. All puts
-        that begin before the first coroutine is awaited share one sync.
+        Returns the result with its status. If it has to wait for replicas only, returns a
+        :class:`PendingPut`; with SYNC_FLUSH a coroutine. All puts that begin before the first
+        coroutine is awaited share one sync.
 
         Args:
             message: The message or batch.
@@ -107,6 +115,19 @@ class BrokerStore(Store):
             return self._begin_put(message)
         finally:
             self._is_urgent = True
+
+    def _wait_later(self, result: PutResult, started: float) -> PutResult | Awaitable[PutResult]:
+        """Return what waits. If replicas are all there is to wait for, no coroutine is needed."""
+        if self._sync or self._pending is None or get_ident() != self._loop_thread:
+            return super()._wait_later(result, started)
+        if not self._acks.are_enough(result.end_offset):
+            self._note_latency(started)
+            return self._without_replicas(result)
+        return self._pending.add(result, started)
+
+    def _outcome(self, stored: PutResult, confirmed: bool, started: float) -> PutResult:
+        self._note_latency(started)
+        return self._unless_fenced(self._confirmed_or_not(stored, confirmed))
 
     @property
     def commit_log(self) -> CommitLog:
@@ -150,10 +171,21 @@ class BrokerStore(Store):
         if loop is None or self._waits or get_ident() != self._loop_thread:
             super()._appended()
         elif self._is_urgent:
-            if self._dispatching is None:
-                self._dispatching = loop.call_soon(self._dispatch)
+            self._dispatch_soon(loop)
         elif self._dispatching is None and self._dispatching_later is None:
             self._dispatching_later = loop.call_later(LATER_S, self._dispatch)
+
+    def _confirmed(self) -> None:
+        """Dispatch what replicas have confirmed, as :meth:`_appended` does."""
+        loop = self._loop
+        if loop is None or get_ident() != self._loop_thread:
+            self._dispatcher.wake_if_idle()
+        else:
+            self._dispatch_soon(loop)
+
+    def _dispatch_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._dispatching is None:
+            self._dispatching = loop.call_soon(self._dispatch)
 
     def _dispatch(self) -> None:
         self._dispatching = None
@@ -276,6 +308,17 @@ class BrokerStore(Store):
     def missing_config(self) -> list[str]:
         """Files of the broker that the store had when it was last open and that are missing."""
         return self._engine.missing_config
+
+    def end_of(self, topic: str, queue_id: int) -> int:
+        """Return :meth:`max_offset` in less time; the arguments are not checked.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue.
+        """
+        self._check_open()
+        queue = self._loaded.get((topic, queue_id))
+        return queue.max_offset if queue is not None else self.max_offset(topic, queue_id)
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a queue has a message right before ``offset``, or had one."""

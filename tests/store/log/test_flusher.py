@@ -11,7 +11,7 @@ from tests.store.conftest import OpenStore
 
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError, StoreClosedError, StoreReadOnlyError
-from firetrail.store.log.flusher import LoopWaiter, Signal, ThreadWaiter
+from firetrail.store.log.flusher import FutureWaiter, Signal, ThreadWaiter
 
 SYNC = {"flush": FlushMode.SYNC}
 LOG = "commitlog"
@@ -404,6 +404,6 @@ class TestAfterTheEnd:
 
     def test_a_waiter_of_a_closed_loop_is_skipped(self) -> None:
         loop = asyncio.new_event_loop()
-        waiter = LoopWaiter(0, loop)
+        waiter = FutureWaiter(0, loop)
         loop.close()
         waiter.tell(True)

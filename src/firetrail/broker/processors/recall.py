@@ -7,7 +7,7 @@ marks are stored, so that either version obeys if it takes the folder over.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.stored import UNCONFIRMED
@@ -109,7 +109,7 @@ class RecallProcessor:
         self,
         request: RemotingCommand,
         handle: RecallHandle,
-        result: Coroutine[None, None, PutResult],
+        result: Awaitable[PutResult],
     ) -> RemotingCommand:
         return self._answer(request, handle, await result)
 

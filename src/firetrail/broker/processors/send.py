@@ -1,14 +1,14 @@
 """Sends: messages from producers go through the checks of RocketMQ's broker into the store.
 
 A send is one plain function from the request to the response. It becomes a coroutine only if the
-response has to wait for the disk.
+response has to wait for the disk, and calls back if it has to wait for replicas only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from random import randrange
 
@@ -40,9 +40,10 @@ from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.handlers import Answer, Handler, LaterAnswer
 from firetrail.remoting.headers import SendHeader, SendHeaderV2
 from firetrail.store.put.draft import Batch
+from firetrail.store.put.pending import PendingPut
 from firetrail.store.results import PutResult, PutStatus
 
 _WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
@@ -124,6 +125,8 @@ class SendProcessor:
             return self._answer_with_route(request, result, message, registration)
         if isinstance(result, PutResult):
             return self._answer(request, result, message)
+        if isinstance(result, PendingPut):
+            return LaterAnswer(request, result, lambda put: self._answer(request, put, message))
         return self._answer_later(request, result, message)
 
     def _message(
@@ -215,7 +218,7 @@ class SendProcessor:
     async def _answer_with_route(
         self,
         request: RemotingCommand,
-        result: PutResult | Coroutine[None, None, PutResult],
+        result: PutResult | Awaitable[PutResult],
         message: Message | Batch,
         registration: asyncio.Future[None],
     ) -> RemotingCommand:
@@ -227,7 +230,7 @@ class SendProcessor:
     async def _answer_later(
         self,
         request: RemotingCommand,
-        result: Coroutine[None, None, PutResult],
+        result: Awaitable[PutResult],
         message: Message | Batch,
     ) -> RemotingCommand:
         return self._answer(request, await result, message)

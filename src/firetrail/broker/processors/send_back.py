@@ -6,7 +6,7 @@ A message goes to the topic ``%RETRY%<group>`` after a delay that grows with eac
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Awaitable
 from random import randrange
 
 from firetrail.access.needs import consumed, real_topic_of
@@ -79,7 +79,7 @@ class SendBackProcessor:
         return self._answer_later(request, result)
 
     async def _answer_later(
-        self, request: RemotingCommand, result: Coroutine[None, None, PutResult]
+        self, request: RemotingCommand, result: Awaitable[PutResult]
     ) -> RemotingCommand:
         return self._answer(request, await result)
 

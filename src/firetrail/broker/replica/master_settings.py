@@ -84,6 +84,11 @@ class OwnSettings(NamedTuple):
         }
         reasons = dict.fromkeys(adopted, "a replica has that of its master")
         reasons |= dict.fromkeys(ROLE_KEYS, "the command makes the broker a replica, with --id")
+        reasons |= dict.fromkeys(
+            BROKER_SETTINGS["grpc_port"].names_in_file,
+            "a replica has no port for gRPC clients; run 'firetrail proxy', or 'firetrail broker'"
+            " after it was promoted",
+        )
         return cls(
             {key: entry for key, entry in entries.items() if key not in reasons},
             [

@@ -26,8 +26,6 @@ QUIET_ROUNDS = 20
 """The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
 RELIEVED_S = 0.1
 """How long the thread leaves the log to an event loop that has dispatched messages."""
-RELIEVED_CHECK_S = 0.01
-"""How often the thread checks the log during that time."""
 HELP_S = 0.002
 """Maximum time of a step in a thread other than the dispatcher; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
@@ -236,8 +234,9 @@ class Dispatcher:
         """Wait for more: briefly while the log is busy, otherwise until :meth:`wake` is called.
 
         Waking this thread costs more than the append itself, so a busy log is checked every
-        millisecond, and only a quiet one is waited for. A log that an event loop dispatches is
-        checked every RELIEVED_CHECK_S, because other threads may append to it.
+        millisecond, and only a quiet one is waited for. A log that an event loop dispatches is left
+        alone for RELIEVED_S: whenever this thread wakes up, it waits for the interpreter lock, and
+        the loop has to pass the lock on at each system call.
         """
         clock = self._log.queue.system.clock
         is_relieved = clock.monotonic() - self._relieved_at < RELIEVED_S
@@ -245,18 +244,10 @@ class Dispatcher:
             self._quiet_rounds += 1
             clock.sleep_ms(1)
             return
-        if is_relieved:
-            self.idle = True
-            if self._wake.wait(RELIEVED_CHECK_S):  # cleared afterwards, so that no call is lost
-                self._wake.clear()
-            self.idle = False
-            return
-        self._wake.clear()
         self.idle = True
-        if self.behind:  # it was appended after the last check and before idle was set
-            self.idle = False
-            return
-        self._wake.wait()
+        # Otherwise it was appended after the last check and before idle was set.
+        if not self.behind and self._wake.wait(RELIEVED_S if is_relieved else None):
+            self._wake.clear()  # not before the wait, so that no call is lost
         self.idle = False
 
     def _advance(self) -> bool:

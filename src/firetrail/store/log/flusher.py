@@ -58,13 +58,43 @@ class ThreadWaiter(Waiter):
 
 
 class LoopWaiter(Waiter):
-    """A coroutine of an event loop."""
+    """A caller in an event loop; it is created in the thread of the loop."""
 
-    __slots__ = ("future", "loop")
+    __slots__ = ("_thread", "loop")
 
     def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
         super().__init__(offset)
         self.loop = loop
+        self._thread = threading.get_ident()
+
+    def resolve(self, durable: bool) -> None:
+        """End the wait, in the event loop."""
+        raise NotImplementedError
+
+    def tell(self, durable: bool) -> None:
+        self.tell_all(self.loop, [self], durable)
+
+    @staticmethod
+    def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
+        """Notify several callers in a loop with one call."""
+        is_inside = threading.get_ident() == waiters[0]._thread
+        call = loop.call_soon if is_inside else loop.call_soon_threadsafe
+        with suppress(RuntimeError):  # the loop is closed, so nobody waits in it any more
+            call(_resolve, waiters, durable)
+
+
+def _resolve(waiters: list[LoopWaiter], durable: bool) -> None:
+    for waiter in waiters:
+        waiter.resolve(durable)
+
+
+class FutureWaiter(LoopWaiter):
+    """A coroutine of an event loop."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
+        super().__init__(offset, loop)
         self.future: Future[bool | None] = loop.create_future()
         """Whether the log is safe up to the offset; None after a timeout."""
 
@@ -74,20 +104,9 @@ class LoopWaiter(Waiter):
         if not self.future.done():
             self.future.set_result(None)
 
-    def tell(self, durable: bool) -> None:
-        self.tell_all(self.loop, [self], durable)
-
-    @staticmethod
-    def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
-        """Notify several coroutines of a loop with one call."""
-        with suppress(RuntimeError):  # the loop is closed, so no coroutine waits any more
-            loop.call_soon_threadsafe(_resolve, waiters, durable)
-
-
-def _resolve(waiters: list[LoopWaiter], durable: bool) -> None:
-    for waiter in waiters:
-        if not waiter.future.done():
-            waiter.future.set_result(durable)
+    def resolve(self, durable: bool) -> None:
+        if not self.future.done():
+            self.future.set_result(durable)
 
 
 class Waiters:

@@ -78,7 +78,8 @@ class ReplicaAcks:
         self._log = log
         self._in_group = in_group
         self._live = config
-        self._on_progress = on_progress
+        self.on_progress = on_progress
+        """Called when the confirmed offset has grown, in the thread in which it has."""
         self._acks: dict[
             Hashable, _Confirmation
         ] = {}  # the latest connection of a member is the last one
@@ -105,7 +106,7 @@ class ReplicaAcks:
             self._acks[replica] = _Confirmation(offset, member)
             grown = self._update()
         if grown:
-            self._on_progress()
+            self.on_progress()
 
     def drop(self, replica: Hashable) -> None:
         """Forget a replica whose connection has ended."""
@@ -113,7 +114,7 @@ class ReplicaAcks:
             self._acks.pop(replica, None)
             grown = self._update()  # fewer copies may be needed now
         if grown:
-            self._on_progress()
+            self.on_progress()
 
     def require(self, members: frozenset[int]) -> None:
         """Confirm messages only if these members of the group have them, from now on.
@@ -124,7 +125,7 @@ class ReplicaAcks:
             self._required = members
             grown = self._update()
         if grown:
-            self._on_progress()
+            self.on_progress()
 
     def by_member(self) -> dict[int, int]:
         """Return where the logs of the connected members end, by number."""
@@ -147,7 +148,7 @@ class ReplicaAcks:
         """Apply a changed role or number of copies."""
         with self._guard:
             self._update()
-        self._on_progress()
+        self.on_progress()
 
     def in_sync(self, end: int) -> int:
         """Return how many replicas are connected and not too far behind ``end``."""

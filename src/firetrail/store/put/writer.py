@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from time import perf_counter
 
 from firetrail.errors import (
@@ -20,7 +20,7 @@ from firetrail.format.names import QUEUE_ID_MAX, check_topic
 from firetrail.store.config import FlushMode
 from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import Busy
-from firetrail.store.log.flusher import LogFlusher, LoopWaiter, ThreadWaiter
+from firetrail.store.log.flusher import FutureWaiter, LogFlusher, ThreadWaiter
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -95,15 +95,19 @@ class Writer(StoreStatus):
             return result.require_ok()
         return (await result).require_ok()
 
-    def _begin_put(self, message: Message | Batch) -> PutResult | Coroutine[None, None, PutResult]:
-        """Store a message at once; return the result, or a coroutine that waits for the disk."""
+    def _begin_put(self, message: Message | Batch) -> PutResult | Awaitable[PutResult]:
+        """Store a message at once; return the result, or what waits for disk and replicas."""
         started = perf_counter()
         result = (
             self._append_batch(message) if isinstance(message, Batch) else self._append(message)
         )
         if self._waits and result.ok and message.wait_for_flush:
-            return self._wait_durable_async(result, started)
+            return self._wait_later(result, started)
         return result
+
+    def _wait_later(self, result: PutResult, started: float) -> PutResult | Awaitable[PutResult]:
+        """Return what waits for the disk, then for replicas."""
+        return self._wait_durable_async(result, started)
 
     def put_batch(self, batch: Batch | Sequence[Message]) -> PutResult:
         """Store messages of one topic and queue in one piece.
@@ -268,7 +272,7 @@ class Writer(StoreStatus):
             in_time = waiter.wait(self._live.current.slave_timeout_ms / 1000)
             return self._unless_fenced(self._confirmed_or_not(result, in_time and waiter.durable))
         finally:
-            self._statistics.note_latency(perf_counter() - started)
+            self._note_latency(started)
 
     async def _wait_durable_async(self, result: PutResult, started: float) -> PutResult:
         try:
@@ -284,20 +288,23 @@ class Writer(StoreStatus):
             confirmed = await self._wait_async(self._acks, result, timeout_ms)
             return self._unless_fenced(self._confirmed_or_not(result, bool(confirmed)))
         finally:
-            self._statistics.note_latency(perf_counter() - started)
+            self._note_latency(started)
 
     async def _wait_async(
         self, progress: LogFlusher | ReplicaAcks, result: PutResult, timeout_ms: int
     ) -> bool | None:
         """Return whether the message is safe, or None after the timeout."""
         loop = asyncio.get_running_loop()
-        waiter = LoopWaiter(result.end_offset, loop)
+        waiter = FutureWaiter(result.end_offset, loop)
         timer = loop.call_later(timeout_ms / 1000, waiter.time_out)
         progress.add(waiter)
         try:
             return await waiter.future
         finally:
             timer.cancel()
+
+    def _note_latency(self, started: float) -> None:
+        self._statistics.note_latency(perf_counter() - started)
 
     def _without_replicas(self, result: PutResult) -> PutResult:
         missing = self._acks.missing
