@@ -17,9 +17,9 @@ from typing import cast
 from interop.stock import WAIT_S, client_environment, needs, output
 
 from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
 
 NEEDS_JAVA = False
 BODY = b"Hello, HTTP/2!"

@@ -21,7 +21,7 @@ __all__ = ["COMPILED", "MISSING", "PURE_WANTED", "kernel_folders", "kernel_names
 _SHARED = "firetrail._cyutility"
 """Cython's support code, which all compiled kernels import."""
 
-_LAYERS = ("format", "store", "remoting", "pipeline")
+_LAYERS = ("format", "store", "remoting", "proxy", "pipeline")
 
 
 def kernel_folders() -> tuple[str, ...]:

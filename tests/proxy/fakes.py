@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from firetrail.auth.caller import Caller
 from firetrail.broker.pop.ack import PopAck
@@ -13,6 +13,8 @@ from firetrail.proxy.brokers import ClientCommands, ignored, resolved
 from firetrail.proxy.call import ProtobufMessage, StatusCode
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.heartbeats import heartbeat_of
+from firetrail.proxy.protobuf_wire import EncodedMessage
+from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import TelemetryCommand
 from firetrail.remoting.bodies import (
     BrokerData,
@@ -160,3 +162,10 @@ class FakeBrokers:
 
     def _answer(self, value: T) -> T | Awaitable[T]:
         return resolved(value) if self.waits else value
+
+
+def as_read(name: str, answer: Any) -> Any:
+    """The response of a call as its client reads it; frames as they are."""
+    if isinstance(answer, EncodedMessage):
+        return getattr(messages, f"{name}Response").FromString(answer)
+    return answer

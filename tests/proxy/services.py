@@ -157,7 +157,7 @@ class Service:
         request = SendMessageRequest(messages=messages)
         found = await self.answer(self.sending.send, SendMessageResponse, request)
         await asyncio.to_thread(self.broker.store.wait_dispatched)
-        return cast(SendMessageResponse, found)
+        return SendMessageResponse.FromString(found.SerializeToString())
 
     async def frames(
         self, call: FakeCall | None = None, **changes: Any
@@ -183,7 +183,7 @@ class Service:
             entries=[AckMessageEntry(message_id="m", receipt_handle=each) for each in handles],
         )
         found = await self.answer(self.receipts.ack, AckMessageResponse, request)
-        return cast(AckMessageResponse, found)
+        return AckMessageResponse.FromString(found.SerializeToString())
 
     async def change(
         self, handle: str, ms: int, topic: str = "T", group: str = GROUP

@@ -12,10 +12,13 @@ from tests.access.actors import ROOT, SECURE, user_store
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
-from tests.proxy.fakes import FakeCall, FakeStream
+from tests.proxy.fakes import FakeCall, FakeStream, as_read
 from tests.proxy.test_grpc_guard import signed_by
 
-from firetrail.access.guard import AccessPolicy, Guard
+from firetrail import Message as StoredMessage
+from firetrail.access.file_access import FileAccess
+from firetrail.access.guard import AccessPolicy
+from firetrail.access.user_store import UserStore
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import NotReachedError, ProxyError
@@ -41,6 +44,7 @@ from firetrail.proxy.schema.messages import (
     MessageQueue,
     MessageType,
     Publishing,
+    PullMessageRequest,
     QueryRouteRequest,
     ReceiveMessageRequest,
     ReceiveMessageResponse,
@@ -60,6 +64,7 @@ from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.receipts import Receipt
+from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import SYSTEM
 
 CONFIG = BrokerConfig(transaction_timeout_ms=1, auto_create_groups=False)
@@ -99,7 +104,8 @@ async def answer_of(service: MessagingService, name: str, request: Any) -> Any:
     method = service.methods[SERVICE + name]
     assert isinstance(method, UnaryMethod | ResponseStreamMethod)
     handle: Any = method.handle
-    return await asyncio.wait_for(resolved(handle(FakeCall(), request)), PATIENCE_S)
+    answer = await asyncio.wait_for(resolved(handle(FakeCall(), request)), PATIENCE_S)
+    return as_read(name, answer)
 
 
 async def joined(service: MessagingService, settings: Settings) -> FakeStream:
@@ -131,16 +137,23 @@ def receiving(topic: str, broker: str) -> ReceiveMessageRequest:
 
 
 class Guarded:
-    """A proxy with users of its own, in front of a broker with access control."""
+    """A proxy with users of its own, in front of a broker with access control.
 
-    def __init__(self, service: MessagingService, broker: Broker) -> None:
+    Attributes:
+        users: What another process sees of the file of users, which the proxy reads only when it
+            has to.
+    """
+
+    def __init__(self, service: MessagingService, broker: Broker, users: UserStore) -> None:
         self.service = service
         self.broker = broker
+        self.users = users
 
     async def call(self, name: str, by: str, request: Any) -> Any:
         method: Any = self.service.methods[SERVICE + name]
         call = FakeCall(signed_by(by, client=f"client of {by}"))
-        return await asyncio.wait_for(resolved(method.handle(call, request)), PATIENCE_S)
+        answer = await asyncio.wait_for(resolved(method.handle(call, request)), PATIENCE_S)
+        return as_read(name, answer)
 
 
 @pytest.fixture
@@ -154,11 +167,14 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         broker.groups.put([SubscriptionGroupConfig("G", retry_max_times=4)])
         brokers = ClusterBrokers(broker.namesrv, Access(ROOT))
         await brokers.open()
-        guard = GrpcGuard(Guard(users, AccessPolicy()), SYSTEM.clock.now_ms)
+        access = FileAccess(tmp_path / "proxy", AccessPolicy(), AuditSettings(), SYSTEM)
+        access.open()
+        guard = GrpcGuard(access.guard, SYSTEM.clock.now_ms)
         service = MessagingService(brokers, SYSTEM.clock.now_ms, guard=guard)
-        yield Guarded(service, broker)
+        yield Guarded(service, broker, users)
         await service.stop()
         await brokers.close()
+        access.close()
 
 
 async def test_a_proxy_checks_calls_and_signs_its_own_requests(guarded: Guarded) -> None:
@@ -170,6 +186,44 @@ async def test_a_proxy_checks_calls_and_signs_its_own_requests(guarded: Guarded)
         refused = await guarded.call("SendMessage", user, request)
         assert refused.status.code == Code.UNAUTHORIZED
     await until(lambda: guarded.broker.store.max_offset("T", 0) == 1)
+
+
+@pytest.mark.parametrize("change", ["none", "deleted", "permission deleted"])
+async def test_a_receive_that_waits_at_a_proxy_ends_with_the_permission(
+    guarded: Guarded, change: str
+) -> None:
+    request = receiving("T", guarded.broker.config.name)
+    request.long_polling_timeout.seconds = 20
+    held = asyncio.ensure_future(guarded.call("ReceiveMessage", "alice", request))
+    await until(lambda: guarded.broker._parts.state.long_polling._count == 1)
+    if change == "deleted":
+        await guarded.users.delete("alice")
+    elif change == "permission deleted":
+        await guarded.users.delete_acl("User:alice")
+    guarded.broker.store.put(StoredMessage("T", b"for alice"))
+    frames = await held
+    if change == "none":
+        assert message_in(frames).body == b"for alice"
+        return
+    decoded = [ReceiveMessageResponse.FromString(each.SerializeToString()) for each in frames]
+    assert decoded[0].status.code == Code.UNAUTHORIZED
+    assert not any(frame.WhichOneof("content") == "message" for frame in decoded)
+
+
+@pytest.mark.parametrize("change", ["none", "permission deleted"])
+async def test_a_pull_that_waits_at_a_proxy_ends_with_the_permission(
+    guarded: Guarded, change: str
+) -> None:
+    queue = MessageQueue(topic=TOPIC, broker=BrokerResource(name=guarded.broker.config.name))
+    request = PullMessageRequest(group=Resource(name="G"), message_queue=queue, batch_size=1)
+    request.long_polling_timeout.seconds = 20
+    held = asyncio.ensure_future(guarded.call("PullMessage", "alice", request))
+    await until(lambda: guarded.broker._parts.state.long_polling._count == 1)
+    if change != "none":
+        await guarded.users.delete_acl("User:alice")
+    guarded.broker.store.put(StoredMessage("T", b"for alice"))
+    codes = [each.status.code for each in await held if each.WhichOneof("content") == "status"]
+    assert codes == [Code.OK if change == "none" else Code.UNAUTHORIZED]
 
 
 def message_in(frames: Sequence[ResponseMessage]) -> Message:

@@ -42,6 +42,7 @@ from firetrail.proxy.schema.messages import (
     TelemetryCommand,
 )
 from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.bodies import TopicConfig
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.system import SYSTEM
@@ -160,6 +161,36 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
     assert {event["tls"] for event in every} == {True}
     assert {event["peer"] for event in every} == {FakeCall({}).peer}
     assert [event.get("code") for event in every] == [None, *[Code.UNAUTHORIZED] * 4]
+
+
+@pytest.mark.parametrize("name", ["ReceiveMessage", "PullMessage"])
+async def test_the_refusal_of_a_call_that_waited_is_in_the_audit_log(
+    tmp_path: Path, name: str
+) -> None:
+    async with Broker.running(tmp_path, SECURE, SMALL) as broker:
+        users, audit = broker.access.users, broker.access.audit
+        assert users is not None
+        await users.create(info("alice"))
+        await users.merge_acl(acl("alice", "Topic:T1 Sub", "Group:CG Sub"))
+        broker.topics.put([TopicConfig("T1", 1, 1)])
+        broker.groups.require("CG")
+        secure = Secured(broker, users, AccessPolicy(), audit)
+        request: Any = receive_request(topic="T1", group="CG", broker=broker.config.name)
+        if name == "PullMessage":
+            request = messages.PullMessageRequest(
+                group=request.group, message_queue=request.message_queue, batch_size=1
+            )
+            request.message_queue.id = 0
+        request.long_polling_timeout.seconds = 20
+        held = asyncio.ensure_future(secure.call(name, signed_by("alice"), request))
+        await until(lambda: broker._parts.state.long_polling._count == 1)
+        await users.delete_acl("User:alice")
+        broker.store.put(Message("T1", b"not for alice any more"))
+        assert (await held).code == Code.UNAUTHORIZED
+        await secure.service.stop()
+    denied = [e for e in events(tmp_path / "audit" / "audit.log") if e["event"] == "denied"]
+    found = [(e["user"], e["request"], e["topic"], e["code"], e["tls"]) for e in denied]
+    assert found == [("alice", name, "T1", Code.UNAUTHORIZED, True)]
 
 
 async def test_calls_beyond_the_rate_of_a_user_are_too_many(tmp_path: Path) -> None:
@@ -415,6 +446,6 @@ async def test_a_receive_that_waits_ends_with_the_permission(tmp_path: Path, cha
         found = [f.message.body for f in frames if f.WhichOneof("content") == "message"]
         codes = [f.status.code for f in frames if f.WhichOneof("content") == "status"]
         assert (found, codes) == (
-            ([b"for alice"], [Code.OK]) if change == "none" else ([], [Code.FORBIDDEN])
+            ([b"for alice"], [Code.OK]) if change == "none" else ([], [Code.UNAUTHORIZED])
         )
         await service.stop()

@@ -1,4 +1,4 @@
-"""How long a receive waits."""
+"""How long a receive waits, and what it selects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import pytest
 from tests.proxy.services import call_of
 
 from firetrail.errors import ProxyError
-from firetrail.proxy.polling import poll_s
-from firetrail.proxy.schema.messages import Code, Duration, Settings
+from firetrail.proxy.polling import filter_of, poll_s, subscription_of
+from firetrail.proxy.schema.messages import (
+    Code,
+    Duration,
+    FilterExpression,
+    FilterType,
+    Settings,
+)
+from firetrail.system import SYSTEM
 
 NEW = {"x_mq_client_version": "5.0.3"}
 SETTINGS = Settings(request_timeout=Duration(seconds=6))
@@ -53,3 +60,24 @@ def test_a_deadline_that_is_too_short(version: str, expected: Code, asked: Durat
     with pytest.raises(ProxyError, match="the deadline is in 4") as caught:
         poll_s(call_of(4.9, version), asked, None)
     assert caught.value.code == expected
+
+
+def test_a_group_can_return_to_an_earlier_subscription() -> None:
+    """A broker ignores subscriptions that are older than the one that it knows."""
+    tags = FilterExpression(type=FilterType.TAG, expression="a || b")
+    earlier = subscription_of("T", tags)
+    while SYSTEM.clock.now_ms() <= earlier.sub_version:
+        pass
+    later = subscription_of("T", tags)
+    assert later.sub_version > earlier.sub_version
+    assert (later.tags_set, later.code_set) == (earlier.tags_set, earlier.code_set)
+
+
+def test_the_tags_of_a_receive_are_remembered() -> None:
+    tags = FilterExpression(type=FilterType.TAG, expression="a || b")
+    assert filter_of("T", tags) is filter_of("T", tags)
+    assert filter_of("T", tags).tags_set == subscription_of("T", tags).tags_set
+    long = FilterExpression(type=FilterType.TAG, expression="a || b" + " " * 300)
+    assert filter_of("T", long) is not filter_of("T", long)
+    with pytest.raises(ProxyError):
+        filter_of("T", FilterExpression(type=FilterType.TAG, expression="||"))

@@ -19,8 +19,17 @@ from firetrail.errors import ProxyError, StoreError
 from firetrail.format.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY
 from firetrail.proxy import receipts
 from firetrail.proxy.brokers import resolved
+from firetrail.proxy.clients import ProxyClient
+from firetrail.proxy.codes import OK
 from firetrail.proxy.pop_requests import valid_receipt
-from firetrail.proxy.schema.messages import AckMessageRequest, Code, Duration
+from firetrail.proxy.receipts import EntryAck
+from firetrail.proxy.schema.messages import (
+    AckMessageEntry,
+    AckMessageRequest,
+    AckMessageResponse,
+    Code,
+    Duration,
+)
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.receipts import Receipt
@@ -132,7 +141,22 @@ async def test_the_number_of_acknowledgements_is_limited(
 async def test_an_acknowledgement_is_answered_without_a_coroutine(service: Service) -> None:
     request = ack_request(await one(service))
     response = service.receipts.ack(FakeCall(), service.client, request)
-    assert codes(response) == ["OK"]
+    assert not hasattr(response, "__await__")
+    assert codes(decoded(response)) == ["OK"]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=3))
+def test_the_usual_response_has_the_bytes_of_its_object(texts: list[str]) -> None:
+    client = ProxyClient("c1")
+    entries = [AckMessageEntry(message_id=text, receipt_handle=f"h{text}") for text in texts]
+    acks = [EntryAck(client, "G", "T", entry) for entry in entries]
+    expected = receipts._ack_response(acks, [OK for _ in acks])
+    assert receipts._all_acked(acks) == expected.SerializeToString(deterministic=True)
+
+
+def decoded(response: Any) -> AckMessageResponse:
+    """The object of a response that may be encoded already."""
+    return AckMessageResponse.FromString(response.SerializeToString())
 
 
 def ack_request(*handles: str, topic: str = "T") -> AckMessageRequest:
@@ -155,7 +179,8 @@ async def test_requests_that_arrive_together_share_a_record(service: Service) ->
         ack_request(first, topic="a.b"),
     ]
     end = service.broker.store.log_range[1]
-    answers = service.receipts.ack_all([(service.client, request) for request in requests])
+    found_all = service.receipts.ack_all([(service.client, request) for request in requests])
+    answers = [decoded(answer) for answer in found_all]
     assert [code(answer) for answer in answers] == [
         "OK",
         INVALID,
@@ -176,7 +201,7 @@ async def test_each_of_several_requests_is_awaited(service: Service) -> None:
     missing = Receipt.decode(handle)._replace(queue_id=9).encode()
     requests = [ack_request(handle), ack_request(handle, missing)]
     answers = service.receipts.ack_all([(service.client, request) for request in requests])
-    found = [await resolved(answer) for answer in answers]
+    found = [decoded(await resolved(answer)) for answer in answers]
     assert [codes(answer) for answer in found] == [["OK"], ["OK", INVALID]]
 
 
@@ -359,3 +384,18 @@ def test_any_text_is_a_receipt_or_refused(handle: str) -> None:
         assert error.code == Code.INVALID_RECEIPT_HANDLE
     else:
         assert handle.startswith(receipt.encode())
+
+
+@pytest.mark.parametrize("number", [0, 10**9 - 1, 10**9, 2**31 - 1, 10**18 - 1, 10**18, 2**63 - 1])
+@pytest.mark.parametrize("place", range(9))
+def test_receipts_with_large_numbers(number: int, place: int) -> None:
+    receipt = Receipt(1, 2, 3, 4, "0", "broker-a", 5, 6, 7)
+    words: list[Any] = list(receipt)
+    if not isinstance(words[place], int) or (place in (3, 6) and number > 2**31 - 1):
+        return
+    words[place] = number
+    expected = Receipt(*words)
+    assert valid_receipt(expected.encode(), 0) == expected
+    without = expected._replace(log_offset=None)
+    assert valid_receipt(without.encode(), 0) == without
+    assert valid_receipt(f"{expected.encode()} more", 0) == expected

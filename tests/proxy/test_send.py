@@ -11,12 +11,15 @@ from tests.proxy.services import Service, at, code, codes, message
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.record import Record
 from firetrail.proxy import send
+from firetrail.proxy.codes import OK
 from firetrail.proxy.schema.messages import (
     Duration,
     Encoding,
     Message,
     MessageType,
     SendMessageRequest,
+    SendMessageResponse,
+    SendResultEntry,
 )
 from firetrail.proxy.service import DELAY_MAX_MS
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -191,8 +194,13 @@ async def test_a_message_is_answered_without_a_coroutine(service: Service) -> No
     request = SendMessageRequest(messages=[message(message_id="m1")])
     response = service.sending.send(FakeCall(), service.client, request)
     assert not hasattr(response, "__await__")
-    entry = response.entries[0]
-    assert (entry.message_id, entry.transaction_id, entry.recall_handle) == ("m1", "m1", "")
+    assert (
+        response
+        == SendMessageResponse(
+            status=OK,
+            entries=[SendResultEntry(status=OK, message_id="m1", transaction_id="m1")],
+        ).SerializeToString()
+    )
 
 
 BROKER_ROWS = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
-from tests.proxy.fakes import METADATA, FakeCall, FakeStream
+from tests.proxy.fakes import METADATA, FakeCall, FakeStream, as_read
 
 from firetrail.broker.broker import Broker
 from firetrail.proxy import service as module
@@ -60,7 +60,7 @@ async def answer_of(
     method = service.methods[SERVICE + name]
     assert isinstance(method, UnaryMethod | ResponseStreamMethod)
     handle: Callable[..., Any] = method.handle
-    return await resolved(handle(FakeCall(metadata), request))
+    return as_read(name, await resolved(handle(FakeCall(metadata), request)))
 
 
 def code_in(answer: Any) -> Code:

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firetrail.errors import ProtocolError, RequestError
-from firetrail.remoting.pop_bodies import BatchAck, CheckpointBody
+from firetrail.remoting.pop_bodies import (
+    AckBody,
+    BatchAck,
+    CheckpointBody,
+    encode_ack,
+    encode_checkpoint,
+)
 from firetrail.remoting.pop_headers import PopResponse
 from firetrail.remoting.receipts import (
     NORMAL,
@@ -129,3 +135,21 @@ def test_a_checkpoint_lists_its_offsets() -> None:
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 3).offsets == [10, 11, 12]
     assert len(CheckpointBody("T", "G", 0, 10, 1, 2, 2**60).offsets) == 256
     assert CheckpointBody("T", "G", 0, 10, 1, 2, 2, differences=[0, 5]).offsets == [10, 15]
+
+
+@pytest.mark.parametrize(
+    "name", ["broker-a", 'a"b\\', "%RETRY%G_T", "M\u00fcnchen", "\ud800", "\x01"]
+)
+@pytest.mark.parametrize("offsets", [[10], [10, 11], [12, 2**62]])
+def test_records_of_pops_and_acknowledgements_are_the_json_of_their_bodies(
+    name: str, offsets: list[int]
+) -> None:
+    differences = [offset - 10 for offset in offsets]
+    checkpoint = CheckpointBody(
+        name, "G", 3, 10, 2**41, 60_000, len(offsets), differences=differences, broker_name=name
+    )
+    found = encode_checkpoint(name, "G", 3, 10, 2**41, 60_000, offsets, name)
+    assert found == checkpoint.encode(standard=True)
+    last, several = (offsets[0], None) if len(offsets) == 1 else (-1, offsets)
+    ack = AckBody("T", name, 3, 10, 2**41, last, several, name)
+    assert encode_ack("T", name, 3, 10, 2**41, offsets, name) == ack.encode(standard=True)

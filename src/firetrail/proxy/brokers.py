@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from inspect import isawaitable
 from typing import Protocol, TypeVar
 
 from firetrail.broker.pop.ack import PopAck
@@ -120,6 +119,6 @@ class RegisteringBrokers(Brokers, Protocol):
 
 async def resolved(value: T | Awaitable[T]) -> T:
     """Return the result of a call that may have answered at once."""
-    if isawaitable(value):
+    if hasattr(value, "__await__"):  # a check for Awaitable takes several times as long
         return await value
     return value

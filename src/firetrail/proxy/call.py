@@ -168,7 +168,7 @@ class StreamHandler(Protocol):
 
 
 HandleAll = Callable[
-    [Sequence[tuple[Call, Any]]], Sequence[ProtobufMessage | Awaitable[ProtobufMessage]]
+    [Sequence[tuple[Call, Any]]], Sequence[ResponseMessage | Awaitable[ResponseMessage]]
 ]
 """Returns the responses to calls with their requests, or awaitables of them, in the same order."""
 
@@ -178,7 +178,7 @@ class UnaryMethod:
     """A method with one request and one response."""
 
     request: type[ProtobufMessage]
-    handle: Callable[[Call, Any], ProtobufMessage | Awaitable[ProtobufMessage]]
+    handle: Callable[[Call, Any], ResponseMessage | Awaitable[ResponseMessage]]
     """Returns the response, or an awaitable of it. A response that needs no waiting is cheaper."""
     handle_all: HandleAll | None = None
     """Answers calls of a connection that arrived together, if that is cheaper than one by one."""

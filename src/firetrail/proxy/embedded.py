@@ -175,6 +175,8 @@ class EmbeddedBroker:
         request = PopAcks(RequestCode.BATCH_ACK_MESSAGE, acks=acks)
         answer = self.request(client, broker, request)
         if isinstance(answer, RemotingCommand):
+            if not request.refusals:
+                return [answer] * len(acks)
             return [request.refusals.get(number, answer) for number in range(len(acks))]
         stored = asyncio.ensure_future(answer)
 

@@ -33,13 +33,13 @@ from firetrail.proxy.message_properties import (
     TRACE_CONTEXT,
     set_milliseconds,
 )
+from firetrail.proxy.protobuf_wire import EncodedMessage, field, key_of, varint
 from firetrail.proxy.schema.messages import (
     Digest,
     DigestType,
     Encoding,
     Message,
     MessageType,
-    ProtoMessage,
     ReceiveMessageResponse,
     Resource,
     SystemProperties,
@@ -54,40 +54,22 @@ _RARE = frozenset(
 )
 """Properties that a message of the type NORMAL without further fields does not have."""
 _REMEMBERED = 4096
-"""Numbers and hosts whose encoded form is remembered: most occur in many messages."""
-_LENGTH_DELIMITED = 2
-"""The wire type of texts, bytes and messages. That of numbers is 0."""
+"""Hosts and times whose encoded form is remembered: most occur in many messages."""
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _varint(number: int) -> bytes:
-    """Return a number from 0 on as protobuf encodes it: 7 bits per byte, the lowest first."""
-    out = bytearray()
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _key(kind: type[ProtoMessage], name: str) -> bytes:
-    """Return the bytes that begin a field: its number and its wire type."""
-    field = kind.DESCRIPTOR.fields_by_name[name]
-    is_number = field.type in (field.TYPE_INT32, field.TYPE_INT64)
-    return _varint(field.number << 3 | (0 if is_number else _LENGTH_DELIMITED))
-
-
-_FRAME = _key(ReceiveMessageResponse, "message")
-_TOPIC, _USER = _key(Message, "topic"), _key(Message, "user_properties")
-_SYSTEM, _BODY = _key(Message, "system_properties"), _key(Message, "body")
-_TAG, _KEY = _key(SystemProperties, "tag"), _key(SystemProperties, "keys")
-_MESSAGE_ID, _RECEIPT = (_key(SystemProperties, name) for name in ("message_id", "receipt_handle"))
-_BORN_TIME, _STORE_TIME = (
-    _key(SystemProperties, name) for name in ("born_timestamp", "store_timestamp")
+_FRAME = key_of(ReceiveMessageResponse, "message")
+_TOPIC, _USER = key_of(Message, "topic"), key_of(Message, "user_properties")
+_SYSTEM, _BODY = key_of(Message, "system_properties"), key_of(Message, "body")
+_TAG, _KEY = key_of(SystemProperties, "tag"), key_of(SystemProperties, "keys")
+_MESSAGE_ID, _RECEIPT = (
+    key_of(SystemProperties, name) for name in ("message_id", "receipt_handle")
 )
-_BORN_HOST, _STORE_HOST = (_key(SystemProperties, name) for name in ("born_host", "store_host"))
+_BORN_TIME, _STORE_TIME = (
+    key_of(SystemProperties, name) for name in ("born_timestamp", "store_timestamp")
+)
+_BORN_HOST, _STORE_HOST = (key_of(SystemProperties, name) for name in ("born_host", "store_host"))
 _QUEUE_ID, _QUEUE_OFFSET, _ATTEMPT = (
-    _key(SystemProperties, name) for name in ("queue_id", "queue_offset", "delivery_attempt")
+    key_of(SystemProperties, name) for name in ("queue_id", "queue_offset", "delivery_attempt")
 )
 _NAME, _VALUE = b"\x0a", b"\x12"  # the keys of the two fields of every entry of a map
 _NO_DIGEST = b"0" * 32
@@ -100,14 +82,6 @@ _BEFORE_DIGEST, _AFTER_DIGEST = (
     .SerializeToString()
     .split(_NO_DIGEST)
 )
-
-
-class EncodedMessage(bytes):
-    """An encoded message, in the place of its object."""
-
-    def SerializeToString(self) -> bytes:
-        """Return the encoded message."""
-        return self
 
 
 def encoded_delivery(
@@ -129,13 +103,13 @@ def encoded_delivery(
     parts = [topic]
     for name, value in properties.items():
         if name not in HIDDEN:
-            entry = _field(_NAME, name.encode()) + _field(_VALUE, value.encode())
-            parts.append(_field(_USER, entry))
+            entry = field(_NAME, name.encode()) + field(_VALUE, value.encode())
+            parts.append(field(_USER, entry))
     system = _system_properties(record, properties, attempt, receipt)
     body = record.body
-    parts += (_SYSTEM, _varint(len(system)), system, _BODY, _varint(len(body)), body)
+    parts += (_SYSTEM, varint(len(system)), system, _BODY, varint(len(body)), body)
     message = b"".join(parts)
-    return EncodedMessage(b"".join((_FRAME, _varint(len(message)), message)))
+    return EncodedMessage(b"".join((_FRAME, varint(len(message)), message)))
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -143,7 +117,7 @@ def encoded_topic(topic: str) -> bytes:
     """Return the field ``topic`` of a message, for :func:`encoded_delivery`."""
     resource = Resource()
     set_topic(resource, topic)
-    return _field(_TOPIC, resource.SerializeToString())
+    return field(_TOPIC, resource.SerializeToString())
 
 
 def _system_properties(
@@ -154,35 +128,29 @@ def _system_properties(
     born_host = properties.get(BORN_HOST)
     return b"".join(
         (
-            b"" if tag is None else _field(_TAG, tag.encode()),
+            b"" if tag is None else field(_TAG, tag.encode()),
             b"" if keys is None else _keys(keys),
-            _field(_MESSAGE_ID, message_id.encode()),
+            field(_MESSAGE_ID, message_id.encode()),
             _BEFORE_DIGEST,
             md5(record.body, usedforsecurity=False).hexdigest().upper().encode(),
             _AFTER_DIGEST,
             _time(_BORN_TIME, record.born_time),
-            _field(
-                _BORN_HOST, _host(record.born_host) if born_host is None else born_host.encode()
-            ),
+            field(_BORN_HOST, _host(record.born_host) if born_host is None else born_host.encode()),
             _time(_STORE_TIME, record.store_time),
-            _field(_STORE_HOST, _host(record.store_host)),
-            _field(_RECEIPT, receipt.encode()),
+            field(_STORE_HOST, _host(record.store_host)),
+            field(_RECEIPT, receipt.encode()),
             _QUEUE_ID,
-            _varint(record.queue_id),
+            varint(record.queue_id),
             _QUEUE_OFFSET,
-            _varint(record.queue_offset),
+            varint(record.queue_offset),
             _ATTEMPT,
-            _varint(attempt),
+            varint(attempt),
         )
     )
 
 
-def _field(key: bytes, content: bytes) -> bytes:
-    return key + _varint(len(content)) + content
-
-
 def _keys(text: str) -> bytes:
-    return b"".join(_field(_KEY, key.encode()) for key in text.split(KEY_SEPARATOR) if key)
+    return b"".join(field(_KEY, key.encode()) for key in text.split(KEY_SEPARATOR) if key)
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -194,4 +162,4 @@ def _host(host: Host) -> bytes:
 def _time(key: bytes, ms: int) -> bytes:
     time = Timestamp()
     set_milliseconds(time, ms)
-    return _field(key, time.SerializeToString())
+    return field(key, time.SerializeToString())

@@ -7,6 +7,7 @@ user comes from the signature or from the client's certificate, and the address 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -178,6 +179,29 @@ class GrpcGuard:
             size = request.ByteSize() if self.limits.has_byte_rate else 0
             if (excess := self.limits.charge_call(caller.user, size)) is not None:
                 raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
+        return self._permitted(name, call, caller, request)
+
+    async def check_again(self, name: str, call: Call, request: Any) -> None:
+        """Check a call that has waited; raise ProxyError if it is not allowed any more.
+
+        A broker does the same for its own waiting requests, but does not know the users of a proxy
+        of its own. Their file is read every few seconds only, so it is read first if it has
+        changed.
+
+        Args:
+            name: The name of the call.
+            call: The call.
+            request: What it asks for.
+        """
+        caller = call.caller
+        if caller is None or caller.user is None:
+            return
+        if self._guard.is_outdated:
+            await asyncio.to_thread(self._guard.catch_up)
+        if self._guard.users.find(caller.user.name) is not caller.user:  # every change replaces it
+            call.caller = self._permitted(name, call, caller, request)
+
+    def _permitted(self, name: str, call: Call, caller: Caller, request: Any) -> Caller:
         present: Caller | None = None
         try:
             present = self._guard.present(caller)

@@ -15,9 +15,10 @@ from firetrail.proxy.call import Call
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import OK, checked
 from firetrail.proxy.delivered import delivered, records_in
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.message_properties import milliseconds
 from firetrail.proxy.names import group_name, topic_name
-from firetrail.proxy.polling import MARGIN_S, POLL_MAX_S, subscription_of
+from firetrail.proxy.polling import MARGIN_S, POLL_MAX_S, filter_of
 from firetrail.proxy.schema.messages import (
     Code,
     GetOffsetRequest,
@@ -60,10 +61,16 @@ _ERROR_CODES: dict[int, Code] = {
 
 
 class OffsetCalls:
-    """Handles PullMessage, UpdateOffset, GetOffset and QueryOffset."""
+    """Handles PullMessage, UpdateOffset, GetOffset and QueryOffset.
 
-    def __init__(self, brokers: Brokers) -> None:
+    Args:
+        brokers: The brokers that have the messages.
+        guard: Checks calls again that have waited. Default: every call is allowed.
+    """
+
+    def __init__(self, brokers: Brokers, guard: GrpcGuard | None = None) -> None:
         self._brokers = brokers
+        self._guard = guard
 
     async def pull(
         self, call: Call, client: ProxyClient, request: PullMessageRequest
@@ -71,7 +78,7 @@ class OffsetCalls:
         """Return the frames of a pull: status, messages, and the offset of the next pull."""
         group = group_name(request.group)
         topic, queue_id = self._queue(request.message_queue)
-        wanted = subscription_of(topic, request.filter_expression)
+        wanted = filter_of(topic, request.filter_expression)
         wait_s = min(max(milliseconds(request.long_polling_timeout) / 1000, 0.0), POLL_MAX_S)
         left_s = call.remaining_s()
         if left_s is not None:
@@ -90,9 +97,14 @@ class OffsetCalls:
             wanted.sub_string,
             wanted.expression_type,
         )
+        codes = (*_PULL_CODES, ResponseCode.NO_PERMISSION)
         answer = await self._ask(
-            client, request.message_queue, RequestCode.PULL_MESSAGE, header, *_PULL_CODES
+            client, request.message_queue, RequestCode.PULL_MESSAGE, header, *codes
         )
+        if self._guard is not None:
+            await self._guard.check_again("PullMessage", call, request)
+        if answer.code == ResponseCode.NO_PERMISSION:
+            checked(answer)
         tags = frozenset(wanted.tags_set)
         messages = []
         for record in records_in(answer.body):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
+
 from firetrail.client.subscription import by_sql, by_tags
 from firetrail.errors import ConfigError, ProxyError
 from firetrail.proxy.call import Call
@@ -19,6 +22,8 @@ VERSION_WITH_CODE = "5.0.3"
 """Clients of older versions do not know ILLEGAL_POLLING_TIME. Versions are compared as text."""
 EXPRESSION_MAX = 16 << 10
 """Maximum length of a filter expression in characters."""
+REMEMBERED, REMEMBERED_LENGTH = 1024, 256
+"""Lists of tags of receives that are remembered, and their maximum length in characters."""
 
 
 def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> float:
@@ -53,8 +58,18 @@ def poll_s(call: Call, asked: Duration | None, settings: Settings | None) -> flo
     return max(min(wanted_s, left_s - MARGIN_S), 0.0)
 
 
-def subscription_of(topic: str, expression: FilterExpression) -> SubscriptionData:
-    """Return the subscription to the messages of a topic that a filter selects.
+def subscription_of(
+    topic: str,
+    expression: FilterExpression,
+    tags: Callable[[str, str], SubscriptionData] = by_tags,
+) -> SubscriptionData:
+    """Return a new subscription to the messages of a topic that a filter selects.
+
+    Args:
+        topic: The topic.
+        expression: The filter.
+        tags: Returns the subscription to tags. Default: a new one, which replaces older ones of its
+            group in a broker.
 
     Raises:
         ProxyError: The expression is invalid.
@@ -66,7 +81,27 @@ def subscription_of(topic: str, expression: FilterExpression) -> SubscriptionDat
             f"the filter expression has {len(text)} characters, the limit is {EXPRESSION_MAX}",
         )
     try:
-        is_sql = expression.type == FilterType.SQL
-        return by_sql(topic, text) if is_sql else by_tags(topic, text)
+        return by_sql(topic, text) if expression.type == FilterType.SQL else tags(topic, text)
     except ConfigError as error:
         raise ProxyError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from None
+
+
+def filter_of(topic: str, expression: FilterExpression) -> SubscriptionData:
+    """Return the filter of a receive or pull, as a subscription of any age.
+
+    Args:
+        topic: The topic.
+        expression: The filter.
+
+    Raises:
+        ProxyError: The expression is invalid.
+    """
+    return subscription_of(topic, expression, _by_known_tags)
+
+
+_remembered = lru_cache(maxsize=REMEMBERED)(by_tags)
+
+
+def _by_known_tags(topic: str, text: str) -> SubscriptionData:
+    is_short = len(text) <= REMEMBERED_LENGTH
+    return _remembered(topic, text) if is_short else by_tags(topic, text)

@@ -12,7 +12,8 @@ from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import OK, status_of
 from firetrail.proxy.message_properties import milliseconds
 from firetrail.proxy.names import group_name, topic_name
-from firetrail.proxy.pop_requests import PopRequests, check_receipt_answer, valid_receipt
+from firetrail.proxy.pop_requests import PopRequests, receipt_error, valid_receipt
+from firetrail.proxy.protobuf_wire import EncodedMessage, field, key_of
 from firetrail.proxy.renewal import Renewals, RenewedMessage
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
@@ -40,29 +41,37 @@ that asks for the next attempt at once, as the one for Node.js does, would use u
 moment."""
 
 
-class EntryAck:
-    """A message that a client acknowledges."""
+_ENTRY = key_of(AckMessageResponse, "entries")
+_MESSAGE_ID, _HANDLE = (
+    key_of(AckMessageResultEntry, name) for name in ("message_id", "receipt_handle")
+)
+_OK_RESPONSE = AckMessageResponse(status=OK).SerializeToString()
+_OK_ENTRY = AckMessageResultEntry(status=OK).SerializeToString()
 
-    __slots__ = ("client", "entry", "group", "handle", "receipt", "status", "topic")
+
+class EntryAck:
+    """A message that a client acknowledges.
+
+    Attributes:
+        of_broker: The acknowledgement in the terms of the broker, whose receipt may be a later one
+            than the handle. None until the broker is asked.
+        status: The outcome.
+    """
+
+    __slots__ = ("client", "group", "handle", "message_id", "of_broker", "status", "topic")
 
     def __init__(self, client: ProxyClient, group: str, topic: str, entry: AckMessageEntry) -> None:
         self.client = client
         self.group = group
         self.topic = topic
-        self.entry = entry
+        self.message_id = entry.message_id
         self.handle = entry.receipt_handle
-        self.receipt: Receipt | None = None
-        """The receipt that the broker gets; the handle may be that of an earlier one."""
+        self.of_broker: PopAck | None = None
         self.status: Status | Awaitable[Status] = OK
-        """The outcome."""
-
-    @property
-    def of_broker(self) -> PopAck:
-        """The acknowledgement in the terms of the broker."""
-        assert self.receipt is not None, "a broker is asked about messages with receipts"
-        return PopAck(self.group, self.receipt.topic(self.topic, self.group), self.receipt)
 
 
+AckAnswer = AckMessageResponse | EncodedMessage
+"""The response to AckMessage, or its bytes."""
 AcksByBroker = dict[tuple[ProxyClient, str], list[EntryAck]]
 """Messages that brokers are asked to acknowledge, by the client and the name of the broker."""
 
@@ -86,13 +95,13 @@ class ReceiptCalls:
 
     def ack(
         self, call: Call, client: ProxyClient, request: AckMessageRequest
-    ) -> AckMessageResponse | Awaitable[AckMessageResponse]:
+    ) -> AckAnswer | Awaitable[AckAnswer]:
         """Acknowledge messages. A message that a client acknowledges twice is OK both times."""
         return self.ack_all([(client, request)])[0]
 
     def ack_all(
         self, requests: Sequence[tuple[ProxyClient, AckMessageRequest]]
-    ) -> list[AckMessageResponse | Awaitable[AckMessageResponse]]:
+    ) -> list[AckAnswer | Awaitable[AckAnswer]]:
         """Acknowledge the messages of requests that arrived together; return their responses.
 
         Brokers get the messages of all requests at once.
@@ -139,17 +148,24 @@ class ReceiptCalls:
             ack.status = self._ack_renewed(ack, renewed.renewing)
             return
         try:
-            ack.receipt = self._receipt(ack.handle, renewed)
+            receipt = self._receipt(ack.handle, renewed)
         except ProxyError as error:
             ack.status = status_of(error)
             return
-        asked.setdefault((ack.client, ack.receipt.broker_name), []).append(ack)
+        ack.of_broker = PopAck(ack.group, receipt.topic(ack.topic, ack.group), receipt)
+        key = (ack.client, receipt.broker_name)
+        others = asked.get(key)
+        if others is None:
+            asked[key] = [ack]
+        else:
+            others.append(ack)
 
     def _ask(self, asked: AcksByBroker) -> None:
         """Let brokers acknowledge messages, and note the outcome of each."""
         for (client, broker), acks in asked.items():
+            wanted = [ack.of_broker for ack in acks if ack.of_broker is not None]
             try:
-                answers = self._brokers.acknowledge(client, broker, [ack.of_broker for ack in acks])
+                answers = self._brokers.acknowledge(client, broker, wanted)
             except Exception as error:
                 status = status_of(error)
                 for ack in acks:
@@ -176,22 +192,20 @@ class ReceiptCalls:
             return status_of(error)
 
     def _acked(self, ack: EntryAck, answer: RemotingCommand) -> Status:
-        try:
-            check_receipt_answer(answer)
-        except ProxyError as error:
-            return status_of(error)
+        if answer.code:
+            return status_of(receipt_error(answer))
         self._renewals.remove(ack.client.client_id, ack.group, ack.handle)
         return OK
 
-    def _ack_answer(
-        self, acks: Sequence[EntryAck]
-    ) -> AckMessageResponse | Awaitable[AckMessageResponse]:
+    def _ack_answer(self, acks: Sequence[EntryAck]) -> AckAnswer | Awaitable[AckAnswer]:
         statuses = [ack.status for ack in acks]
+        if all([status is OK for status in statuses]):
+            return _all_acked(acks)
         if all(isinstance(status, Status) for status in statuses):
             return _ack_response(acks, statuses)  # type: ignore[arg-type]
         return self._ack_later(acks)
 
-    async def _ack_later(self, acks: Sequence[EntryAck]) -> AckMessageResponse:
+    async def _ack_later(self, acks: Sequence[EntryAck]) -> AckAnswer:
         return _ack_response(acks, [await resolved(ack.status) for ack in acks])
 
     # -- other calls --------------------------------------------------------------------------
@@ -258,8 +272,19 @@ def _ack_response(acks: Sequence[EntryAck], statuses: Sequence[Status]) -> AckMe
         status=common_status(statuses),
         entries=[
             AckMessageResultEntry(
-                message_id=ack.entry.message_id, receipt_handle=ack.handle, status=status
+                message_id=ack.message_id, receipt_handle=ack.handle, status=status
             )
             for ack, status in zip(acks, statuses, strict=True)
         ],
     )
+
+
+def _all_acked(acks: Sequence[EntryAck]) -> EncodedMessage:
+    """Return the bytes of the response if every message is acknowledged, as nearly always."""
+    parts = [_OK_RESPONSE]
+    for ack in acks:
+        entry = field(_HANDLE, ack.handle.encode()) + _OK_ENTRY
+        if ack.message_id:  # protobuf leaves out empty texts
+            entry = field(_MESSAGE_ID, ack.message_id.encode()) + entry
+        parts.append(field(_ENTRY, entry))
+    return EncodedMessage(b"".join(parts))

@@ -16,11 +16,13 @@ from firetrail.proxy.call import Call
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import OK, code_of
 from firetrail.proxy.delivered import delivered, records_in
-from firetrail.proxy.encoded_message import EncodedMessage, encoded_delivery, encoded_topic
+from firetrail.proxy.encoded_message import encoded_delivery, encoded_topic
+from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.message_properties import milliseconds, set_milliseconds
 from firetrail.proxy.names import group_name, topic_name
-from firetrail.proxy.polling import poll_s, subscription_of
+from firetrail.proxy.polling import filter_of, poll_s
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
+from firetrail.proxy.protobuf_wire import EncodedMessage
 from firetrail.proxy.queue_choice import open_queues
 from firetrail.proxy.receipts import INVISIBLE_MAX_MS
 from firetrail.proxy.renewal import Renewals
@@ -89,6 +91,7 @@ class ReceiveCalls:
         requests: the requests about popped messages.
         renewals: the messages that are renewed automatically.
         now_ms: the clock.
+        guard: checks calls again that have waited. Default: every call is allowed.
     """
 
     def __init__(
@@ -97,7 +100,9 @@ class ReceiveCalls:
         requests: PopRequests,
         renewals: Renewals,
         now_ms: Callable[[], int],
+        guard: GrpcGuard | None = None,
     ) -> None:
+        self._guard = guard
         self._brokers = brokers
         self._requests = requests
         self._renewals = renewals
@@ -116,7 +121,7 @@ class ReceiveCalls:
         topic = topic_name(request.message_queue.topic, self._brokers.reserved)
         group = group_name(request.group)
         invisible_ms = _invisible_ms(request)
-        wanted = subscription_of(topic, request.filter_expression)
+        wanted = filter_of(topic, request.filter_expression)
         if request.batch_size <= 0:
             raise ProxyError(Code.BAD_REQUEST, f"the batch size {request.batch_size} is too small")
         config = await resolved(self._brokers.group(group))
@@ -142,12 +147,16 @@ class ReceiveCalls:
         if not isinstance(answer, RemotingCommand):
             answer = await self._waited(where, broker, answer)
         if answer.code:
+            if answer.code == ResponseCode.NO_PERMISSION and self._guard is not None:
+                await self._guard.check_again("ReceiveMessage", call, request)
             code = _CODES.get(answer.code, code_of(answer.code))
             raise ProxyError(code, _reason(code, answer.remark))
         popped = _popped(answer, broker)
         call.when_done(lambda is_written: None if is_written else self._return(where, popped))
         attempts_max = (config or SubscriptionGroupConfig(group)).max_attempts
         try:
+            if self._guard is not None:
+                await self._guard.check_again("ReceiveMessage", call, request)
             await self._choose(call, where, wanted, popped, attempts_max)
             if popped and not is_orderly:
                 await self._unordered.check(group, topic)

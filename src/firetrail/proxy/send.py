@@ -21,6 +21,7 @@ from firetrail.proxy.codes import OK, code_of, status_of
 from firetrail.proxy.message_checks import BODY_MAX, STORED_SIZE_MAX, check_message
 from firetrail.proxy.message_properties import milliseconds, stored_properties
 from firetrail.proxy.names import topic_name
+from firetrail.proxy.protobuf_wire import EncodedMessage, field, key_of, varint
 from firetrail.proxy.queue_choice import QueueChoice, WriteQueue
 from firetrail.proxy.receipts import common_status
 from firetrail.proxy.schema.messages import (
@@ -28,6 +29,7 @@ from firetrail.proxy.schema.messages import (
     Encoding,
     Message,
     MessageType,
+    Resource,
     SendMessageRequest,
     SendMessageResponse,
     SendResultEntry,
@@ -45,6 +47,16 @@ MESSAGES_MAX = 1024
 DEFAULT_QUEUES = 4
 """A field of every send; it only matters for topics that are created by a send."""
 
+SendAnswer = SendMessageResponse | EncodedMessage
+"""The response to SendMessage, or its bytes."""
+
+_ENTRY = key_of(SendMessageResponse, "entries")
+_MESSAGE_ID, _TRANSACTION_ID, _OFFSET, _RECALL_HANDLE = (
+    key_of(SendResultEntry, name)
+    for name in ("message_id", "transaction_id", "offset", "recall_handle")
+)
+_OK_RESPONSE = SendMessageResponse(status=OK).SerializeToString()
+_OK_ENTRY = SendResultEntry(status=OK).SerializeToString()
 _UNCONFIRMED: dict[int, Code] = {
     ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
@@ -93,7 +105,7 @@ class SendCalls:
 
     def send(
         self, call: Call, client: ProxyClient, request: SendMessageRequest
-    ) -> SendMessageResponse | Awaitable[SendMessageResponse]:
+    ) -> SendAnswer | Awaitable[SendAnswer]:
         """Store messages. All are checked before the first one is stored."""
         topic = self._checked_topic(request.messages)
         config = self._brokers.topic(topic)
@@ -119,14 +131,9 @@ class SendCalls:
         if len(messages) > 1:
             _check_size(messages)
         now_ms = self._now_ms()
-        for message in messages:
-            other = message.topic
-            if (other.name, other.resource_namespace) != (topic, first.resource_namespace):
-                raise ProxyError(
-                    Code.MESSAGE_CORRUPTED,
-                    f"all messages of a request must have the same topic, but they have {topic} "
-                    f"and {other.name!r:.80}",
-                )
+        for number, message in enumerate(messages):
+            if number:
+                _check_same_topic(first, message.topic)
             check_message(message, now_ms, self._delay_max_ms)
         return topic
 
@@ -165,7 +172,7 @@ class SendCalls:
         topic: str,
         config: TopicConfig | Awaitable[TopicConfig | None] | None,
         route: TopicRouteData | Awaitable[TopicRouteData] | None,
-    ) -> SendMessageResponse:
+    ) -> SendAnswer:
         """Send messages to a topic that has to be looked up."""
         known = await resolved(config)
         if known is None:
@@ -199,33 +206,49 @@ class SendCalls:
 
     async def _answered(
         self, outgoing: OutgoingSend, answer: Awaitable[RemotingCommand]
-    ) -> SendMessageResponse:
+    ) -> SendAnswer:
         return self._response(outgoing, await answer)
 
-    def _response(self, outgoing: OutgoingSend, answer: RemotingCommand) -> SendMessageResponse:
-        entry = self._entry(outgoing, answer)
-        return SendMessageResponse(status=entry.status, entries=[entry])
+    def _response(self, outgoing: OutgoingSend, answer: RemotingCommand) -> SendAnswer:
+        """Return the response for one message; raise ProxyError if the broker refused it."""
+        if answer.code:
+            entry = _unconfirmed(answer)
+            return SendMessageResponse(status=entry.status, entries=[entry])
+        return EncodedMessage(_OK_RESPONSE + field(_ENTRY, self._stored(outgoing, answer)))
 
     def _entry(self, outgoing: OutgoingSend, answer: RemotingCommand) -> SendResultEntry:
         """Return the entry of a message; raise ProxyError if the broker refused it."""
         if answer.code:
-            code = _UNCONFIRMED.get(answer.code)
-            if code is None or code is Code.BAD_REQUEST:
-                raise ProxyError(code or code_of(answer.code), answer.remark or "")
-            return SendResultEntry(status=Status(code=code, message=answer.remark or code.name))
+            return _unconfirmed(answer)
+        return SendResultEntry.FromString(self._stored(outgoing, answer))
+
+    def _stored(self, outgoing: OutgoingSend, answer: RemotingCommand) -> bytes:
+        """Return the encoded entry of a message that the broker has stored."""
         response = SendResponse.decode(answer.fields)
         message_id = outgoing.message.system_properties.message_id
         if outgoing.is_transaction:
             self._transactions.begun(
                 outgoing.topic, message_id, outgoing.queue.broker_name, response
             )
-        return SendResultEntry(
-            status=OK,
-            message_id=message_id,
-            transaction_id=message_id,
-            offset=response.queue_offset,
-            recall_handle=answer.fields.get("recallHandle", ""),
-        )
+        raw_id = message_id.encode()
+        entry = _OK_ENTRY + field(_MESSAGE_ID, raw_id) + field(_TRANSACTION_ID, raw_id)
+        if response.queue_offset > 0:
+            entry += _OFFSET + varint(response.queue_offset)
+        if response.recall_handle:
+            entry += field(_RECALL_HANDLE, response.recall_handle.encode())
+        return entry
+
+
+def _unconfirmed(answer: RemotingCommand) -> SendResultEntry:
+    """Return the entry of a message that is stored but not confirmed; raise ProxyError for others.
+
+    Args:
+        answer: The answer of the broker, with another code than SUCCESS.
+    """
+    code = _UNCONFIRMED.get(answer.code)
+    if code is None or code is Code.BAD_REQUEST:
+        raise ProxyError(code or code_of(answer.code), answer.remark or "")
+    return SendResultEntry(status=Status(code=code, message=answer.remark or code.name))
 
 
 def _check_size(messages: Sequence[Message]) -> None:
@@ -239,6 +262,15 @@ def _check_size(messages: Sequence[Message]) -> None:
         raise ProxyError(
             Code.MESSAGE_BODY_TOO_LARGE,
             f"the bodies of the request have {size} bytes, the limit is {BODY_MAX}",
+        )
+
+
+def _check_same_topic(first: Resource, other: Resource) -> None:
+    if (other.name, other.resource_namespace) != (first.name, first.resource_namespace):
+        raise ProxyError(
+            Code.MESSAGE_CORRUPTED,
+            f"all messages of a request must have the same topic, but they have {first.name} and "
+            f"{other.name!r:.80}",
         )
 
 

@@ -85,11 +85,11 @@ class MessagingService:
         known = KnownTransactions()
         requests = PopRequests(brokers)
         self._renewals = Renewals(requests, brokers, now_ms)
-        self._receiving = ReceiveCalls(brokers, requests, self._renewals, now_ms)
+        self._receiving = ReceiveCalls(brokers, requests, self._renewals, now_ms, guard)
         self._transactions = TransactionCalls(brokers, known)
         self._sending = SendCalls(brokers, known, now_ms, delay_max_ms)
         self._receipts = ReceiptCalls(brokers, requests, self._renewals, now_ms)
-        self._offsets = OffsetCalls(brokers)
+        self._offsets = OffsetCalls(brokers, guard)
         self._recalls = RecallCalls(brokers)
         self._routes = RouteCalls(brokers)
         self._sessions = SessionCalls(brokers, self.clients)
@@ -173,16 +173,16 @@ class MessagingService:
             response: ProtoMessage = response_type(status=status_of(error))
             return response
 
-        def answer(call: Call, request: Any) -> ProtoMessage | Awaitable[ProtoMessage]:
+        def answer(call: Call, request: Any) -> ResponseMessage | Awaitable[ResponseMessage]:
             try:
                 response = handle(call, self._client(name, call, request), request)
             except Exception as error:
                 return failed(error)
-            return response if isinstance(response, response_type) else later(response)
+            return later(response) if hasattr(response, "__await__") else response
 
         def answer_all(
             calls: Sequence[tuple[Call, Any]],
-        ) -> Sequence[ProtoMessage | Awaitable[ProtoMessage]]:
+        ) -> Sequence[ResponseMessage | Awaitable[ResponseMessage]]:
             refused: dict[int, ProtoMessage] = {}
             requests = []
             for number, (call, request) in enumerate(calls):
@@ -190,14 +190,16 @@ class MessagingService:
                     requests.append((self._client(name, call, request), request))
                 except Exception as error:
                     refused[number] = failed(error)
-            responses = iter(handle_all(requests) if handle_all is not None else ())
-            answers: list[Any] = [
-                refused[number] if number in refused else next(responses)
-                for number in range(len(calls))
-            ]
-            return [each if isinstance(each, response_type) else later(each) for each in answers]
+            answers: Sequence[Any] = handle_all(requests) if handle_all is not None else ()
+            if refused:
+                others = iter(answers)
+                answers = [
+                    refused[number] if number in refused else next(others)
+                    for number in range(len(calls))
+                ]
+            return [later(each) if hasattr(each, "__await__") else each for each in answers]
 
-        async def later(response: Awaitable[ProtoMessage]) -> ProtoMessage:
+        async def later(response: Awaitable[ResponseMessage]) -> ResponseMessage:
             try:
                 return await response
             except Exception as error:

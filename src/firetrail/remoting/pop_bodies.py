@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from firetrail.errors import ProtocolError
@@ -66,6 +68,67 @@ class AckBody(Body):
     offset: int = _or("ao", -1)
     offsets: list[int] | None = field(default=None, metadata={"wire": "aol"})
     broker_name: str | None = _or("bn", None)
+
+
+def encode_checkpoint(
+    topic: str,
+    group: str,
+    queue_id: int,
+    start: int,
+    pop_time: int,
+    invisible_ms: int,
+    offsets: Sequence[int],
+    broker_name: str,
+) -> bytes:
+    """Return the stored form of a :class:`CheckpointBody`, in a fraction of the time.
+
+    Args:
+        topic: The topic that the messages are stored in.
+        group: The consumer group.
+        queue_id: The queue.
+        start: The offset at which the pop began reading.
+        pop_time: When it did, in ms.
+        invisible_ms: How long the messages are invisible.
+        offsets: Their queue offsets, in order.
+        broker_name: The name of the broker.
+    """
+    differences = ",".join([str(offset - start) for offset in offsets])
+    text = (
+        f'{{"bm":0,"bn":{_quoted(broker_name)},"c":{_quoted(group)},"d":[{differences}],'
+        f'"it":{invisible_ms},"n":{len(offsets)},"pt":{pop_time},"q":{queue_id},'
+        f'"so":{start},"t":{_quoted(topic)}}}'
+    )
+    return text.encode("utf-8", "replace")
+
+
+def encode_ack(
+    topic: str,
+    group: str,
+    queue_id: int,
+    start: int,
+    pop_time: int,
+    offsets: Sequence[int],
+    broker_name: str,
+) -> bytes:
+    """Return the stored form of an :class:`AckBody`, in a fraction of the time.
+
+    The arguments are those of :func:`encode_checkpoint`; ``offsets`` are the acknowledged ones.
+    """
+    if len(offsets) == 1:
+        acked = f'"ao":{offsets[0]}'
+    else:
+        acked = f'"ao":-1,"aol":[{",".join(map(str, offsets))}]'
+    text = (
+        f'{{{acked},"bn":{_quoted(broker_name)},"c":{_quoted(group)},"pt":{pop_time},'
+        f'"q":{queue_id},"so":{start},"t":{_quoted(topic)}}}'
+    )
+    return text.encode("utf-8", "replace")
+
+
+@lru_cache(maxsize=1024)
+def _quoted(name: str) -> str:
+    """Return a name as JSON. The cache holds names of topics, groups and brokers."""
+    return json.dumps(name, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

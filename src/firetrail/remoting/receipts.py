@@ -95,7 +95,7 @@ class PopReceipts:
         self._answer = answer
         self._broker_name = broker_name
         self._starts = decode_places(answer.start_offset_info)
-        self._places = decode_places(answer.msg_offset_info)
+        self._places: Places | None = None  # only decoded if a message carries a receipt
 
     def of(self, topic: str, queue_id: int, offset: int, carried: str | None) -> Receipt:
         """Return the receipt of a message.
@@ -107,10 +107,10 @@ class PopReceipts:
             carried: the property POP_CK, None if there is none. Redelivered messages carry their
                 receipts in it. Other messages have it only if their producer has sent it.
         """
-        if carried is not None and any(
-            offset in self._places.get((kind, queue_id), ()) for kind in (RETRY, RETRY_V2)
-        ):
-            return Receipt.decode(carried)
+        if carried is not None:
+            places = self._places = self._places or decode_places(self._answer.msg_offset_info)
+            if any(offset in places.get((kind, queue_id), ()) for kind in (RETRY, RETRY_V2)):
+                return Receipt.decode(carried)
         answer = self._answer
         kind = kind_of(topic)
         return Receipt(

@@ -128,6 +128,8 @@ async def test_records_have_the_format_of_rocketmq(tmp_path: Path) -> None:
             {**common, "ao": -1, "aol": [2, 5]},
         ]
         assert {record.properties["TIMER_DELIVER_MS"] for record in notes} == {"1000000"}
+        raw = b"TAGS\x01ck\x02TIMER_DELIVER_MS\x011000000\x02"
+        assert raw in {record.raw_properties for record in notes}
 
 
 async def test_acknowledged_messages_are_not_redelivered(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class TestPriorities:
             properties = f"_SYS_MSG_PRIORITY_\x01{priority}\x02"
             answer = await talk.send("T1", b"%d" % priority, i=properties, e=0)
             assert answer.fields["queueId"] == str(min(priority, 3))
+        await asyncio.to_thread(talk.broker.store.wait_dispatched)
         return talk
 
     async def test_messages_with_high_priorities_are_popped_first(self, filled: Talk) -> None:

@@ -7,12 +7,12 @@ from urllib.parse import unquote
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.proxy.http2.test_block_decoder import decoded
+from tests.proxy.kernels.test_block_decoder import decoded
 
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import StatusCode
-from firetrail.proxy.http2.block_decoder import BlockDecoder
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.proxy.kernels.block_decoder import BlockDecoder
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.framing import MessageReader, frame_message
 

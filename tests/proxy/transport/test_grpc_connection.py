@@ -23,7 +23,6 @@ from tests.proxy.servers import ServerThread, connected
 from tests.proxy.servers import Text as Message
 
 from firetrail.proxy.call import StatusCode
-from firetrail.proxy.http2.block_decoder import BlockDecoder
 from firetrail.proxy.http2.codes import (
     ACK,
     END_STREAM,
@@ -36,6 +35,7 @@ from firetrail.proxy.http2.codes import (
 from firetrail.proxy.http2.frames import read_head
 from firetrail.proxy.http2.headers import encode_block
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.proxy.kernels.block_decoder import BlockDecoder
 from firetrail.proxy.transport.framing import frame_message
 from firetrail.proxy.transport.grpc_connection import GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits

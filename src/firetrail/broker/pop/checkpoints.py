@@ -17,7 +17,7 @@ import asyncio
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
@@ -27,12 +27,20 @@ from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import internal_records, require_stored
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import TIMER_DELIVER_MS
+from firetrail.format.properties import TAGS, TIMER_DELIVER_MS, encode_properties
 from firetrail.format.record import Record
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Answer
-from firetrail.remoting.pop_bodies import ACK, ACKS, CHECKPOINT, AckBody, CheckpointBody
+from firetrail.remoting.pop_bodies import (
+    ACK,
+    ACKS,
+    CHECKPOINT,
+    AckBody,
+    CheckpointBody,
+    encode_ack,
+    encode_checkpoint,
+)
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult
 
@@ -56,6 +64,8 @@ Key = tuple[str, str, int, int, int, str]
 Pending = Coroutine[None, None, None]
 """Completes when a record of a pop or acknowledgement is on disk."""
 
+_PROPERTIES = encode_properties({TAGS: "%s", TIMER_DELIVER_MS: "%d"})
+"""The properties of the records, without their values."""
 _log = logging.getLogger(__name__)
 
 
@@ -78,23 +88,26 @@ class PopCheckpoint:
     revive_offset: int = -1
     """The offset of that record, or an earlier one."""
 
-    @property
-    def key(self) -> Key:
-        """The fields by which acknowledgements refer to the checkpoint."""
-        return (
-            self.topic,
-            self.group,
-            self.queue_id,
-            self.start,
-            self.pop_time,
-            self.broker_name,
-        )
-
+    key: Key = field(init=False)
+    """The fields by which acknowledgements refer to the checkpoint."""
     revive_time: int = field(init=False)
     """When the open messages become visible again."""
 
     def __post_init__(self) -> None:
-        self.revive_time = self.pop_time + self.invisible_ms
+        self.set_time(self.pop_time)
+
+    def set_time(self, pop_time: int) -> None:
+        """Change the time of the pop."""
+        self.pop_time = pop_time
+        self.key = (
+            self.topic,
+            self.group,
+            self.queue_id,
+            self.start,
+            pop_time,
+            self.broker_name,
+        )
+        self.revive_time = pop_time + self.invisible_ms
 
 
 class _Ack(NamedTuple):
@@ -150,19 +163,11 @@ class PopCheckpoints:
     def add(self, point: PopCheckpoint, *, wait: bool = True) -> Pending | None:
         """Record a pop. Its time is moved if an open checkpoint has the same key."""
         while point.key in self._open:
-            point.pop_time += 1
-            point.revive_time += 1
+            point.set_time(point.pop_time + 1)
+        topic, group, queue_id, start, pop_time, name = point.key
         offsets = sorted(point.open)
-        body = CheckpointBody(
-            point.topic,
-            point.group,
-            point.queue_id,
-            point.start,
-            point.pop_time,
-            point.invisible_ms,
-            len(offsets),
-            differences=[offset - point.start for offset in offsets],
-            broker_name=point.broker_name,
+        body = encode_checkpoint(
+            topic, group, queue_id, start, pop_time, point.invisible_ms, offsets, name
         )
         point.revive_offset = self._last.get(point.revive_queue, -1) + 1
         pending = self._write(CHECKPOINT, body, point.revive_queue, point, wait=wait)
@@ -176,18 +181,10 @@ class PopCheckpoints:
         done = point.open.intersection(offsets)
         if not done:
             return None
-        several = sorted(done) if len(done) > 1 else None
-        body = AckBody(
-            point.topic,
-            point.group,
-            point.queue_id,
-            point.start,
-            point.pop_time,
-            -1 if several else min(done),
-            several,
-            point.broker_name,
-        )
-        pending = self._write(ACKS if several else ACK, body, point.revive_queue, wait=wait)
+        topic, group, queue_id, start, pop_time, name = point.key
+        body = encode_ack(topic, group, queue_id, start, pop_time, sorted(done), name)
+        tag = ACKS if len(done) > 1 else ACK
+        pending = self._write(tag, body, point.revive_queue, wait=wait)
         self._close(point, done)
         return pending
 
@@ -198,7 +195,7 @@ class PopCheckpoints:
     def _write(
         self,
         tag: str,
-        body: CheckpointBody | AckBody,
+        body: bytes,
         queue: int,
         point: PopCheckpoint | None = None,
         *,
@@ -206,10 +203,9 @@ class PopCheckpoints:
     ) -> Pending | None:
         message = Message(
             self._topics.revive,
-            body.encode(standard=True),
-            tags=tag,
-            properties={TIMER_DELIVER_MS: str(self._now_ms())},
+            body,
             queue_id=queue,
+            raw_properties=_PROPERTIES % (tag.encode(), self._now_ms()),
             wait_for_flush=wait,
         )
         # Only a start reads these records.
@@ -220,7 +216,7 @@ class PopCheckpoints:
         return self._finish(result, queue, point)
 
     async def _finish(
-        self, result: Coroutine[None, None, PutResult], queue: int, point: PopCheckpoint | None
+        self, result: Awaitable[PutResult], queue: int, point: PopCheckpoint | None
     ) -> None:
         self._written(await result, queue, point)
 

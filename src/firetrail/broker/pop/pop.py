@@ -33,6 +33,7 @@ from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
+from firetrail.remoting.header import TypedFields
 from firetrail.remoting.pop_headers import (
     ANY_QUEUE,
     NotificationHeader,
@@ -213,11 +214,12 @@ class PopProcessor:
 
     def _take(self, header: PopHeader, selection: MessageFilter) -> Taken:
         taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
-        for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
-            offset = self._queues.begin(header.consumer_group, queue, header.init_mode)
-            end = self._store.max_offset(*queue)
+        where = (header.consumer_group, header.topic, header.queue_id)
+        for queue, offset, end in self._queues.positions(*where, header.init_mode):
+            if end == offset:
+                continue
             left = header.max_msg_nums - len(taken.messages)
-            if left > 0 and end != offset:
+            if left > 0:
                 offset = self._take_from(queue, offset, left, selection, header, taken)
             taken.rest += max(end - offset, 0)
         return taken
@@ -304,7 +306,7 @@ class PopProcessor:
         def wake(is_over: bool) -> Woken:
             try:
                 if request.caller is not None:
-                    self._clients.check_again(request)
+                    self._clients.check_again(connection, request)
                 answer, took_all = attempt(is_over)
             except Exception as error:
                 answer, took_all = failure(request, error), False
@@ -417,4 +419,4 @@ def _answer(
         encode_counts(taken.counts) if header.order else None,
     )
     status = GetStatus.FOUND if found else GetStatus.NO_MESSAGE_IN_QUEUE
-    return request.answer(code, status.value, response.encode(), taken.messages)
+    return request.answer(code, status.value, TypedFields(response), taken.messages)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 from firetrail.broker.filter.selection import MessageFilter, MessageSelector
 from firetrail.broker.state.attributes import priority_factor
@@ -55,23 +55,42 @@ class PopQueues:
 
     def of(
         self, group: str, topic: str, queue_id: int, *, in_order: bool = False
-    ) -> Iterator[QueueKey]:
-        """Yield the queues to read, beginning with another one each time.
+    ) -> list[QueueKey]:
+        """Return the queues to read, beginning with another one each time.
 
         Pops in order have no retry topic: their messages are redelivered from the same queue. Pops
         by priority begin with the last queue of the topic, and end with its retry topics.
         """
         self._turn += 1
-        if in_order:
-            yield from self._queues_of(topic, queue_id)
-            return
-        by_priority = self._is_by_priority(group, topic)
-        retries = self._queues_of_all(self.retry_topics(group, topic))
-        if self._turn % RETRY_FIRST == 0 and not by_priority:
-            yield from retries
         queues = self._queues_of(topic, queue_id)
-        yield from sorted(queues, reverse=True) if by_priority else queues
-        yield from retries
+        if in_order:
+            return queues
+        retries: list[QueueKey] = []
+        for name in self.retry_topics(group, topic):
+            retries += self._queues_of(name, ANY_QUEUE)
+        if self._is_by_priority(group, topic):
+            return sorted(queues, reverse=True) + retries
+        return retries + queues if self._turn % RETRY_FIRST == 0 else queues + retries
+
+    def positions(
+        self, group: str, topic: str, queue_id: int, mode: int
+    ) -> Iterator[tuple[QueueKey, int, int]]:
+        """Yield the queues of :meth:`of`, the offset of the group, and the end of the queue.
+
+        The offset of a new group is chosen by :meth:`begin`.
+        """
+        offsets = self._offsets
+        end_of = self._store.end_of
+        name = ""
+        known: Mapping[int, int] = {}
+        for queue in self.of(group, topic, queue_id):
+            if queue[0] != name:
+                name = queue[0]
+                known = offsets.in_topic(group, name)
+            offset = None if offsets.has_resets else known.get(queue[1])
+            if offset is None:
+                offset = self.begin(group, queue, mode)
+            yield queue, offset, end_of(*queue)
 
     def _is_by_priority(self, group: str, topic: str) -> bool:
         """Whether this pop takes messages with high priorities first."""
@@ -92,19 +111,14 @@ class PopQueues:
         found = [pop_retry_topic(topic, group)]
         return found if self._topics.get(second) is None else [*found, second]
 
-    def _queues_of_all(self, names: Iterable[str]) -> Iterator[QueueKey]:
-        for name in names:
-            yield from self._queues_of(name, ANY_QUEUE)
-
-    def _queues_of(self, name: str, queue_id: int) -> Iterator[QueueKey]:
+    def _queues_of(self, name: str, queue_id: int) -> list[QueueKey]:
         topic = self._topics.get(name)
         if topic is None:
-            return
+            return []
         if queue_id >= 0:
-            yield name, queue_id
-            return
-        for number in range(topic.read_queue_nums):
-            yield name, (number + self._turn) % topic.read_queue_nums
+            return [(name, queue_id)]
+        count, turn = topic.read_queue_nums, self._turn
+        return [(name, (number + turn) % count) for number in range(count)]
 
     def at(self, group: str, queue: QueueKey) -> int:
         """Return the offset of the group; a new one is at the first message."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
@@ -21,6 +22,7 @@ from firetrail.store.broker_store import BrokerStore
 PULLED_MAX = 1_000_000
 """Number of queues and groups whose pull offsets are kept in memory, some 200 MiB."""
 _SEPARATOR = "@"
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 class OffsetTable:
@@ -50,6 +52,15 @@ class OffsetTable:
         """Return the offset, None if the group has none in this queue."""
         queues = self._offsets.get(f"{topic}{_SEPARATOR}{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def in_topic(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the offsets of a group in the queues of a topic, as they are at the moment."""
+        return self._offsets.get(f"{topic}{_SEPARATOR}{group}") or _NONE
+
+    @property
+    def has_resets(self) -> bool:
+        """Whether :meth:`take_reset` would find an offset for any group."""
+        return bool(self._resets)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset of a group. Clients that do not know it yet send -1, which is ignored."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.proxy.http2 import frames
-from firetrail.proxy.http2.block_decoder import BlockDecoder, HeaderField
 from firetrail.proxy.http2.codes import (
     ACK,
     DEFAULT_FRAME_MAX,
@@ -26,18 +25,19 @@ from firetrail.proxy.http2.codes import (
     SettingId,
 )
 from firetrail.proxy.http2.faults import ConnectionFault, StreamFault, broken, wrong_size
-from firetrail.proxy.http2.headers import (
-    MalformedError,
-    RequestHead,
-    check_trailers,
-    request_head,
-)
-from firetrail.proxy.http2.input import Input
 from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.http2.output import Output
 from firetrail.proxy.http2.past_streams import End, PastStreams
 from firetrail.proxy.http2.stream import Http2Stream, OutputPart
 from firetrail.proxy.http2.toll import DATA_CREDIT, REQUEST_CREDIT, Toll
+from firetrail.proxy.kernels.block_decoder import BlockDecoder, HeaderField
+from firetrail.proxy.kernels.frame_input import FrameInput
+from firetrail.proxy.kernels.request_head import (
+    MalformedError,
+    RequestHead,
+    check_trailers,
+    request_head,
+)
 
 _STREAMS_PER_TOKEN = 64
 """Streams whose windows can be changed for the price of one idle frame."""
@@ -58,7 +58,7 @@ class Http2Connection:
         self._limits = limits
         self.now = now
         """The time of the latest bytes."""
-        self._input = Input(self, limits, now)
+        self._input = FrameInput(self, limits, now)
         self._decoder = BlockDecoder(limits)
         self._toll = Toll(limits, now)
         self._past = PastStreams()

@@ -21,8 +21,9 @@ from firetrail.proxy.call import (
     UnaryMethod,
 )
 from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.headers import RequestHead, encode_block
+from firetrail.proxy.http2.headers import encode_block
 from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import BaseCall, SingleCall

@@ -20,8 +20,8 @@ from firetrail.proxy.call import (
     UnaryMethod,
 )
 from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
 

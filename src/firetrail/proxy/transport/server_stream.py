@@ -6,8 +6,8 @@ import logging
 
 from firetrail.errors import GrpcError
 from firetrail.proxy.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod
-from firetrail.proxy.http2.headers import RequestHead
 from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
 from firetrail.proxy.transport import framing
 from firetrail.proxy.transport.limits import GrpcLimits
 from firetrail.proxy.transport.server_call import BaseCall, Line, decoded

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from firetrail.proxy.http2 import block_decoder
-from firetrail.proxy.http2.block_decoder import BlockDecoder
 from firetrail.proxy.http2.codes import Http2Error
 from firetrail.proxy.http2.faults import ConnectionFault
 from firetrail.proxy.http2.limits import Http2Limits
+from firetrail.proxy.kernels import block_decoder
+from firetrail.proxy.kernels.block_decoder import BlockDecoder
 
 NAMES = st.sampled_from([":path", "te", "x-a", "x-b", "content-type", "x" * 200])
 VALUES = st.sampled_from(["", "a", "trailers", "y" * 150]) | st.text("az09 -é", max_size=20)
@@ -132,6 +132,6 @@ def test_legal_values(value: bytes) -> None:
 
 def test_the_names_that_are_remembered_are_limited() -> None:
     decoder = BlockDecoder(Http2Limits())
-    for number in range(block_decoder._KNOWN_NAMES_MAX + 10):
+    for number in range(block_decoder.KNOWN_NAMES_MAX + 10):
         decoder.decode(literal(f"x-{number}".encode(), b""))
-    assert len(block_decoder._known_names) == block_decoder._KNOWN_NAMES_MAX
+    assert len(block_decoder.known_names) == block_decoder.KNOWN_NAMES_MAX

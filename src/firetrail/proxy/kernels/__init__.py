@@ -1,0 +1,5 @@
+"""Compiled loops for the calls of the gRPC service."""
+
+from firetrail.kernels import prepare
+
+prepare(__path__)
