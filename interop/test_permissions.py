@@ -14,7 +14,7 @@ from contextlib import suppress
 import pytest
 from interop.servers import Servers
 from interop.test_user_commands import ADMIN, SETTINGS
-from tests.access.actors import acl, credentials, guard_of
+from tests.access.actors import Peer, acl, credentials, guard_of
 from tests.broker.test_every_request import ALL_GOOD, GOOD_BODIES
 
 from firetrail.access.bodies import AclInfo, UserInfo
@@ -127,14 +127,7 @@ def users() -> list[User]:
 
 def refused_by_us(code: int, role: str) -> bool:
     """Whether Firetrail's guard refuses the request."""
-
-    class Peer:
-        peer = "127.0.0.1:5000"
-        user = ""
-        is_encrypted = False
-        certificate_user = None
-
-    answer = GUARD(Peer(), request_of(code, role))  # type: ignore[arg-type]
+    answer = GUARD(Peer("127.0.0.1:5000"), request_of(code, role))  # type: ignore[arg-type]
     return answer is not None and answer.code == 16
 
 

@@ -67,7 +67,7 @@ def test_users_and_policies_of_a_java_broker(
     said("acl", "create", "shop", "Topic:secret", "--actions", "All", "--deny")
     entries = {
         entry["resource"]: (entry["actions"], entry["decision"], entry["sources"])
-        for entry in map(json.loads, said("acl", "show", "shop", "--json").splitlines())
+        for entry in json.loads(said("acl", "show", "shop", "--json"))
     }
     assert entries == {
         "Topic:orders*": (["Pub"], "Allow", ["10.1.0.0/16"]),

@@ -44,6 +44,32 @@ class TestOpen:
         files.close(reader)
 
 
+@pytest.mark.parametrize(
+    ("mode", "owner", "process", "is_private"),
+    [
+        (0o600, 1000, 1000, True),
+        (0o400, 0, 0, True),
+        (0o640, 1000, 1000, False),
+        (0o640, 0, 0, False),
+        (0o640, 0, 1000, True),  # mounted by a container system
+        (0o440, 0, 1000, True),
+        (0o640, 2000, 1000, False),
+        (0o660, 0, 1000, False),
+        (0o644, 0, 1000, False),
+        (0o604, 0, 1000, False),
+        (0o602, 0, 1000, False),
+    ],
+)
+def test_secrets_belong_to_their_owner_and_those_of_root_also_to_a_group(
+    mode: int, owner: int, process: int, is_private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status = os.stat_result((0o100000 | mode, 0, 0, 1, owner, 0, 0, 0, 0, 0))
+    monkeypatch.setattr(Path, "stat", lambda _: status)
+    monkeypatch.setattr(os, "geteuid", lambda: process)
+    assert files.is_private(Path("secret")) is is_private
+    assert files.private_mode(Path("secret")) == ("640" if owner == 0 != process else "600")
+
+
 class TestWrite:
     def test_buffers_are_written_one_after_another(self, tmp_path: Path, descriptor: int) -> None:
         assert files.write(descriptor, [b"abc", memoryview(b"de"), b"", b"f"], 2) == 8

@@ -97,8 +97,20 @@ class Files:
         return path.stat().st_mtime_ns // 1_000_000
 
     def is_private(self, path: Path) -> bool:
-        """Return whether only the owner of the file may read or write it."""
-        return not path.stat().st_mode & 0o077
+        """Return whether a file keeps a secret: only its owner may read or write it.
+
+        If it belongs to root, and this process does not, a group may read it, too. Container
+        systems hand secrets to a process in this way.
+        """
+        status = path.stat()
+        return not status.st_mode & (0o037 if _is_handed_over(status) else 0o077)
+
+    def private_mode(self, path: Path) -> str:
+        """Return the mode to advise for a secret: ``600``, or ``640`` if only a group may read it.
+
+        The latter is a file of root, which this process could otherwise not read.
+        """
+        return "640" if _is_handed_over(path.stat()) else "600"
 
     def make_private(self, path: Path) -> None:
         """Allow only the owner of the file to read and write it."""
@@ -405,6 +417,11 @@ class Files:
             "hhqqi4x", fcntl.fcntl(descriptor, fcntl.F_GETLK, request)
         )
         return None if kind == fcntl.F_UNLCK else owner
+
+
+def _is_handed_over(status: os.stat_result) -> bool:
+    """Whether a file belongs to root, and this process does not."""
+    return status.st_uid == 0 and os.geteuid() != 0
 
 
 def _run_in_time(is_over: Callable[[], bool] | None, call: Callable[[], object]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 from firetrail.access.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_store import UserStore
+from firetrail.auth.caller import Caller
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import User
 from firetrail.auth.signature import Signer
@@ -65,7 +66,7 @@ class Peer:
 
     def __init__(self, peer: str = "10.0.0.5:4711", certificate_user: str | None = None) -> None:
         self.peer = peer
-        self.user = ""
+        self.caller: Caller | None = None
         self.is_encrypted = True
         self.certificate_user = certificate_user
 
@@ -78,6 +79,9 @@ class Users:
 
     def find(self, name: str) -> User | None:
         return self._users.get(name)
+
+    def put(self, user: User) -> None:
+        self._users[user.name] = user
 
 
 def guard_of(*users: User, policy: AccessPolicy | None = None) -> Guard:

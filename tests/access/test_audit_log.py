@@ -277,10 +277,31 @@ def test_strangers_displace_nothing_of_users(tmp_path: Path) -> None:
     assert {event["event"] for event in events(log.strangers_path)} == {"denied"}
 
 
+def test_a_user_cannot_fill_the_log_with_denied_requests(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    log = AuditLog(tmp_path, AuditSettings(audit_rate=100), System(SYSTEM.files, clock))
+    log.start()
+    request = asked(Code.SEND_MESSAGE_V2, {"b": "orders"})
+    for number in range(500):  # the address does not matter
+        answered(log, request, 16, peer=Peer(f"10.1.0.{number % 250}:1"))
+    bob = Caller(User("bob", "bobs password"), "10.0.0.5", is_checked=True)
+    log.denied_call("SendMessage", "", "10.1.0.1:1", bob, code=40100, is_encrypted=False)
+    clock.advance(60_000)
+    for _ in range(100):
+        answered(log, request, 16)
+    log.stop()
+    denied = [event for event in events(log.path) if event["event"] == "denied"]
+    lines = [event["user"] for event in denied if "request" in event]
+    assert (lines.count("alice"), lines.count("bob")) == (20 + 6, 1)
+    counts = [event for event in denied if "request" not in event]
+    assert {event["user"] for event in counts} == {"alice"}
+    assert sum(event["unlisted"] for event in counts) == 600 - 26
+
+
 def test_the_number_of_addresses_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_trail, "ADDRESSES_MAX", 3)
+    monkeypatch.setattr(audit_trail, "SENDERS_MAX", 3)
     log = AuditLog(tmp_path, AuditSettings(audit_rate=1), System(SYSTEM.files, StoppedClock()))
     log.start()
     for number in range(200):

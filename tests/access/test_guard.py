@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.access.actors import SECRET, Peer, credentials, guard_of, signed
+from tests.access.actors import SECRET, Peer, Users, credentials, guard_of, signed
 
 from firetrail.access.guard import AccessPolicy, Guard, source_of
+from firetrail.auth.caller import Caller
 from firetrail.auth.policies import (
     GRANTS_MAX,
     Decision,
@@ -138,7 +139,8 @@ def test_a_certificate_takes_the_place_of_a_signature_but_not_of_a_permission() 
     by_alice, by_root, by_eve = peers
     assert guard(by_alice, request) is None
     assert request.caller is not None
-    assert (request.caller.user_name, by_alice.user) == ("alice", "alice")
+    assert request.caller.user_name == "alice"
+    assert by_alice.caller is request.caller
     route = RemotingCommand(ROUTE, {"topic": "T1"})
     refusal = guard(by_alice, route)
     assert refusal is not None
@@ -158,6 +160,34 @@ def test_a_signature_counts_before_a_certificate() -> None:
     assert request.caller.user_name == "alice"
     forged = signed(RequestCode.GET_BROKER_CLUSTER_INFO, {}, by="eve")
     assert guard(peer, forged) is not None
+
+
+def test_the_caller_of_a_connection_is_kept_only_for_the_same_user() -> None:
+    """Every request is verified nevertheless, and a changed user is a new object."""
+    users = Users(ALICE, User("root", credentials("root").secret_key, UserType.SUPER))
+    whitelist = AccessPolicy(unauthenticated=frozenset({str(int(ROUTE))}))
+    guard = Guard(users, whitelist)
+    connection: Any = Peer()
+
+    def caller_of(request: RemotingCommand) -> Caller:
+        assert guard(connection, request) is None
+        assert request.caller is not None
+        return request.caller
+
+    info = RequestCode.GET_BROKER_CLUSTER_INFO
+    first = caller_of(signed(info, {}, by="alice"))
+    assert caller_of(signed(info, {}, by="alice")) is first
+    assert caller_of(signed(info, {}, by="root")).user_name == "root"
+    unsigned = RemotingCommand(ROUTE, {"topic": "T1"})
+    assert guard(connection, unsigned) is not None  # nobody has a permission
+    assert unsigned.caller is not None
+    assert unsigned.caller.user is None
+    forged = signed(info, {}, by="root")
+    forged.fields = {**forged.fields, "more": "x"}
+    assert guard(connection, forged) is not None
+    assert forged.caller is None
+    users.put(replace(ALICE, policies=(Policy(), Policy())))
+    assert caller_of(signed(info, {}, by="alice")).user is users.find("alice")
 
 
 SEND = RequestCode.SEND_MESSAGE_V2

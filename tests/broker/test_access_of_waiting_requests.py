@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from tests.access.actors import acl
+from tests.access.test_audit_log import events
 from tests.broker.secured import Secured, secured
 from tests.client.clusters import until
 
@@ -58,8 +60,8 @@ WAITING = {
 
 
 @pytest.fixture
-async def secure() -> AsyncIterator[Secured]:
-    async with secured() as made:
+async def secure(tmp_path: Path) -> AsyncIterator[Secured]:
+    async with secured(tmp_path) as made:
         await made.allow("alice", "Topic:T1 Sub", "Group:CG Sub")
         assert (await made.send("T1")).code == 0
         made.broker.groups.require("CG")
@@ -90,6 +92,18 @@ async def test_a_waiting_request_of_a_user_without_permission_gets_no_message(
     answer = await held
     assert answer.code == 16
     assert not answer.content
+    assert secure.broker.access.audit is not None
+    await asyncio.to_thread(secure.broker.access.audit.stop)
+    lines = events(secure.broker.access.audit.path)
+    (denied,) = (line for line in lines if line["event"] == "denied")
+    found = {key: denied[key] for key in ("user", "request", "topic", "code", "reason")}
+    assert found == {
+        "user": "alice",
+        "request": code.name,
+        "topic": "T1",
+        "code": 16,
+        "reason": answer.remark,
+    }
 
 
 @pytest.mark.parametrize("code", WAITING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from firetrail.auth.policies import User, UserType
 from firetrail.auth.signature import Signer
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.services import ha_admission
 from firetrail.broker.services.ha_admission import AGE_MAX_MS, HAAdmission
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.remoting.access import Access
 from firetrail.replication.frames import encode_authentication, encode_report
 from firetrail.replication.ha_client import PURPOSE
-from firetrail.replication.ha_connection import Admitted
+from firetrail.replication.ha_source import Admitted
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.table import Live
 from firetrail.system import SYSTEM
@@ -155,3 +157,32 @@ async def test_a_pair_of_brokers_uses_tls_and_signatures(tmp_path: Path) -> None
     logins = [e for e in events(tmp_path / "master/audit/audit.log") if e["event"] == "login"]
     assert {event["user"] for event in logins} == {"root"}
     assert {event.get("tls") for event in logins} == {True}  # that of the HA port, too
+
+
+@pytest.mark.parametrize("sent", [b"", REPORT[:1], signature()[:-1]])
+def test_a_peer_that_takes_too_long_is_not_admitted(
+    monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    """The socket itself would wait longer, and a byte would make it wait again."""
+    monkeypatch.setattr(ha_admission, "ADMISSION_S", 0.01)
+    admission = HAAdmission(Live(BrokerConfig()), guard_of(MASTER), None, ManualClock())
+    here, there = socket.socketpair()
+    with here, there:
+        here.settimeout(PATIENCE_S)
+        there.sendall(sent)
+        with pytest.raises(TimeoutError, match=r"^it was not admitted within 0\.01 s$"):
+            admission(here, "10.0.0.5:4711")
+
+
+def test_an_admitted_connection_has_no_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[threading.Timer] = []
+
+    class Timer(threading.Timer):
+        def start(self) -> None:
+            begun.append(self)
+            super().start()
+
+    monkeypatch.setattr(threading, "Timer", Timer)
+    assert admitted(None, REPORT).first == REPORT
+    (timer,) = begun
+    assert timer.finished.is_set()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 from tests.access.actors import SECRET, credentials, signed
 from tests.broker.brokers import Talk, talking
 from tests.broker.secured import SEND
+from tests.broker.test_access_of_waiting_requests import PULL
 from tests.client.clusters import until
 from tests.extras import require
 from tests.helpers import PATIENCE_S
@@ -123,6 +126,27 @@ async def test_a_white_address_replaces_signature_and_permission_but_makes_no_ad
         claimed = {"AccessKey": "operator", "Signature": "forged"}
         assert (await broker.ask(RequestCode.GET_BROKER_CONFIG, claimed)).code == 0
         assert (await broker.ask(54, claimed)).code == 16
+
+
+async def test_a_waiting_pull_gets_nothing_if_a_changed_file_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_acl, "RELOAD_S", 3600.0)
+    both = ACCOUNTS.replace("T1=PUB", "T1=PUB|SUB")
+    async with plain(tmp_path, both) as broker:
+        assert (await broker.send("T1")).code == 0
+        broker.broker.groups.require("G1")
+        long_polling = broker.broker._parts.state.long_polling
+        pull = PULL | {"consumerGroup": "G1"}
+        for text, code in ((both + " ", 0), (ACCOUNTS, 16)):
+            pull["queueOffset"] = str(broker.broker.store.max_offset("T1", 0))
+            asking = broker.ask(RequestCode.PULL_MESSAGE, pull, by="customer")
+            held = asyncio.create_task(asking)
+            await until(lambda: long_polling._count == 1)
+            broker.write(text)
+            os.utime(broker.path, (code, code))
+            assert (await broker.send("T1", by="operator")).code == 0
+            assert (await held).code == code
 
 
 async def test_changed_files_are_used_without_a_restart(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -13,6 +16,23 @@ def test_an_unreachable_cluster_is_an_error(firetrail: Firetrail) -> None:
     result = firetrail("lag", "G", "T", "--namesrv", "127.0.0.1:1")
     assert result.code == 2
     assert "is a cluster running at 127.0.0.1:1?" in result.err
+
+
+def test_a_server_that_closes_the_connection_may_require_tls(firetrail: Firetrail) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_all() -> None:
+            with suppress(OSError):
+                while True:
+                    server.accept()[0].close()
+
+        closing = threading.Thread(target=close_all)
+        closing.start()
+        result = firetrail("topic", "list", "-n", "127.0.0.1:{1}".format(*server.getsockname()))
+        server.shutdown(socket.SHUT_RDWR)
+        closing.join()
+    assert result.code == 2
+    assert "if the server requires TLS, set FIRETRAIL_TLS_CA" in result.err
 
 
 def test_an_address_without_a_port_is_refused(firetrail: Firetrail) -> None:

@@ -282,7 +282,7 @@ async def test_the_master_and_the_command_decide_before_the_file_of_a_replica(
     conf = tmp_path / "replica.conf"
     conf.write_text(
         "brokerName=other\nbrokerId=0\nbrokerRole=SYNC_MASTER\nmapedFileSizeCommitLog=4096\n"
-        "listenPort=7\nconnections_per_address=9\nduplicationEnable=true\n"
+        "listenPort=7\nconnections_per_address=9\nduplicationEnable=true\ngrpcServerPort=8081\n"
     )
     async with talking() as talk:
         broker = await prepared(talk.broker.address, "-c", str(conf), "--id", "3")
@@ -300,6 +300,8 @@ async def test_the_master_and_the_command_decide_before_the_file_of_a_replica(
         "replica, with --id",
         f"firetrail: {conf} line 4: mapedFileSizeCommitLog has no effect: a replica has that of "
         "its master",
+        f"firetrail: {conf} line 8: grpcServerPort has no effect: a replica has no port for gRPC "
+        "clients; run 'firetrail proxy', or 'firetrail broker' after it was promoted",
         f"firetrail: {conf} line 7: duplicationEnable=true has no effect on a replica",
     ]
 

@@ -183,6 +183,16 @@ def test_the_name_server_is_printed_with_the_address_that_it_listens_on(tmp_path
     assert broker.startswith("10.9.8.7:")
 
 
+def test_the_address_to_listen_on_is_advertised(tmp_path: Path) -> None:
+    arguments = "--port", "0", "--namesrv-port", "0", "--no-grpc", "--host", "127.0.0.2"
+    with started("up", str(tmp_path), *arguments) as process:
+        namesrv, broker = addresses(process, 2)
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+    assert namesrv.startswith("127.0.0.2:")
+    assert broker.startswith("127.0.0.2:")
+
+
 def test_advertised_addresses_and_listening_ports_are_printed(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("brokerIP1=10.9.8.7\nlistenPort=0\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import stat
 from collections.abc import Iterator
 from io import StringIO
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.access.actors import ROOT, SECRET, SECURE
+from tests.access.test_audit_log import events
 from tests.cli.conftest import CommandResult, Firetrail
 
 from firetrail.access.user_store import USERS_FILE, UserStore
@@ -86,7 +89,9 @@ def test_policies_are_created_shown_and_deleted(ask: Any) -> None:
         "shop Custom Group:shop Pub,Sub Allow all broker-a",
         "shop Default Topic:secret All Deny 10.1.0.0/16,10.2.0.1 broker-a",
     ]
-    assert ask("acl", "show", "shop", "--json").lines[2] == {
+    shown = json.loads(ask("acl", "show", "shop", "--json").out)
+    assert json.loads(ask("acl", "list", "--json").out) == shown
+    assert shown[2] == {
         "user": "shop",
         "policy": "Default",
         "resource": "Topic:secret",
@@ -251,3 +256,35 @@ class TestStopped:
         assert firetrail("user", "create", "admin", "--super", "--store", tmp_path).code == 0
         with Store.open(tmp_path) as store:
             assert store.recovery.clean
+
+
+def test_changes_in_a_folder_are_recorded(
+    tmp_path: Path, firetrail: Firetrail, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(passwords.VARIABLE, PASSWORD)
+    at = ("--store", tmp_path)
+    for words in (
+        ("user", "create", "admin", "--super"),
+        ("user", "create", "shop"),
+        ("user", "update", "shop", "--disable"),
+        ("acl", "create", "shop", "Topic:orders*", "--actions", "Pub"),
+        ("acl", "delete", "shop", "Topic:orders*"),
+        ("user", "delete", "shop"),
+    ):
+        assert firetrail(*words, *at).code == 0, words
+    assert firetrail("user", "delete", "nobody", *at).code == 2
+    found = events(tmp_path / "audit" / "local.log")
+    account = pwd.getpwuid(os.getuid()).pw_name
+    for event in found:
+        assert event.pop("event") == "administration"
+        assert (event.pop("source"), event.pop("os_user")) == ("local command", account)
+        assert event.pop("outcome") == "done"
+    assert [event.pop("request") for event in found] == [
+        *("AUTH_CREATE_USER", "AUTH_CREATE_USER", "AUTH_UPDATE_USER", "AUTH_UPDATE_ACL"),
+        *("AUTH_DELETE_ACL", "AUTH_DELETE_USER"),
+    ]
+    assert found[0] == {"username": "admin", "user_type": "Super", "password_changed": True}
+    assert found[2] == {"username": "shop", "user_status": "disable"}
+    assert found[3]["entries"][0]["resource"] == "Topic:orders*"
+    assert found[4] == {"subject": "User:shop", "resource": "Topic:orders*"}
+    assert SECRET not in (tmp_path / "audit" / "local.log").read_text()

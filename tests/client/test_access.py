@@ -12,6 +12,7 @@ from tests.broker.brokers import SMALL
 from tests.client.clusters import running_cluster
 from tests.tls.authority import Authority
 
+from firetrail.auth.policies import PolicyType
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
@@ -143,3 +144,19 @@ async def test_a_message_id_leads_only_to_brokers_that_are_listed(namesrv: str) 
     assert not connected.is_set()
     server.close()
     await server.wait_closed()
+
+
+async def test_an_entry_that_does_not_exist_cannot_be_deleted() -> None:
+    async with (
+        running_cluster(SECURE) as address,
+        Admin(address, access=Access(ROOT)) as admin,
+    ):
+        await admin.create_user("shop", SECRET)
+        await admin.set_acl("shop", ["Topic:orders*"], ["Pub"])
+        with pytest.raises(NoSuchError, match=r"shop has no entry for Topic:orders; it has .*\*$"):
+            await admin.delete_acl("shop", resource="Topic:orders")
+        with pytest.raises(NoSuchError, match="no entries in the policy Default"):
+            await admin.delete_acl("shop", policy_type=PolicyType.DEFAULT)
+        await admin.delete_acl("User:shop", resource="topic:orders*")
+        with pytest.raises(NoSuchError, match="shop has no entries"):
+            await admin.delete_acl("shop")

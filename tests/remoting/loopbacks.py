@@ -76,8 +76,9 @@ async def serving(
     on_closed: Callable[[Connection], None] | None = None,
     client_handlers: Mapping[int, Handler] | None = None,
     audit: RequestAudit | None = None,
+    handlers: Mapping[int, Handler] = HANDLERS,
 ) -> AsyncIterator[Loopback]:
-    server = RemotingServer(HANDLERS, limits, on_closed, audit=audit)
+    server = RemotingServer(handlers, limits, on_closed, audit=audit)
     client = RemotingClient(client_handlers)
     port = await server.start("127.0.0.1", 0)
     try:

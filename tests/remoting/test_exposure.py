@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from tests.tls.authority import Authority
@@ -14,10 +13,11 @@ from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
 
 
-class FakeGuard(NamedTuple):
+class FakeGuard:
     """A guard that checks signatures, and perhaps permissions."""
 
-    checks_permissions: bool
+    def __init__(self, *, checks_permissions: bool) -> None:
+        self.checks_permissions = checks_permissions
 
 
 GUARD = FakeGuard(checks_permissions=True)
@@ -51,6 +51,18 @@ def test_signatures_without_tls_are_warned_of(caplog: pytest.LogCaptureFixture) 
     assert "set --tls-mode enforcing, or tls.server.mode=enforcing in the file of --tls-config" in (
         record.getMessage()
     )
+
+
+def test_the_servers_of_one_guard_do_not_repeat_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    guard = FakeGuard(checks_permissions=False)
+    for _ in range(3):
+        check_exposure("10.0.0.5", None, guard, insecure=False)
+    assert len(caplog.records) == 2
+    check_exposure("10.0.0.6", None, guard, insecure=False)
+    check_exposure("10.0.0.5", None, FakeGuard(checks_permissions=False), insecure=False)
+    assert len(caplog.records) == 6
 
 
 def test_signatures_without_permissions_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:

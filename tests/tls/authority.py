@@ -82,5 +82,5 @@ class Authority:
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - timedelta(days=2))
-            .not_valid_after(now + timedelta(days=-1 if is_expired else 30))
+            .not_valid_after(now + timedelta(days=-1 if is_expired else 60))
         )

@@ -6,16 +6,20 @@ import ssl
 from pathlib import Path
 
 import pytest
-from tests.helpers import PATIENCE_S
+from cryptography import x509
+from tests.helpers import PATIENCE_S, ManualClock
 from tests.tls.authority import Authority
 from tests.tls.peers import Client
 
 from firetrail.errors import ConfigError, ProtocolError
+from firetrail.system import System
 from firetrail.tls import server_tls
 from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import HANDSHAKE, TlsSession
+
+DAY_S = 86_400
 
 
 def ignored() -> None:
@@ -141,6 +145,52 @@ def test_changed_files_are_used(
     use("fourth")
     assert tls.refresh()
     assert served(tls) not in (first, second)
+
+
+def test_a_certificate_that_expires_is_warned_of_at_the_start_daily_and_after_a_change(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue()
+    expired = authority.issue("expired", is_expired=True)
+    end = x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_after_utc
+    clock = ManualClock(int((end.timestamp() - 31 * DAY_S) * 1000))
+    tls = ServerTls(TlsConfig(certificate=certificate, key=key), System(clock=clock))
+    assert not tls.refresh()
+    assert not caplog.messages
+    for _ in range(2):
+        clock.advance(int(DAY_S * 1000))
+        for _ in range(2):
+            assert not tls.refresh()
+    assert len(caplog.messages) == 2
+    assert set(caplog.messages) == {
+        f"the TLS certificate in {certificate} expires on {end:%Y-%m-%d %H:%M:%S} UTC, and "
+        "clients refuse an expired one; replace it and its key, which needs no restart "
+        "('firetrail up --secure' does so when it starts)"
+    }
+    caplog.clear()
+    Path(certificate).write_bytes(Path(expired.certificate).read_bytes())
+    Path(key).write_bytes(Path(expired.key).read_bytes())
+    assert tls.refresh()
+    ServerTls(TlsConfig(certificate=certificate, key=key), System(clock=clock))
+    told = [each.partition(" on ")[0] for each in caplog.messages]
+    assert told == [f"the TLS certificate in {certificate} has expired"] * 2
+
+
+def test_a_certificate_that_is_not_valid_yet_is_warned_of(
+    authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue()
+    begin = x509.load_pem_x509_certificate(Path(certificate).read_bytes()).not_valid_before_utc
+    clock = ManualClock(int(begin.timestamp() * 1000) - 1)
+    tls = ServerTls(TlsConfig(certificate=certificate, key=key), System(clock=clock))
+    assert caplog.messages == [
+        f"the TLS certificate in {certificate} is not valid before {begin:%Y-%m-%d %H:%M:%S} UTC, "
+        "and clients refuse it until then; set the clock of this machine, or replace the "
+        "certificate and its key, which needs no restart"
+    ]
+    clock.advance(int(DAY_S * 1000))
+    assert not tls.refresh()
+    assert len(caplog.messages) == 1
 
 
 async def test_a_failed_look_at_the_files_is_logged(

@@ -117,19 +117,19 @@ class AuditLog:
             response: The answer; None if there is none yet.
         """
         code = 0 if response is None else response.code
-        caller = request.caller  # None if it was refused before the sender was authenticated
         rule = RULES.get(request.code)
-        if code == NO_PERMISSION or (rule is not None and rule.is_admin and code and not caller):
+        if code != NO_PERMISSION and (rule is None or not rule.is_admin):
+            return None
+        caller = request.caller  # None if it was refused before the sender was authenticated
+        if code == NO_PERMISSION or rule is None or (code and not caller):
             kind, outcome, trail = EventKind.DENIED, "denied", self._trail_of(caller)
-        elif rule is not None and rule.is_admin:
+        else:
             kind, outcome, trail = EventKind.ADMINISTRATION, "failed", self._known
             if not code:
                 outcome = DONE
                 if rule.is_routine and not self._is_first(connection, request.code):
                     return None
-        else:
-            return None
-        if not trail.admits(kind, connection.peer):
+        if not trail.admits(kind, connection.peer, caller.user_name if caller else ""):
             return None
         event: dict[str, Any] = {
             "outcome": outcome,
@@ -169,7 +169,7 @@ class AuditLog:
             needs: The permissions that it needs, with its topics and groups. Default: none.
         """
         trail = self._trail_of(caller)
-        if trail.admits(EventKind.DENIED, peer):
+        if trail.admits(EventKind.DENIED, peer, caller.user_name if caller else ""):
             event = {
                 "outcome": "denied",
                 **_user_of(caller, claimed),

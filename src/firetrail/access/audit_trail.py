@@ -33,14 +33,21 @@ COUNTS_S = 10.0
 BURST_S = 10.0
 """Seconds of the rate that may be used at once."""
 ADDRESS_BURST, ADDRESS_PER_S = 20.0, 1.0
-"""The rate of lines about denied requests of one address."""
-ADDRESSES_MAX = 1_000
-"""Addresses whose events are limited and counted separately; the others share one count."""
+"""The rate of lines about denied requests of one address without a proven user."""
+USER_BURST, USER_PER_S = 20.0, 0.1
+"""The rate of lines about denied requests of one user, from all addresses. A user who may do little
+could otherwise displace older events within days; at this rate, that takes months."""
+SENDERS_MAX = 1_000
+"""Addresses and users whose events are limited and counted separately; the others share one
+count."""
 ADMINISTRATION_FACTOR = 10
 """How much faster than other events those of administrators may come."""
 STOP_S = 5.0
 """How long the end of a server waits for the last events to be written."""
-OTHERS = "others"
+
+EventSender = tuple[str, str]
+"""``user`` or ``peer``, and the name of the user or the address."""
+OTHERS: EventSender = ("peer", "others")
 
 _log = logging.getLogger(__name__)
 
@@ -82,10 +89,10 @@ class AuditTrail:
         }
         self._limited_log = LimitedLog(_log, self._clock.monotonic)
         self._news = threading.Condition()  # over what follows
-        self._addresses: dict[str, TokenBucket] = {}
+        self._senders: dict[EventSender, TokenBucket] = {}
         self._forgot_at = now
         self._queue: deque[tuple[dict[str, Any], Future[None]]] = deque()
-        self._counts: dict[tuple[EventKind, str], int] = {}
+        self._counts: dict[tuple[EventKind, EventSender], int] = {}
         self._lost = 0
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -114,41 +121,49 @@ class AuditTrail:
 
     # -- events -------------------------------------------------------------------------------
 
-    def admits(self, kind: EventKind, peer: str) -> bool:
+    def admits(self, kind: EventKind, peer: str, user: str = "") -> bool:
         """Return whether an event gets a line of its own; otherwise it is counted.
 
         Args:
             kind: What the event is about.
             peer: ``ip:port`` of the client.
+            user: The authenticated user. Default: none.
         """
         now = self._clock.monotonic()
-        address = peer.rpartition(":")[0] or peer
+        is_denied = kind is EventKind.DENIED
+        by_user = bool(user) and is_denied
+        sender = ("user", user) if by_user else ("peer", peer.rpartition(":")[0] or peer)
         with self._news:
-            is_slow = kind is not EventKind.DENIED or self._bucket_of(address, now).take(1, now)
+            is_slow = not is_denied or self._bucket_of(sender, now).take(1, now)
             if is_slow and self._rates[kind].take(1, now):
                 return True
-            if (kind, address) not in self._counts and len(self._counts) >= ADDRESSES_MAX:
-                address = OTHERS
-            self._counts[kind, address] = self._counts.get((kind, address), 0) + 1
+            if (kind, sender) not in self._counts and len(self._counts) >= SENDERS_MAX:
+                sender = OTHERS
+            self._counts[kind, sender] = self._counts.get((kind, sender), 0) + 1
         return False
 
-    def _bucket_of(self, address: str, now: float) -> TokenBucket:
-        bucket = self._addresses.get(address)
+    def _bucket_of(self, sender: EventSender, now: float) -> TokenBucket:
+        bucket = self._senders.get(sender)
         if bucket is None:
-            if len(self._addresses) >= ADDRESSES_MAX:
-                self._forget_addresses(now)
-            if len(self._addresses) >= ADDRESSES_MAX:
-                address = OTHERS
-            fresh = TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
-            bucket = self._addresses.setdefault(address, fresh)
+            if len(self._senders) >= SENDERS_MAX:
+                self._forget_senders(now)
+            if len(self._senders) >= SENDERS_MAX:
+                sender = OTHERS
+            is_user = sender[0] == "user"
+            fresh = (
+                TokenBucket(USER_BURST, USER_PER_S, now)
+                if is_user
+                else TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
+            )
+            bucket = self._senders.setdefault(sender, fresh)
         return bucket
 
-    def _forget_addresses(self, now: float) -> None:
-        """Forget the addresses without recent events, once in a while."""
+    def _forget_senders(self, now: float) -> None:
+        """Forget the senders without recent events, once in a while."""
         if now - self._forgot_at >= COUNTS_S:
             self._forgot_at = now
-            kept = {a: b for a, b in self._addresses.items() if not b.is_full(now)}
-            self._addresses = kept
+            kept = {a: b for a, b in self._senders.items() if not b.is_full(now)}
+            self._senders = kept
 
     def put(self, kind: EventKind, event: Mapping[str, Any]) -> Future[None]:
         """Write an event, soon, and return what is done when it was written or is lost.
@@ -200,8 +215,8 @@ class AuditTrail:
         with self._news:
             counts, self._counts = self._counts, {}
         return [
-            self._stamped(kind, {"peer": address, "unlisted": count})
-            for (kind, address), count in counts.items()
+            self._stamped(kind, {what: name, "unlisted": count})
+            for (kind, (what, name)), count in counts.items()
         ]
 
     def _write(self, events: list[dict[str, Any]]) -> None:

@@ -46,7 +46,7 @@ class FileAccess:
     ) -> None:
         self._users = UserStore(system, folder)
         self.audit = AuditLog(folder, audit, system) if audit.audit_log else None
-        self.guard = Guard(self._users, policy, self.audit, limits=limits)
+        self.guard = Guard(self._users, policy, self.audit, limits=limits, files=self)
 
     def open(self, first: Credentials | None = None) -> None:
         """Load the users.
@@ -67,6 +67,13 @@ class FileAccess:
         while True:
             await asyncio.sleep(REFRESH_S)
             await asyncio.to_thread(self.refresh)
+
+    def have_changed(self) -> bool:
+        """Return whether the file has changed since it was read."""
+        try:
+            return self._users.has_changed()
+        except OSError:  # the next refresh says so
+            return False
 
     def refresh(self) -> None:
         """Use the users in a changed file; keep the present ones if it cannot be used."""

@@ -23,10 +23,12 @@ from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
+from firetrail.remoting.local_connection import LocalConnection
 from firetrail.text import printable
 
 NAME_SHOWN = 64
 """The most characters of an unknown user's name in a message."""
+_ENABLED = UserStatus.ENABLED  # a member of an enum takes longer to find than a global name
 
 
 class Directory(Protocol):
@@ -34,6 +36,16 @@ class Directory(Protocol):
 
     def find(self, name: str) -> User | None:
         """Return the user with a name; None if there is none."""
+
+
+class UserFiles(Protocol):
+    """The files of users that other processes change."""
+
+    def have_changed(self) -> bool:
+        """Return whether a file has changed since it was read, without reading it."""
+
+    def refresh(self) -> object:
+        """Use the users in changed files; keep the present ones if they cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +91,6 @@ class AccessPolicy:
     wording: Wording = Wording()
 
 
-def trusts_nobody(source: str, name: str) -> bool:
-    """Check the requests from every address."""
-    return False
-
-
 class Guard:
     """Decides about every request of a server.
 
@@ -95,6 +102,7 @@ class Guard:
             checked. Such a client may do everything except what only super users may do. Default:
             all are checked.
         limits: What each user may use. Default: users have no limits.
+        files: The files of the users, if others change them. Default: only requests change users.
 
     Raises:
         ConfigError: A white list contains a request of administrators.
@@ -105,14 +113,16 @@ class Guard:
         users: Directory,
         policy: AccessPolicy,
         audit: AuditLog | None = None,
-        trusts: Callable[[str, str], bool] = trusts_nobody,
+        trusts: Callable[[str, str], bool] | None = None,
         limits: UserLimits | None = None,
+        files: UserFiles | None = None,
     ) -> None:
         self.limits = limits
+        self._files = files
         self.users = users
         self.audit = audit
         self.policy = policy
-        self.trusts = trusts
+        self._trusts = trusts
         self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
         self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
 
@@ -133,51 +143,82 @@ class Guard:
         return None
 
     def _check(self, connection: Connection, request: RemotingCommand) -> None:
-        code, fields = request.code, request.fields
-        source = source_of(connection.peer)
-        is_trusted = self.trusts(source, fields.get(ACCESS_KEY, ""))
+        code, name = request.code, request.fields.get(ACCESS_KEY, "")
+        is_trusted = self._trusts is not None and self._trusts(source_of(connection.peer), name)
         user: User | None = None
         if code not in self._unauthenticated:
             try:
-                user = self._user_of(connection, request)
+                if name or connection.certificate_user is None:
+                    user = self.authenticated(name, request.fields, request.body)
+                else:
+                    user = self.known(connection.certificate_user)
             except RequestError:
                 if not is_trusted:
                     raise
-        is_checked = self.policy.authorization and code not in self._unauthorized and not is_trusted
-        caller = Caller(user, source, is_checked=is_checked)
+        is_checked = self.policy.authorization and not is_trusted and code not in self._unauthorized
+        caller = connection.caller
+        if caller is None or caller.user is not user or caller.is_checked is not is_checked:
+            caller = Caller(user, source_of(connection.peer), is_checked=is_checked)
         request.caller = caller
         if user is not None:
-            if connection.user != user.name:
-                self._log_in(connection, user, is_signed=bool(fields.get(ACCESS_KEY)))
+            if caller is not connection.caller:
+                self._log_in(connection, user, caller, is_signed=bool(name))
             if self.limits is not None:
                 self.limits.charge(user, connection, request.size)
         self._authorize(caller, request)
 
-    def check_again(self, request: RemotingCommand) -> None:
+    def trusts(self, source: str, name: str) -> bool:
+        """Return whether requests from an IP address, with the name of a user, are not checked."""
+        return self._trusts is not None and self._trusts(source, name)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a file of the users has changed since it was read."""
+        return self._files is not None and self._files.have_changed()
+
+    def catch_up(self) -> None:
+        """Use the users in files that have changed since they were read."""
+        if self._files is not None and self.is_outdated:
+            self._files.refresh()
+
+    def check_again(self, connection: Connection, request: RemotingCommand) -> None:
         """Check a request that has waited: its user may have been changed or deleted since.
+
+        Files are read every few seconds only, so those that have changed are read first. The
+        audit log records a refusal, except that of a gRPC client, whose call is recorded instead.
+
+        Args:
+            connection: Where the request came from.
+            request: The request.
 
         Raises:
             RequestError: It is not allowed any more.
         """
-        if request.caller is not None:
+        if request.caller is None:
+            return
+        self.catch_up()
+        try:
             request.caller = self.present(request.caller)
             self._authorize(request.caller, request)
+        except RequestError as error:
+            if self.audit is not None and not isinstance(connection, LocalConnection):
+                self.audit.answered(connection, request, failure(request, error))
+            raise
 
-    def _user_of(self, connection: Connection, request: RemotingCommand) -> User:
-        """Return the user who signed a request, or whom the client's certificate names."""
-        if not request.fields.get(ACCESS_KEY) and connection.certificate_user is not None:
-            return self.known(connection.certificate_user)
-        return self.authenticated(request.fields, request.body)
-
-    def _log_in(self, connection: Connection, user: User, *, is_signed: bool) -> None:
-        """Note the user of a connection; raise RequestError if it has too many connections."""
-        if self.limits is not None and (excess := self.limits.enter(user, connection)) is not None:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, excess)
-        connection.user = user.name
-        if self.audit is not None:
-            method = SIGNATURE if is_signed else CERTIFICATE
-            encrypted = connection.is_encrypted
-            self.audit.login(user.name, method, connection.peer, is_encrypted=encrypted)
+    def _log_in(
+        self, connection: Connection, user: User, caller: Caller, *, is_signed: bool
+    ) -> None:
+        """Note the caller of a connection; raise RequestError if it has too many connections."""
+        before = connection.caller
+        if before is None or before.user_name != user.name:
+            limits, audit = self.limits, self.audit
+            if limits is not None and (excess := limits.enter(user, connection)) is not None:
+                raise RequestError(ResponseCode.SYSTEM_BUSY, excess)
+            if audit is not None:
+                method = SIGNATURE if is_signed else CERTIFICATE
+                encrypted = connection.is_encrypted
+                audit.login(user.name, method, connection.peer, is_encrypted=encrypted)
+        connection.caller = caller
 
     def _authorize(self, caller: Caller, request: RemotingCommand) -> None:
         rule = RULES.get(request.code)
@@ -199,11 +240,17 @@ class Guard:
         if grant is not None:
             user.keep(grant)
 
-    def authenticated(self, fields: Mapping[str, str], body: SignedBody) -> User:
-        """Return the user who signed a request; raise RequestError if nobody did."""
-        user = self.known(fields.get(ACCESS_KEY, ""))
+    def authenticated(self, name: str, fields: Mapping[str, str], body: SignedBody) -> User:
+        """Return the user who signed a request; raise RequestError if it did not.
+
+        Args:
+            name: The user that the request names.
+            fields: The fields of the request.
+            body: Its body.
+        """
+        user = self.known(name)
         if not user.verifier.accepts(fields, body):
-            raise self.forged(user.name)
+            raise self.forged(name)
         return user
 
     def known(self, name: str) -> User:
@@ -215,7 +262,7 @@ class Guard:
         if user is None:
             shown = printable(name, NAME_SHOWN)
             raise RequestError(NO_PERMISSION, wording.unknown.format(name=shown))
-        if user.status is not UserStatus.ENABLED:
+        if user.status is not _ENABLED:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
 

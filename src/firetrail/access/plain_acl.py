@@ -72,6 +72,7 @@ class PlainAcl:
         self._system = system
         self._main = main
         self._contents: Mapping[Path, bytes] = {}
+        self._modified: Mapping[Path, int | None] = {}
         self._failed: object = None
         self._accounts = _Accounts()
         self._changing = threading.Lock()
@@ -120,9 +121,23 @@ class PlainAcl:
             await asyncio.sleep(RELOAD_S)
             await asyncio.to_thread(self.refresh)
 
+    def have_changed(self) -> bool:
+        """Return whether a file in use has changed since it was read; new files do not count."""
+        return self._modified_ms() != self._modified
+
+    def _modified_ms(self) -> Mapping[Path, int | None]:
+        times: dict[Path, int | None] = {}
+        for path in self._contents:
+            try:
+                times[path] = self._system.files.modified_ms(path)
+            except OSError:
+                times[path] = None
+        return times
+
     def refresh(self) -> bool:
         """Use the files if they have changed; return whether they are in use now."""
         with self._changing:
+            modified = self._modified_ms()
             found: object = None
             try:
                 contents = read_files(self._system.files, self._main)
@@ -137,6 +152,8 @@ class PlainAcl:
                     self._failed = (found, str(error))
                     _log.error("the previous accounts of ACL 1.0 remain in force: %s", error)
                 return False
+            finally:  # until now, the accounts were not those of these files
+                self._modified = modified
         self._failed = None
         _log.warning("%s of ACL 1.0 are in force now", counted(len(self.accounts), "account"))
         return True

@@ -124,7 +124,7 @@ def _read(files: Files, path: Path) -> bytes:
                 SETTING,
                 str(path),
                 "other users of this machine may read or write it, and it contains secret keys;"
-                f" run chmod 600 {path}, and change the keys",
+                f" run chmod {files.private_mode(path)} {path}, and change the keys",
             )
         return files.read(path)
     except OSError as error:

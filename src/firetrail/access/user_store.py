@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -50,6 +51,7 @@ class UserStore:
         self._file = ConfigFile(system, root, USERS_FILE)
         self._users: Mapping[str, User] = {}
         self._changing = asyncio.Lock()
+        self._reading = threading.Lock()
         self._read_ms: int | None = None
 
     def load(self) -> None:
@@ -58,12 +60,20 @@ class UserStore:
         Raises:
             StoreError: The file is damaged, invalid, or readable by others than its owner.
         """
-        path, self._read_ms = self._file.path, self._file.modified_ms()
+        written = self._file.modified_ms()
+        try:
+            self._users = self._read()
+        finally:  # until now, the users were not those of this file
+            self._read_ms = written
+
+    def _read(self) -> Mapping[str, User]:
+        path = self._file.path
         for each in (path, path.with_name(f"{USERS_FILE}.bak")):
             if each.exists() and not self._files.is_private(each):
                 raise StoreError(
                     f"{each}: other users of this machine may read or write it, and it contains "
-                    f"passwords; run chmod 600 {each}, and change the passwords"
+                    f"passwords; run chmod {self._files.private_mode(each)} {each}, and change "
+                    "the passwords"
                 )
         body = self._file.load(UserFileBody)
         try:
@@ -73,7 +83,11 @@ class UserStore:
                 users[name] = replace(users[name], policies=acl.merged(users[name].policies))
         except (ConfigError, KeyError) as error:
             raise StoreError(f"{path}: {error}; correct the file") from None
-        self._users = users
+        return users
+
+    def has_changed(self) -> bool:
+        """Return whether the file has changed since it was read; it takes one look at the file."""
+        return self._file.modified_ms() != self._read_ms
 
     def reload(self) -> bool:
         """Read the file again if it has changed; return whether it has.
@@ -84,11 +98,11 @@ class UserStore:
             StoreError: The new file cannot be used. The users stay as they were, and the same file
                 is not read again.
         """
-        written = self._file.modified_ms()
-        if written == self._read_ms:
-            return False
-        self.load()
-        return True
+        with self._reading:
+            if not self.has_changed():
+                return False
+            self.load()
+            return True
 
     def find(self, name: str) -> User | None:
         """Return the user with a name; None if there is none."""

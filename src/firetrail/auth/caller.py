@@ -25,24 +25,23 @@ class Caller:
         source: The IP address of the client.
         is_checked: Whether permissions are checked. If not, an authenticated user may do everything
             except what only super users may do.
+
+    Attributes:
+        is_super: Whether the sender may do everything.
     """
 
-    __slots__ = ("is_checked", "source", "user")
+    __slots__ = ("is_checked", "is_super", "source", "user")
 
     def __init__(self, user: User | None, source: str, *, is_checked: bool) -> None:
         self.user = user
         self.source = source
         self.is_checked = is_checked
+        self.is_super = user is not None and user.is_super
 
     @property
     def user_name(self) -> str:
         """The name of the user; empty for a sender without one."""
         return "" if self.user is None else self.user.name
-
-    @property
-    def is_super(self) -> bool:
-        """Whether the sender may do everything."""
-        return self.user is not None and self.user.is_super
 
     def refusal(self, needs: Iterable[Requirement]) -> str | None:
         """Return why one of the needs is not met; None if all are."""

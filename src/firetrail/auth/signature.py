@@ -41,41 +41,47 @@ _STALE_ROUNDS = 3
 times by default."""
 _BLOCK_SIZE = 64
 """The block size of SHA-1. HMAC extends the key to it."""
-_ORDERS_MAX = 256
-"""How many orders of fields are kept. A client sends the fields of a request in the same order."""
+_ORDERED_MAX = 64
+"""The most fields whose order is kept."""
 _ORDER_CHARACTERS = 512
 """The most characters of the names of fields whose order is kept."""
 _AUTHORIZATION_MAX = 4096
 """The most characters of a gRPC authorization header that are parsed."""
 
 SignedBody = bytes | memoryview | Sequence[bytes | memoryview]
+_WHOLE = (bytes, memoryview)
+"""The types of a body in one piece."""
 
 
 class KeyedHash:
     """HMAC-SHA1 with one key. Preparing the key once saves half of the cost of a signature."""
 
-    __slots__ = ("_inner", "_outer")
+    __slots__ = ("_new_inner", "_new_outer")
 
     def __init__(self, secret_key: str) -> None:
         key = secret_key.encode("utf-8", "replace")
         if len(key) > _BLOCK_SIZE:
             key = sha1(key).digest()
         key = key.ljust(_BLOCK_SIZE, b"\0")
-        self._inner = sha1(bytes(byte ^ 0x36 for byte in key))
-        self._outer = sha1(bytes(byte ^ 0x5C for byte in key))
+        self._new_inner = sha1(bytes(byte ^ 0x36 for byte in key)).copy
+        self._new_outer = sha1(bytes(byte ^ 0x5C for byte in key)).copy
 
-    def digest(self, *pieces: bytes | memoryview) -> bytes:
-        """Return the HMAC of the pieces, one after the other."""
-        inner = self._inner.copy()
-        for piece in pieces:
-            inner.update(piece)
-        outer = self._outer.copy()
+    def digest(self, values: bytes, body: SignedBody = b"") -> bytes:
+        """Return the HMAC of the values, followed by the body."""
+        inner = self._new_inner()
+        inner.update(values)
+        if isinstance(body, _WHOLE):
+            inner.update(body)
+        else:
+            for piece in body:
+                inner.update(piece)
+        outer = self._new_outer()
         outer.update(inner.digest())
         return outer.digest()
 
-    def signature(self, *pieces: bytes | memoryview) -> bytes:
-        """Return the HMAC of the pieces in base64."""
-        return b2a_base64(self.digest(*pieces), newline=False)
+    def signature(self, values: bytes, body: SignedBody) -> bytes:
+        """Return the HMAC of the values and the body in base64."""
+        return b2a_base64(self.digest(values, body), newline=False)
 
 
 class Signer:
@@ -98,7 +104,7 @@ class Signer:
         signed[ACCESS_KEY] = self.credentials.access_key
         if self.credentials.security_token is not None:
             signed[SECURITY_TOKEN] = self.credentials.security_token
-        signed[SIGNATURE] = self._hash.signature(_values(signed), *_pieces(body)).decode()
+        signed[SIGNATURE] = self._hash.signature(_values(signed), body).decode()
         return signed
 
     def grpc_authorization(self, date_time: str) -> str:
@@ -131,12 +137,11 @@ class Verifier:
         given = fields.get(SIGNATURE, "").encode("utf-8", "replace")
         if not given:
             return False
-        pieces = _pieces(body)
-        first = self._hash.signature(_values(fields), *pieces)
+        first = self._hash.signature(_values(fields), body)
         if compare_digest(given, first):
             return True
         return any(
-            compare_digest(given, signature) for signature in self._variants(fields, first, pieces)
+            compare_digest(given, signature) for signature in self._variants(fields, first, body)
         )
 
     def accepts_grpc(self, date_time: str, signature: bytes) -> bool:
@@ -145,19 +150,19 @@ class Verifier:
         return compare_digest(signature, expected)
 
     def _variants(
-        self, fields: Mapping[str, str], first: bytes, pieces: Sequence[bytes | memoryview]
+        self, fields: Mapping[str, str], first: bytes, body: SignedBody
     ) -> Iterator[bytes]:
         if _UNIQUE_KEY_QUERY in fields:
-            yield self._hash.signature(_values(fields, {_UNIQUE_KEY_QUERY}), *pieces)
+            yield self._hash.signature(_values(fields, {_UNIQUE_KEY_QUERY}), body)
         if not _ZONE_FIELDS.isdisjoint(fields):
-            yield self._hash.signature(_values(fields, _ZONE_FIELDS), *pieces)
+            yield self._hash.signature(_values(fields, _ZONE_FIELDS), body)
         if SECURITY_TOKEN in fields:
-            first = self._hash.signature(_values(fields, {SECURITY_TOKEN}), *pieces)
+            first = self._hash.signature(_values(fields, {SECURITY_TOKEN}), body)
             yield first
         previous = first
         for _ in range(_STALE_ROUNDS):
             stale = _stale_values(fields, previous.decode())
-            previous = self._hash.signature(stale, *pieces)
+            previous = self._hash.signature(stale, body)
             yield previous
 
 
@@ -195,35 +200,23 @@ def _members(parts: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 def _values(fields: Mapping[str, str], omitted: Iterable[str] = ()) -> bytes:
     """Return the values of the fields in the order of their keys, without a signature."""
-    order = None if omitted else _orders.get(tuple(fields))
-    if order is not None:
-        text = "".join(order(fields))
-    else:
-        names = [name for name in sorted(fields) if name != SIGNATURE and name not in omitted]
-        text = "".join([fields[name] for name in names])
-        if not omitted:
-            _keep_order(fields, names)
-    return text.encode("utf-8", "replace")
+    if not omitted and (order := _orders.get(len(fields) - (SIGNATURE in fields))) is not None:
+        try:
+            return "".join(order(fields)).encode("utf-8", "replace")
+        except KeyError:  # as many fields, with other names
+            pass
+    names = [name for name in sorted(fields) if name != SIGNATURE and name not in omitted]
+    if 2 <= len(names) <= _ORDERED_MAX and sum(map(len, names)) <= _ORDER_CHARACTERS:
+        _orders[len(names)] = itemgetter(*names)
+    return "".join([fields[name] for name in names]).encode("utf-8", "replace")
 
 
-_orders: dict[tuple[str, ...], Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
-"""Functions that return the signed values of fields, by the names of the fields as they arrive."""
-
-
-def _keep_order(fields: Iterable[str], signed: Sequence[str]) -> None:
-    """Keep the order of fields with these names, unless they are few or long."""
-    if len(signed) < 2 or sum(map(len, signed)) > _ORDER_CHARACTERS:
-        return
-    if len(_orders) >= _ORDERS_MAX:
-        _orders.clear()
-    _orders[tuple(fields)] = itemgetter(*signed)
+_orders: dict[int, Callable[[Mapping[str, str]], tuple[str, ...]]] = {}
+"""Functions that return the signed values of fields in the order of their keys, by the number of
+signed fields. One that finds all its names finds all signed fields, because there are as many."""
 
 
 def _stale_values(fields: Mapping[str, str], previous: str) -> bytes:
     """Return what a Go client signs in a retry: the access key twice, and the last signature."""
     values = {**fields, SIGNATURE: previous, ACCESS_KEY: fields.get(ACCESS_KEY, "") * 2}
     return "".join([values[name] for name in sorted(values)]).encode("utf-8", "replace")
-
-
-def _pieces(body: SignedBody) -> Sequence[bytes | memoryview]:
-    return (body,) if isinstance(body, bytes | memoryview) else body

@@ -56,10 +56,10 @@ class BrokerAccess:
         if (config.acl or config.authentication) and config.audit_log:
             self.audit = AuditLog(folder, config, system)
         if config.acl:
-            self._plain = PlainAcl(system, config.plain_file)
-            self.guard = Guard(self._plain, policy, self.audit, self._plain.trusts, limits)
+            self._plain = plain = PlainAcl(system, config.plain_file)
+            self.guard = Guard(plain, policy, self.audit, plain.trusts, limits, plain)
             names = BrokerNames(config.cluster, config.name, address)
-            self.handlers = PlainRequests(self._plain, names).handlers
+            self.handlers = PlainRequests(plain, names).handlers
         elif config.authentication:
             self.users = UserStore(system, folder)
             self.guard = Guard(self.users, policy, self.audit, limits=limits)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ipaddress import ip_address
 from typing import NamedTuple
 
@@ -17,6 +17,8 @@ from firetrail.replication.ha_port import HAPort
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
 
+ADVERTISED = ("brokerIP1", "store_host")
+"""The keys that set the address that clients are told."""
 VIP_BELOW = 2
 """The VIP port, which clients with ``vipChannelEnabled`` use, is this far below the main port."""
 
@@ -58,6 +60,24 @@ def client_access_of(config: BrokerConfig) -> Access | None:
         inner if inner is not None else environment.credentials,
         tls.of_client if uses_tls else environment.tls,
     )
+
+
+def advertised_host(bind: str, host: Host, keys: Collection[str]) -> Host:
+    """Return the address that clients are told: by default the one that the broker listens on.
+
+    Args:
+        bind: The address or the host name to listen on.
+        host: The address in the settings. It stays as it is if the broker listens on all addresses,
+            or on those of a name.
+        keys: The keys that are set; ``brokerIP1`` wins.
+    """
+    if any(key in keys for key in ADVERTISED):
+        return host
+    try:
+        address = ip_address(bind)
+    except ValueError:
+        return host
+    return host if address.is_unspecified else host._replace(ip=str(address))
 
 
 class OpenHAPort(NamedTuple):

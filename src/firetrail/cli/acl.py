@@ -7,13 +7,11 @@ import json
 from typing import NamedTuple
 
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType
-from firetrail.auth.resources import Action, Resource
+from firetrail.auth.resources import Action
 from firetrail.cli import cluster, user_directory
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say, table
 from firetrail.cli.user_directory import UserDirectory
-from firetrail.errors import NoSuchError
-from firetrail.text import some_of
 
 DESCRIPTION = f"""\
 List and show what users may do, allow or deny something, or delete it, on all brokers.
@@ -102,7 +100,6 @@ async def _run(args: argparse.Namespace, directory: UserDirectory) -> None:
         await print_entries(directory, args.user, as_json=args.json)
     elif args.action == "delete":
         policy_type = PolicyType.DEFAULT if args.default else None
-        await _check_deletion(directory, args.user, args.resource, policy_type)
         await directory.users.delete_acl(
             args.user, resource=args.resource, policy_type=policy_type, **directory.where
         )
@@ -122,23 +119,6 @@ async def _run(args: argparse.Namespace, directory: UserDirectory) -> None:
         _done(args, decision.lower(), f"{','.join(actions)} on {', '.join(args.resources)}")
 
 
-async def _check_deletion(
-    directory: UserDirectory, user: str, resource: str | None, policy_type: PolicyType | None
-) -> None:
-    """Raise NoSuchError if no broker has an entry to delete: it may be misspelt."""
-    wanted = None if resource is None else Resource.parse(resource)
-    rows = await entries_of(directory, user)
-    for row in rows:
-        if policy_type in (None, row.policy) and wanted in (None, Resource.parse(row.resource)):
-            return
-    missing = "no entries" if wanted is None else f"no entry for {wanted}"
-    policy = f" in the policy {policy_type}" if policy_type else ""
-    hint = "'firetrail acl list' lists the entries of all users"
-    if rows:
-        hint = f"it has entries for {some_of(list(dict.fromkeys(row.label for row in rows)))}"
-    raise NoSuchError(f"{directory.place}: {user} has {missing}{policy}; {hint}")
-
-
 def _done(args: argparse.Namespace, verb: str, what: str) -> None:
     found = {"user": args.user, "action": args.action}
     print(json.dumps(found) if args.json else f"{args.user}: {verb} {what}")
@@ -153,12 +133,6 @@ class EntryRow(NamedTuple):
     actions: tuple[str, ...]
     decision: str
     sources: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """The resource, with the policy if it is not Custom."""
-        is_custom = self.policy == PolicyType.CUSTOM
-        return self.resource if is_custom else f"{self.resource} ({self.policy})"
 
 
 async def entries_of(directory: UserDirectory, user: str | None) -> dict[EntryRow, list[str]]:
@@ -191,12 +165,11 @@ async def print_entries(directory: UserDirectory, user: str | None, *, as_json: 
     Args:
         directory: The users.
         user: The name of a user; None for all.
-        as_json: Whether to print one JSON object per entry instead of a table.
+        as_json: Whether to print a list of JSON objects instead of a table.
     """
     found = await entries_of(directory, user)
     if as_json:
-        for row, brokers in found.items():
-            print(json.dumps(json_entry(row, brokers)))
+        print(json.dumps([json_entry(*each) for each in found.items()]))
     elif found:
         heads = ("USER", "POLICY", "RESOURCE", "ACTIONS", "DECISION", "SOURCES", "BROKERS")
         lines = [

@@ -14,6 +14,7 @@ from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
 from firetrail.errors import NoSuchError, NotReachedError, NotRocketMQError, RequestError
+from firetrail.remoting.access import TLS_CA, Access
 from firetrail.text import did_you_mean
 
 NAMESRV = "NAMESRV_ADDR"
@@ -75,6 +76,9 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
     except OSError as error:
         reason = str(error) or "no answer in time"
         remedy = f"is a cluster running at {args.namesrv}? (--namesrv, or {NAMESRV})"
+        is_lost = isinstance(error.__cause__ or error, ConnectionResetError)
+        if is_lost and Access.from_environment().tls is None:
+            remedy = f"if the server requires TLS, set {TLS_CA}; {remedy}"
         raise NotReachedError(f"{reason}; {remedy}") from None
     except RequestError as error:
         if error.code != ResponseCode.TOPIC_NOT_EXIST or isinstance(error, NoRouteYetError):

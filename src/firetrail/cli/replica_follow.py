@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
-from firetrail.broker.listening import client_access_of
+from firetrail.broker.listening import advertised_host, client_access_of
 from firetrail.broker.replica.master_settings import (
     FIRST_SLAVE_ID,
     AdoptedSettings,
@@ -140,6 +140,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         config = config.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
+    store = store.replace(store_host=advertised_host(config.bind, store.store_host, own))
     holder = await holder_of_id(config.namesrv, config.name, args.id, access)
     if holder not in (None, str(store.store_host)):
         say(

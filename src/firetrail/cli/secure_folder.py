@@ -29,12 +29,11 @@ from firetrail.system import SYSTEM
 from firetrail.tls.certificates import check_private
 from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.issuing import AUTHORITY_DAYS, SERVER_DAYS, Issued, is_usable, issue
+from firetrail.tls.validity import RENEWED_DAYS
 
 ADMIN = "admin"
 STORE = "store"
 AUTHORITY_KEY = "key of the authority"
-RENEWED_DAYS = 30
-"""The certificate of the server is issued again if it is valid for less than this."""
 PASSWORD_BYTES = 24
 """Random bytes in the generated password."""
 

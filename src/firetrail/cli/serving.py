@@ -19,6 +19,10 @@ from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.system import SYSTEM, allow_many_files
 from firetrail.tls.certificates import check_private
 
+SWITCH_S = 0.001
+"""How long another thread may keep the interpreter lock while the event loop waits for it. With 5
+ms, Python's default, a thread that saves offsets or counts messages delays clients noticeably."""
+
 T = TypeVar("T")
 
 
@@ -56,6 +60,7 @@ def port(text: str) -> int:
 def run(serving: Coroutine[Any, Any, T]) -> T:
     """Run a server; on uvloop, which is faster, if that is installed."""
     allow_many_files()  # every queue and every connection needs a descriptor
+    sys.setswitchinterval(SWITCH_S)
     if find_spec("uvloop") is None:
         return asyncio.run(serving)
     import uvloop

@@ -13,6 +13,7 @@ from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.listening import advertised_host
 from firetrail.cli import grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
@@ -103,7 +104,8 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     Keys of the file that have no effect are reported on standard error.
     """
     logs.set_up(args)
-    loaded = load_entries(_for_existing_log(args.store, serving.read_conf(args.conf)))
+    entries = serving.read_conf(args.conf)
+    loaded = load_entries(_for_existing_log(args.store, entries))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)
     broker, store = loaded.broker, loaded.store
@@ -111,6 +113,7 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
         broker = broker.replace(bind=args.host)
     if args.port is not None:
         store = store.replace(store_host=store.store_host._replace(port=args.port))
+    store = store.replace(store_host=advertised_host(broker.bind, store.store_host, entries))
     _warn_of_loopback(broker.bind, store.store_host.ip)
     return LoadedBroker(broker, store, loaded.remarks)
 

@@ -6,10 +6,13 @@ import argparse
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from firetrail.access.acl_deletion import check_acl_deletion
 from firetrail.access.bodies import AclInfo, UserInfo
+from firetrail.access.local_audit import record_local_change
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
 from firetrail.cli import cluster
@@ -17,6 +20,9 @@ from firetrail.cli.command import Subparsers
 from firetrail.client import Admin
 from firetrail.errors import NoSuchError
 from firetrail.format.names import LOCK
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.header import Header
+from firetrail.remoting.user_headers import AclHeader, UserHeader
 from firetrail.store.lifecycle.folder import FolderLock
 from firetrail.system import SYSTEM
 from firetrail.text import did_you_mean
@@ -44,9 +50,13 @@ def add_action(
 
 
 class StoredUsers:
-    """The users in a folder, with the methods of :class:`firetrail.client.Admin`."""
+    """The users in a folder, with the methods of :class:`firetrail.client.Admin`.
+
+    Changes are recorded in the folder's audit log.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._store = UserStore(SYSTEM, folder)
         self._store.load()
 
@@ -59,7 +69,9 @@ class StoredUsers:
         self, name: str, password: str, *, user_type: UserType = UserType.NORMAL
     ) -> None:
         """Create a user."""
-        await self._store.create(UserInfo(name, password, user_type))
+        user = UserInfo(name, password, user_type)
+        await self._store.create(user)
+        self._record(RequestCode.AUTH_CREATE_USER, UserHeader(name), user)
 
     async def update_user(
         self,
@@ -70,11 +82,14 @@ class StoredUsers:
         status: UserStatus | None = None,
     ) -> None:
         """Change a user."""
-        await self._store.update(UserInfo(name, password, user_type, status))
+        user = UserInfo(name, password, user_type, status)
+        await self._store.update(user)
+        self._record(RequestCode.AUTH_UPDATE_USER, UserHeader(name), user)
 
     async def delete_user(self, name: str) -> None:
         """Delete a user."""
         await self._store.delete(name)
+        self._record(RequestCode.AUTH_DELETE_USER, UserHeader(name))
 
     async def acls(self) -> dict[str, list[AclInfo]]:
         """Return the policies of the users that have any."""
@@ -93,12 +108,22 @@ class StoredUsers:
         """Add an entry for each resource to a policy of a user, or replace it."""
         acl = AclInfo.granting(name, resources, actions, decision, sources, policy_type)
         await self._store.merge_acl(acl)
+        self._record(RequestCode.AUTH_UPDATE_ACL, AclHeader(acl.subject), acl)
 
     async def delete_acl(
         self, name: str, *, resource: str | None = None, policy_type: PolicyType | None = None
     ) -> None:
-        """Delete entries of the policies of a user."""
-        await self._store.delete_acl(SUBJECT_PREFIX + name, resource or "", policy_type or "")
+        """Delete entries of the policies of a user; raise NoSuchError if there are none."""
+        acls = chain(*(await self.acls()).values())
+        check_acl_deletion(acls, name, resource, policy_type, str(self._folder))
+        subject = SUBJECT_PREFIX + name
+        await self._store.delete_acl(subject, resource or "", policy_type or "")
+        self._record(RequestCode.AUTH_DELETE_ACL, AclHeader(subject, policy_type, resource))
+
+    def _record(
+        self, code: RequestCode, header: Header, body: UserInfo | AclInfo | None = None
+    ) -> None:
+        record_local_change(SYSTEM, self._folder, code, header, body)
 
 
 class UserDirectory(NamedTuple):

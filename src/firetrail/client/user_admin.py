@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
+from firetrail.access.acl_deletion import check_acl_deletion
 from firetrail.access.bodies import AclInfo, UserInfo, check_user_name, listed
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
 from firetrail.client.arguments import checked_address, one_of
@@ -222,13 +224,17 @@ class UserAdmin(TopicAdmin):
             address: the address of the only broker to ask. Default: all brokers.
 
         Raises:
-            RequestError: a broker has no such user.
+            NoSuchError: no broker has such an entry.
+            ConfigError: the resource is not valid.
+            RequestError: some brokers have no such user.
         """
-        header = AclHeader(
-            SUBJECT_PREFIX + text("name", name).removeprefix(SUBJECT_PREFIX),
-            None if policy_type is None else one_of(PolicyType, "policy_type", policy_type),
-            None if resource is None else text("resource", resource),
-        )
+        name = text("name", name).removeprefix(SUBJECT_PREFIX)
+        kind = None if policy_type is None else one_of(PolicyType, "policy_type", policy_type)
+        resource = None if resource is None else text("resource", resource)
+        found = await self.acls(cluster=cluster, address=address)
+        place = address or cluster or ", ".join(found)
+        check_acl_deletion(chain(*found.values()), name, resource, kind, place)
+        header = AclHeader(SUBJECT_PREFIX + name, kind, resource)
         await self._ask_brokers(RequestCode.AUTH_DELETE_ACL, cluster, address, header)
 
     async def _ask_brokers(

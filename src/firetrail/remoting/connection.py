@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, cast
 
+from firetrail.auth.caller import Caller
 from firetrail.auth.signature import Signer
 from firetrail.errors import ProtocolError, TlsError
 from firetrail.remoting.buffer_budget import BufferBudget
@@ -103,8 +104,8 @@ class Connection(asyncio.Protocol):
         """Bytes that wait to be written; an upper bound, as the peer may have read meanwhile."""
         self.deferred_bytes = 0
         """Bytes of requests that wait until the peer reads; the owner counts them."""
-        self.user = ""
-        """The user who was authenticated on the connection last; empty if nobody was."""
+        self.caller: Caller | None = None
+        """The last authenticated sender on the connection; None if there was none."""
         self.is_proven = False
         """Whether a request of the peer has succeeded."""
         self.on_drained: Callable[[Connection], None] | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from ipaddress import ip_address
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 from firetrail.errors import ConfigError
 from firetrail.tls.config import TlsMode
@@ -13,6 +14,7 @@ from firetrail.tls.server_tls import ServerTls
 LOCALHOST = "localhost"
 
 _log = logging.getLogger(__name__)
+_warned: WeakKeyDictionary[Checking, set[str]] = WeakKeyDictionary()
 
 
 def is_loopback(bind: str) -> bool:
@@ -42,7 +44,8 @@ def check_exposure(
     """Raise ConfigError if clients on other machines could do everything, and nobody allowed that.
 
     A warning is logged if they need a signature, but the traffic is not encrypted, or users need no
-    permissions.
+    permissions. Broker, name server and gRPC service of one process have the same guard, and do not
+    repeat it.
 
     Args:
         bind: The address or the host name to listen on.
@@ -65,15 +68,23 @@ def check_exposure(
             " insecure=True)",
         )
     if not guard.checks_permissions:
-        _log.warning(
-            "the server listens on %s, and every user may send, read and delete everything, because"
-            " permissions are not checked; set authorizationEnabled=true",
-            bind,
+        _warn(
+            guard,
+            f"the server listens on {bind}, and every user may send, read and delete everything,"
+            " because permissions are not checked; set authorizationEnabled=true",
         )
     if tls is None or tls.mode is not TlsMode.ENFORCING:
-        _log.warning(
-            "the server listens on %s without enforcing TLS: those who can read the traffic can"
-            " read all messages and repeat signed requests; set --tls-mode enforcing, or"
+        _warn(
+            guard,
+            f"the server listens on {bind} without enforcing TLS: those who can read the traffic"
+            " can read all messages and repeat signed requests; set --tls-mode enforcing, or"
             " tls.server.mode=enforcing in the file of --tls-config (tls.properties)",
-            bind,
         )
+
+
+def _warn(guard: Checking, text: str) -> None:
+    """Log a warning, once for all servers of a guard."""
+    warned = _warned.setdefault(guard, set())
+    if text not in warned:
+        warned.add(text)
+        _log.warning("%s", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 
 from firetrail.remoting.token_bucket import TokenBucket
@@ -22,6 +23,8 @@ _OTHER = "other"
 class LimitedLog:
     """Logs at most some lines of each kind, and escapes control characters in them.
 
+    All threads may use it.
+
     Args:
         logger: Where the lines go.
         now: A monotonic clock in seconds.
@@ -30,6 +33,7 @@ class LimitedLog:
     def __init__(self, logger: logging.Logger, now: Callable[[], float]) -> None:
         self._logger = logger
         self._now = now
+        self._guard = threading.Lock()  # over what follows
         self._kinds: dict[str, TokenBucket] = {}
         self._left_out: dict[str, int] = {}
 
@@ -43,15 +47,15 @@ class LimitedLog:
             error: The error to log with its traceback. Default: none.
         """
         now = self._now()
-        bucket = self._kinds.get(kind)
-        if bucket is None:
-            if len(self._kinds) >= KINDS_MAX and kind != _OTHER:
-                self.log(level, _OTHER, text, error)
+        with self._guard:
+            if kind not in self._kinds and len(self._kinds) >= KINDS_MAX:
+                kind = _OTHER
+            bucket = self._kinds.get(kind)
+            if bucket is None:
+                bucket = self._kinds[kind] = TokenBucket(BURST, PER_S, now)
+            if not bucket.take(1, now):
+                self._left_out[kind] = self._left_out.get(kind, 0) + 1
                 return
-            bucket = self._kinds[kind] = TokenBucket(BURST, PER_S, now)
-        if not bucket.take(1, now):
-            self._left_out[kind] = self._left_out.get(kind, 0) + 1
-            return
-        more = self._left_out.pop(kind, 0)
+            more = self._left_out.pop(kind, 0)
         before = f" ({more} more lines like this one were not logged)" if more else ""
         self._logger.log(level, "%s%s", printable(text, LENGTH_MAX), before, exc_info=error)

@@ -100,8 +100,10 @@ def check_private(name: str, path: str) -> None:
         ConfigError: Others may read or write it.
         OSError: There is no such file.
     """
-    if not SYSTEM.files.is_private(Path(path)):
-        raise ConfigError(name, path, f"others can read the secret; run 'chmod 600 {path}'")
+    files, file = SYSTEM.files, Path(path)
+    if not files.is_private(file):
+        mode = files.private_mode(file)
+        raise ConfigError(name, path, f"others can read the secret; run 'chmod {mode} {path}'")
 
 
 def content(name: str, path: str) -> bytes:

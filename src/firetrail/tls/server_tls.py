@@ -7,6 +7,7 @@ import logging
 import ssl
 import threading
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
@@ -14,8 +15,10 @@ from typing import Self
 from firetrail.errors import ConfigError, ProtocolError
 from firetrail.system import SYSTEM, System
 from firetrail.tls.certificates import (
+    CERTIFICATE,
     KEY,
     check_private,
+    content,
     load_certificate,
     load_trust,
     server_context,
@@ -23,9 +26,12 @@ from firetrail.tls.certificates import (
 from firetrail.tls.config import ClientAuth, TlsConfig, TlsMode
 from firetrail.tls.session import HANDSHAKE, TlsSession
 from firetrail.tls.user_names import UserNames
+from firetrail.tls.validity import RENEWED_DAYS, Validity, validity_of
 
 RELOAD_S = 2.0
 """Interval at which the files are compared with those in use."""
+EXPIRY_S = 86_400.0
+"""Interval of the warnings about a certificate that expires."""
 HANDSHAKES_MAX = 1_000
 """Handshakes in progress. If there are more, the oldest is dropped, so that clients which never
 finish theirs do not keep others out. Each takes about 30 KiB."""
@@ -59,9 +65,12 @@ class ServerTls:
         self._system = system
         self._names = UserNames.parse(config.user_names)
         self.mode = config.server_mode
+        self._validity: Validity | None = None
         self._seen = self._digests()
         self.context = self._load() if self.mode is not TlsMode.DISABLED else None
-        self._polled_at = system.clock.monotonic()
+        self._polled_at = self._warned_at = system.clock.monotonic()
+        if self.context is not None:
+            self._warn_of_validity()
         self._refreshing = threading.Lock()
         self._polling: asyncio.Future[bool] | None = None
         self._handshakes: dict[Callable[[], None], None] = {}  # by what ends them, oldest first
@@ -150,6 +159,8 @@ class ServerTls:
         with self._refreshing:
             digests = self._digests()
             if digests == self._seen:
+                if self._system.clock.monotonic() - self._warned_at >= EXPIRY_S:
+                    self._warn_of_validity()
                 return False
             self._seen = digests
             try:
@@ -158,7 +169,34 @@ class ServerTls:
                 _log.error("the previous TLS certificate remains in use: %s", error)
                 return False
             _log.info("the TLS certificate in %s is in use now", self._config.certificate)
+            self._warn_of_validity()
             return True
+
+    def _warn_of_validity(self) -> None:
+        """Warn if the certificate is not valid, or not for long: at the start, on change, daily."""
+        self._warned_at = self._system.clock.monotonic()
+        if self._validity is None:
+            return
+        path = self._config.certificate
+        begin, end = self._validity
+        now = datetime.fromtimestamp(self._system.clock.now_ms() / 1000, UTC)
+        if begin > now:
+            _log.warning(
+                "the TLS certificate in %s is not valid before %s, and clients refuse it until "
+                "then; set the clock of this machine, or replace the certificate and its key, "
+                "which needs no restart",
+                path,
+                f"{begin:%Y-%m-%d %H:%M:%S} UTC",
+            )
+        if end - now > timedelta(days=RENEWED_DAYS):
+            return
+        _log.warning(
+            "the TLS certificate in %s %s on %s, and clients refuse an expired one; replace it and "
+            "its key, which needs no restart ('firetrail up --secure' does so when it starts)",
+            path,
+            "expires" if end > now else "has expired",
+            f"{end:%Y-%m-%d %H:%M:%S} UTC",
+        )
 
     def _digests(self) -> list[bytes]:
         config = self._config
@@ -178,6 +216,7 @@ class ServerTls:
         context = server_context()
         load_certificate(context, config.certificate, config.key, config.key_password)
         check_private(KEY, config.key)
+        self._validity = validity_of(content(CERTIFICATE, config.certificate))
         auth = ClientAuth(config.client_auth)
         if auth is not ClientAuth.NONE:
             load_trust(context, config.trust)

@@ -238,7 +238,7 @@ class PullProcessor:
         def wake(is_over: bool) -> Woken:
             try:
                 if request.caller is not None:
-                    self._clients.check_again(request)
+                    self._clients.check_again(connection, request)
                 answer = self._retry(request, header, group, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)

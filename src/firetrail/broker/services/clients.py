@@ -173,10 +173,10 @@ class Clients:
             return False
         return caller.refusal([wanted]) is None
 
-    def check_again(self, request: RemotingCommand) -> None:
+    def check_again(self, connection: Connection, request: RemotingCommand) -> None:
         """Raise RequestError if the sender of a request that has waited may not make it now."""
         if self._guard is not None:
-            self._guard.check_again(request)
+            self._guard.check_again(connection, request)
 
     def silent_ms(self, client: Client) -> int:
         """Return how long ago the client sent its last heartbeat."""

@@ -7,7 +7,9 @@ master has access control. A Java broker can do neither, so that ``ha_java_peers
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE
@@ -21,7 +23,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
 from firetrail.replication.frames import REPORT, authentication_size, decode_authentication
 from firetrail.replication.ha_client import PURPOSE
-from firetrail.replication.ha_connection import Admitted, HASocket
+from firetrail.replication.ha_source import Admitted, HASocket
 from firetrail.settings.table import Live
 from firetrail.system import Clock
 from firetrail.tls.config import TlsMode
@@ -31,6 +33,9 @@ from firetrail.tls.session import HANDSHAKE
 
 AGE_MAX_MS = 15 * 60_000
 """How far the time of a signature may be from this broker's."""
+ADMISSION_S = 20.0
+"""How long a peer may take from its connection until it is admitted, in total. Without a limit, one
+that sends a byte now and then would keep a connection and its thread."""
 REQUEST = "HA connection"
 """How the audit log calls it."""
 
@@ -61,9 +66,29 @@ class HAAdmission:
             address: ``ip:port`` of the peer.
 
         Raises:
-            OSError: The connection is lost, or TLS fails.
+            OSError: The connection is lost, TLS fails, or the peer takes too long.
             FiretrailError: The peer may not be served.
         """
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+        timer = threading.Timer(ADMISSION_S, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            return self._admitted(connection, address)
+        except OSError:
+            if is_late.is_set():
+                raise TimeoutError(f"it was not admitted within {ADMISSION_S:g} s") from None
+            raise
+        finally:
+            timer.cancel()
+
+    def _admitted(self, connection: socket.socket, address: str) -> Admitted:
         admitted, certificate_user = self._secured(connection)
         first = _exactly(admitted, REPORT.size)
         size = authentication_size(first)
@@ -133,7 +158,7 @@ class HAAdmission:
     ) -> User:
         if not fields and certificate_user is not None:
             return guard.known(certificate_user)
-        user = guard.authenticated(fields, b"")
+        user = guard.authenticated(fields.get(ACCESS_KEY, ""), fields, b"")
         time = fields.get("time", "")
         is_number = time.isascii() and time.isdigit() and len(time) <= len(str(1 << 63))
         if fields.get("purpose") != PURPOSE or not is_number:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 
 from firetrail.access.needs import PUB, UPDATE, require_record, topic_need
 from firetrail.broker.broker_state import BrokerState
@@ -214,7 +214,7 @@ class Transactions:
 
     async def _put(self, message: Message) -> PutResult:
         result = self._store.begin_put(message)
-        if isinstance(result, Coroutine):
+        if not isinstance(result, PutResult):
             result = await result
         return require_stored(result)
 
