@@ -34,7 +34,7 @@ from firetrail.store.put.pending import PendingPuts
 from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
-from firetrail.store.store import Store
+from firetrail.store.store import CATCH_UP_S, Store
 from firetrail.system import System
 
 SKIPPED_UNITS_MAX = 8
@@ -43,6 +43,8 @@ SKIPPED_UNITS_MAX = 8
 
 LATER_S = 0.01
 """How long a message that is not urgent may wait to be dispatched with others."""
+CATCH_UP_CHECK_S = 0.001
+"""How often a request that waits for dispatch looks for it."""
 
 
 class BrokerStore(Store):
@@ -193,6 +195,30 @@ class BrokerStore(Store):
             self._dispatching_later.cancel()
             self._dispatching_later = None
         self._dispatcher.relieve()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether all messages that consumers may see are in queues and index."""
+        return not self._dispatcher.behind
+
+    async def catch_up(self) -> None:
+        """Wait until the messages that consumers may see now are in queues and index.
+
+        Waits CATCH_UP_S at most, and not while dispatch lacks disk space, descriptors or memory.
+        """
+        dispatcher, end = self._dispatcher, self._log.dispatchable()
+        clock = self._engine.system.clock
+        deadline = clock.monotonic() + CATCH_UP_S
+        pause_s = 0.0  # the loop may be about to dispatch its last puts
+        while (
+            dispatcher.position < end
+            and dispatcher.behind
+            and not (dispatcher.starved or self._engine.failure)
+            and clock.monotonic() < deadline
+        ):
+            dispatcher.wake_if_idle()
+            await asyncio.sleep(pause_s)
+            pause_s = CATCH_UP_CHECK_S
 
     def push(self) -> None:
         """Make messages readable soon that were put without waiting for the disk.

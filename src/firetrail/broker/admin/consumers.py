@@ -62,6 +62,7 @@ class ConsumerProcessor:
 
     async def _reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Reset the offsets of a group. They are saved before the answer, so a crash keeps them."""
+        await self._store.catch_up()
         answer = self._reset_now(request)
         await self._offsets.saved()
         return answer

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import MINUTE
+from firetrail.broker.stored import after_dispatch
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.admin_bodies import (
@@ -56,8 +57,8 @@ class StatsProcessor:
         self._now_ms = state.system.clock.now_ms
         self._address = state.address
         self.handlers: dict[int, Handler] = {
-            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
-            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_TOPIC_STATS_INFO: after_dispatch(state.store, self._topic_stats),
+            RequestCode.GET_CONSUME_STATS: after_dispatch(state.store, self._consume_stats),
             RequestCode.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
             RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_spans,
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from firetrail.access.needs import GET, SUB, require_record
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.stored import after_dispatch
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -32,10 +33,10 @@ class QueryProcessor:
         self._store = state.store
         self._topics = state.topics
         self.handlers: dict[int, Handler] = {
-            RequestCode.QUERY_MESSAGE: self._by_key,
+            RequestCode.QUERY_MESSAGE: after_dispatch(state.store, self._by_key),
             RequestCode.VIEW_MESSAGE_BY_ID: self._by_position,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._by_time,
-            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: after_dispatch(state.store, self._by_time),
+            RequestCode.GET_MAX_OFFSET: after_dispatch(state.store, self._max_offset),
             RequestCode.GET_MIN_OFFSET: self._min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
         }
