@@ -1,4 +1,4 @@
-"""The ports that a broker listens on."""
+"""The ports that a broker listens on, and the address that it tells clients to connect to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from tests.broker.brokers import SMALL
 from tests.torture.process import free_ports
 
 from firetrail.broker.broker import Broker
+from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.ports import advertised_host
 from firetrail.errors import AddressInUseError, ConfigError
+from firetrail.format.java_properties import Entry
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
@@ -91,3 +94,25 @@ async def test_the_name_server_on_the_vip_port_is_named(
         taken.bind((HOST, low))
         assert await listening(tmp_path, (low, high), config) == [False, True]
     assert f"The name server {HOST}:{low} has the port two below listenPort" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("bind", "entries", "advertised"),
+    [
+        ("10.0.0.5", {}, "10.0.0.5:10911"),
+        ("127.0.0.2", {"listenPort": "5"}, "127.0.0.2:5"),
+        ("::1", {}, "[::1]:10911"),
+        ("0.0.0.0", {}, "127.0.0.1:10911"),
+        ("::", {}, "127.0.0.1:10911"),
+        ("localhost", {}, "127.0.0.1:10911"),
+        ("10.0.0.5", {"brokerIP1": "10.0.0.9"}, "10.0.0.9:10911"),
+        ("127.0.0.2", {"brokerIP1": "127.0.0.1"}, "127.0.0.1:10911"),
+        ("10.0.0.5", {"store_host": "10.0.0.9:1"}, "10.0.0.9:1"),
+    ],
+)
+def test_the_address_to_listen_on_is_advertised_unless_another_is_set(
+    bind: str, entries: dict[str, str], advertised: str
+) -> None:
+    given = {key: Entry(text, "broker.conf") for key, text in entries.items()}
+    host = load_entries(given).store.store_host
+    assert str(advertised_host(bind, host, given)) == advertised

@@ -126,7 +126,7 @@ class BrokerProcess(Process):
             self.broker = Broker(self.disk.root, BROKER, self.config, system=self.files.system())
             self.broker._server = cast(RemotingServer, NoServer())
             slots = patch("firetrail.broker.timer.timer_service.WHEEL_SLOTS", WHEEL_SLOTS)
-            with patch("firetrail.broker.listening.HAPort", NoHAPort), slots:
+            with patch("firetrail.broker.ports.HAPort", NoHAPort), slots:
                 self.run(self.broker.start())
         except BaseException:
             self._end()

@@ -103,7 +103,7 @@ class RolePair:
         """Start both; kill both at the end unless :meth:`close` was called."""
         with ExitStack() as stack:
             stack.enter_context(self.world.replaces_threading())
-            stack.enter_context(patch("firetrail.broker.listening.HAPort", NoHAPort))
+            stack.enter_context(patch("firetrail.broker.ports.HAPort", NoHAPort))
             stack.enter_context(patch.object(RemotingClient, "request", self._request))
             stack.enter_context(patch.object(Follower, "start", lambda follower: None))
             stack.enter_context(patch.object(Promotion, "_check_follows", lambda promotion: None))

@@ -18,14 +18,14 @@ from typing import Self
 from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.listening import (
+from firetrail.broker.parts import Environment, Parts, combined
+from firetrail.broker.ports import (
     client_access_of,
     listen_for_vips,
     open_ha_port,
     reachable,
     tls_of,
 )
-from firetrail.broker.parts import Environment, Parts, combined
 from firetrail.broker.replica.fencing import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.replicated_broker import newest_epoch

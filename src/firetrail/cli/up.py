@@ -13,7 +13,7 @@ from firetrail.broker import unsupported
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.listening import advertised_host
+from firetrail.broker.ports import advertised_host
 from firetrail.cli import grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser

@@ -7,7 +7,7 @@ from typing import Self
 
 from firetrail.access.guard import Guard
 from firetrail.broker.broker import Broker
-from firetrail.broker.listening import reachable
+from firetrail.broker.ports import reachable
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_guard import GrpcGuard
