@@ -196,16 +196,23 @@ async def test_the_tables_of_a_master_with_another_history_are_not_copied(tmp_pa
             assert [record.body for record in slave.store.read("T1")] == [b"first"]
 
 
-async def test_a_master_of_another_name_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [("other", "DefaultCluster"), ("broker-a", "other"), ("other", "other")],
+    ids=["name", "cluster", "both"],
+)
+async def test_a_master_of_another_name_or_cluster_is_refused(
+    tmp_path: Path, name: str, cluster: str
+) -> None:
     async with talking() as talk:
         await talk.send("T1")
-        address = talk.broker.address
-        async with slave_in(tmp_path, master_address=address, name="other") as slave:
+        settings = {"master_address": talk.broker.address, "name": name, "cluster": cluster}
+        async with slave_in(tmp_path, **settings) as slave:
             follower = following(slave).follower
             await until(lambda: follower.status.state is FollowerState.FAILED)
             assert follower.status.error == (
                 "the master is broker 'broker-a' of cluster 'DefaultCluster', but this broker is "
-                "configured as a slave of 'other' of cluster 'DefaultCluster'; set brokerName and "
+                f"configured as a slave of {name!r} of cluster {cluster!r}; set brokerName and "
                 "brokerClusterName to the master's, or correct the address of the master"
             )
             assert slave.store.log_range == (0, 0)
