@@ -119,7 +119,7 @@ class Ends:
 def replicating(bench: Bench) -> Iterator[Line]:
     """Catch-up, lag and throughput of an ASYNC_MASTER, and the cost of a SYNC_MASTER."""
     figures: tuple[Figure, ...] = (
-        ("replica, catch-up from an empty folder", Unit.BYTES, "catch_up", 1.0),
+        ("replica, catch-up from an empty folder", Unit.BYTES, "catch_up", 2.0),
         ("master and replica, CPU per GiB of catch-up", Unit.SECONDS, "catch_up_cpu", 1.0),
         ("replica, from the response of a send to its log, p50", Unit.SECONDS, "p50", 1.0),
         ("replica, from the response of a send to its log, p99", Unit.SECONDS, "p99", None),
