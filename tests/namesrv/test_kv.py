@@ -38,3 +38,18 @@ async def test_concurrent_changes_are_all_kept(tmp_path: Path) -> None:
     await asyncio.gather(*(kv.put("n", f"k{number}", "v") for number in range(20)))
     await asyncio.gather(*(kv.delete("n", f"k{number}") for number in range(0, 20, 2)))
     assert KVConfig(path).namespace("n") == {f"k{number}": "v" for number in range(1, 20, 2)}
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_only_its_owner_can_read_the_file(tmp_path: Path, is_new: bool) -> None:
+    path = tmp_path / "kv" / "kvConfig.json"
+    path.parent.mkdir()
+    if not is_new:  # Java's is readable for everybody
+        path.write_text('{"configTable":{"n":{"old":"v"}}}')
+        path.chmod(0o644)
+    kv = KVConfig(path)
+    await kv.put("n", "k", "v")
+    await kv.delete("n", "k")
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert KVConfig(path).get("n", "old") == (None if is_new else "v")

@@ -6,7 +6,7 @@ import pytest
 from tests.proxy.services import call_of
 
 from firetrail.errors import ProxyError
-from firetrail.proxy.polling import filter_of, poll_s, subscription_of
+from firetrail.proxy.polling import REMEMBERED, filter_of, poll_s, subscription_of
 from firetrail.proxy.schema.messages import (
     Code,
     Duration,
@@ -14,6 +14,7 @@ from firetrail.proxy.schema.messages import (
     FilterType,
     Settings,
 )
+from firetrail.remoting.bodies import SubscriptionData
 from firetrail.system import SYSTEM
 
 NEW = {"x_mq_client_version": "5.0.3"}
@@ -81,3 +82,14 @@ def test_the_tags_of_a_receive_are_remembered() -> None:
     assert filter_of("T", long) is not filter_of("T", long)
     with pytest.raises(ProxyError):
         filter_of("T", FilterExpression(type=FilterType.TAG, expression="||"))
+
+
+def test_a_limited_number_of_tags_of_receives_is_remembered() -> None:
+    def remembered(number: int) -> SubscriptionData:
+        return filter_of("T", FilterExpression(type=FilterType.TAG, expression=f"tag{number}"))
+
+    first, second = remembered(0), remembered(1)
+    for number in range(2, REMEMBERED + 1):
+        remembered(number)
+    assert remembered(1) is second
+    assert remembered(0) is not first

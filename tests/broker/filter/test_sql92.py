@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.broker.filter.kept_bytes import kept_bytes
 
-from firetrail.broker.filter.sql92 import TERMS_MAX, parse
+from firetrail.broker.filter.sql92 import LENGTH_MAX, PARSED_MAX, TERMS_MAX, parse
 from firetrail.errors import FormatError
 
 PROPERTIES = {"a": "5", "b": "text", "c": "true", "d": "2.5", "e": "it's", "TAGS": "T"}
@@ -136,3 +137,27 @@ class TestCost:
     def test_a_number_has_a_limited_length(self) -> None:
         with pytest.raises(FormatError, match="number of more than 40 characters"):
             parse(f"a > {'9' * 5000}")
+
+    def test_a_limited_number_of_filters_is_kept(self) -> None:
+        parse.cache_clear()
+        for number in range(PARSED_MAX + 10):
+            parse(f"a = {number}")
+        assert parse.cache_info().currsize == PARSED_MAX == 256
+        for number in (0, PARSED_MAX + 9):  # the oldest has made room, the newest is there
+            parse(f"a = {number}")
+        assert parse.cache_info().hits == 1
+
+    @pytest.mark.parametrize("most", ["list", "predicates"])
+    def test_kept_filters_have_a_limited_size(self, most: str) -> None:
+        def parse_one(number: int) -> None:
+            values = [f"'{chr(0x4E00 + number + each)}'" for each in range(2040)]
+            lists = [",".join(values[first::128][:11]) for first in range(128)]
+            predicates = " OR ".join(f"a IN ({each})" for each in lists)
+            text = f"a IN ({','.join(values)})" if most == "list" else predicates
+            assert LENGTH_MAX // 2 < len(text) <= LENGTH_MAX
+            parse(text)
+
+        parse.cache_clear()
+        sample = 4
+        assert kept_bytes(parse_one, sample) * PARSED_MAX // sample < 80 << 20
+        parse.cache_clear()

@@ -26,6 +26,8 @@ TAGS_MAX = 32 << 10
 """Characters of a list of tags."""
 CACHED_MAX = 1 << 10
 """Characters of the longest list of tags whose hashes are kept."""
+LISTS_MAX = 1024
+"""The lists of tags whose hashes are kept: at most some 50 MiB."""
 
 _FOUND = GetStatus.FOUND
 _NO_MATCH = GetStatus.NO_MATCHED_MESSAGE
@@ -134,5 +136,5 @@ def _hashed(text: str) -> MessageFilter:
     return MessageFilter(tag_hashes(text)) if text.strip() else ALL
 
 
-_by_tags = lru_cache(maxsize=1024)(_hashed)
-"""The most recent lists of tags, at most some 30 MiB."""
+_by_tags = lru_cache(maxsize=LISTS_MAX)(_hashed)
+"""Keeps the most recent lists of tags."""

@@ -31,6 +31,8 @@ TERMS_MAX = 128
 """Comparisons and other predicates of an expression. A list after IN is one."""
 DIGITS_MAX = 40
 """Characters of a number."""
+PARSED_MAX = 256
+"""The most recent filters that are kept: at most some 80 MiB."""
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
@@ -68,7 +70,7 @@ class SqlFilter:
         return self._evaluate(properties) is True
 
 
-@lru_cache(maxsize=256)  # at most some 30 MiB
+@lru_cache(maxsize=PARSED_MAX)
 def parse(text: str) -> SqlFilter:
     """Return the filter; raise FormatError with the position of a mistake."""
     if len(text) > LENGTH_MAX:
