@@ -1,7 +1,4 @@
-"""Outcomes of puts, and requests that wait for dispatch.
-
-Damaged internal records are skipped, and do not block others.
-"""
+"""Outcomes of puts. Damaged internal records are skipped, and do not block others."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.broker.brokers import SMALL, Fields, Talk, talking
+from tests.broker.brokers import SMALL, talking
 from tests.crash.files_check import readable
-from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.stored import (
@@ -26,33 +22,7 @@ from firetrail.client import Message, Producer, SimpleConsumer
 from firetrail.errors import StoreError
 from firetrail.format.delay import DelayLevels
 from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.remoting.codes import RequestCode
-from firetrail.store import broker_store
 from firetrail.store.results import PutResult, PutStatus
-
-END: Fields = {"topic": "T1", "queueId": 0}
-
-
-async def test_the_end_of_a_queue_includes_a_message_that_is_not_dispatched_yet(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_store, "CATCH_UP_S", PATIENCE_S)
-    with talk.broker.store._dispatcher.paused():
-        assert (await talk.send("T1", b"acknowledged")).code == 0
-        asked = asyncio.create_task(talk.ask(RequestCode.GET_MAX_OFFSET, END))
-        await asyncio.sleep(0)
-        first = await talk.ask(RequestCode.GET_MIN_OFFSET, END)  # a later request is not held up
-        assert first.fields["offset"] == "0" and not asked.done()
-    assert (await asked).fields["offset"] == "1"
-
-
-async def test_a_request_does_not_wait_for_ever_for_dispatch(
-    talk: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(broker_store, "CATCH_UP_S", 0.01)
-    with talk.broker.store._dispatcher.paused():
-        assert (await talk.send("T1", b"acknowledged")).code == 0
-        assert (await talk.ask(RequestCode.GET_MAX_OFFSET, END)).fields["offset"] == "0"
 
 
 def spoil_body(root: Path, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Answers that follow from a later result: given by a call, or awaited."""
+"""Answers that follow from a later result, and handlers whose requests wait first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 from tests.client.clusters import until
-from tests.remoting.loopbacks import ECHO, HANDLERS, serving
+from tests.remoting.loopbacks import ECHO, HANDLERS, echo, serving
 
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import LaterAnswer
+from firetrail.remoting.handlers import LaterAnswer, WaitingHandler
 
 LATER = 7
 
@@ -109,3 +109,39 @@ async def test_an_answer_can_be_awaited(text: str, code: int) -> None:
     given = await answer
     assert given is not None
     assert given.code == code
+
+
+async def test_costly_requests_take_turns_after_they_have_waited() -> None:
+    """Each is charged to its address, and others run in between."""
+    ready = asyncio.get_running_loop().create_future()
+    waited: list[None] = []
+    ran: list[int] = []
+    iteration = 0
+
+    def wait() -> asyncio.Future[None] | None:
+        waited.append(None)
+        return ready
+
+    def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        ran.append(iteration)
+        return request.answer()
+
+    costly = RequestCode.GET_TOPIC_STATS_INFO
+    async with serving(handlers={costly: WaitingHandler(wait, handle)}) as loopback:
+        asked = [asyncio.create_task(loopback.ask(costly)) for _ in range(5)]
+        await until(lambda: len(waited) == 5)
+        assert not ran
+        ready.set_result(None)
+        while len(ran) < 5:
+            iteration += 1
+            await asyncio.sleep(0)
+        assert [answer.code for answer in await asyncio.gather(*asked)] == [
+            ResponseCode.SUCCESS
+        ] * 5
+    assert len(set(ran)) == 5, "one in each iteration of the event loop"
+
+
+async def test_a_request_that_need_not_wait_is_handled_at_once() -> None:
+    async with serving(handlers={ECHO: WaitingHandler(lambda: None, echo)}) as loopback:
+        answer = await loopback.ask(ECHO, body=b"x")
+        assert answer.content == b"x"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
@@ -17,7 +18,9 @@ from tests.replication.logs import log_content
 
 from firetrail import FlushMode
 from firetrail.errors import FiretrailError, NotReachedError
+from firetrail.replication import ha_connection
 from firetrail.replication.frames import TransferReader, encode_report
+from firetrail.replication.ha_connection import has_unread
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.store.log.flusher import ThreadWaiter
@@ -257,3 +260,32 @@ class TestInTheEventLoop:
         loop.close()
         master = Master(tmp_path / "master", loop=loop)
         expect_rejection_after_report(master)
+
+
+def test_a_busy_event_loop_does_not_disconnect_its_replicas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their reports have arrived, although nobody has read them."""
+    looks = Mock(side_effect=has_unread)
+    monkeypatch.setattr(ha_connection, "has_unread", looks)
+    held, release = threading.Event(), threading.Event()
+
+    def hold_up() -> None:
+        held.set()
+        release.wait(PATIENCE_S)
+
+    with running_loop() as loop:
+        master = Master(tmp_path / "master", limits=replace(LIMITS, silence_s=1.0), loop=loop)
+        with following(tmp_path / "replica", master.address, errors=[]):
+            eventually(lambda: any(each._loop_socket for each in master.service.connections))
+            (connection,) = master.service.connections
+            loop.call_soon_threadsafe(hold_up)
+            assert held.wait(PATIENCE_S)
+            eventually(lambda: has_unread(connection._raw))
+            connection.session.read_at -= PATIENCE_S
+            eventually(lambda: looks.call_count >= 2)
+            release.set()
+            assert not connection.is_closed
+            master.fill(1)
+            master.wait_acked()
+        master.close()

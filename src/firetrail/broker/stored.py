@@ -1,10 +1,10 @@
-"""Messages in the store: how a put ended, when they can be read, and copies of them."""
+"""Messages in the store: how a put ended, and those that the broker reads back or copies."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.errors import FormatError
@@ -14,9 +14,6 @@ from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record, decode_message
 from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult, PutStatus
 
@@ -47,27 +44,6 @@ UNCONFIRMED = frozenset(
     }
 )
 """The message is in the log, but the disk or the replicas have not confirmed it."""
-
-
-def after_dispatch(store: BrokerStore, handler: Handler) -> Handler:
-    """Return a handler that waits until messages stored before its request are in the queues.
-
-    A producer that has the response to a send then finds its message. Most requests need not wait.
-
-    Args:
-        store: The store that the handler reads.
-        handler: Handles the request.
-    """
-
-    def handle(connection: Connection, request: RemotingCommand) -> Answer:
-        return handler(connection, request) if store.is_caught_up else later(connection, request)
-
-    async def later(connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        await store.catch_up()
-        answer = handler(connection, request)
-        return await answer if isinstance(answer, Awaitable) else answer
-
-    return handle
 
 
 def require_stored(result: PutResult) -> PutResult:

@@ -74,6 +74,28 @@ class LaterAnswer:
             return failure(self._request, error)
 
 
+class WaitingHandler:
+    """A handler whose requests may have to wait before it is called.
+
+    The server waits, so that a costly request takes its turn, and is charged, when it runs.
+    """
+
+    __slots__ = ("_handler", "wait")
+
+    def __init__(self, wait: Callable[[], Awaitable[None] | None], handler: Handler) -> None:
+        """Combine a wait and a handler.
+
+        Args:
+            wait: Called with each request; returns what to wait for, None if there is nothing.
+            handler: Handles the request afterwards.
+        """
+        self.wait = wait
+        self._handler = handler
+
+    def __call__(self, connection: Connection, request: RemotingCommand) -> Answer:
+        return self._handler(connection, request)
+
+
 def answer_to(
     handlers: Mapping[int, Handler], connection: Connection, request: RemotingCommand
 ) -> Answer:

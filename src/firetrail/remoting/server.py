@@ -23,7 +23,15 @@ from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.costly_requests import CostlyRequests
-from firetrail.remoting.handlers import Answer, Handler, LaterAnswer, answer_to, failure, outcome_of
+from firetrail.remoting.handlers import (
+    Answer,
+    Handler,
+    LaterAnswer,
+    WaitingHandler,
+    answer_to,
+    failure,
+    outcome_of,
+)
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
@@ -115,7 +123,7 @@ class RemotingServer:
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._later = 0  # requests whose answers will be given by a call
+        self._later = 0  # requests that a callback will answer
         self._refusals = Refusals(SYSTEM.clock.monotonic)
         self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
         self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
@@ -174,8 +182,9 @@ class RemotingServer:
     async def drain(self, grace_s: float = 3.0) -> None:
         """Wait until all requests are answered that have arrived; connections stay open.
 
-        A request that takes longer than ``grace_s`` is cancelled; one that waits for replicas only
-        is answered at its time limit, or when the store is closed.
+        A request that takes longer than ``grace_s`` is cancelled. A send that waits for replicas
+        only is answered at its time limit, or when the store is closed, if its connection is still
+        open then.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
         while (self._urgent or self._ordinary or self._tasks or self._later) and (
@@ -338,11 +347,7 @@ class RemotingServer:
         if answer is None:
             answer = self._answer(connection, request)
         if answer is None or isinstance(answer, RemotingCommand):
-            recorded = self._note(connection, request, answer)
-            if recorded is None:
-                self._finish(connection, request, answer)
-            else:
-                self._begin(request, self._finish_later(connection, request, answer, recorded))
+            self._respond(connection, request, answer)
         elif isinstance(answer, LaterAnswer):
             self._running[request.code] += 1
             self._later += 1
@@ -365,6 +370,20 @@ class RemotingServer:
         code = request.code
         if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
+        handler = self._handlers.get(code)
+        if isinstance(handler, WaitingHandler) and (awaited := handler.wait()) is not None:
+            return self._answer_after(awaited, connection, request)
+        return self._answer_now(connection, request)
+
+    async def _answer_after(
+        self, awaited: Awaitable[None], connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        await awaited
+        answer = self._answer_now(connection, request)
+        return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
+
+    def _answer_now(self, connection: Connection, request: RemotingCommand) -> Answer:
+        code = request.code
         if code in COSTLY and (share := self._shares.get(connection)) is not None:
             handle = partial(answer_to, self._handlers, connection, request)
             return self.costly.answer(share, connection, request, handle)
@@ -383,6 +402,12 @@ class RemotingServer:
     ) -> None:
         self._running[request.code] -= 1
         self._later -= 1
+        self._respond(connection, request, response)
+
+    def _respond(
+        self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
+    ) -> None:
+        """Record a request and send its response, which may have to wait for the record."""
         recorded = self._note(connection, request, response)
         if recorded is None:
             self._finish(connection, request, response)

@@ -12,7 +12,7 @@ import ssl
 import threading
 from collections.abc import Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """How etcd is reached.
+    """How etcd is reached. The text of an instance does not show the password.
 
     Attributes:
         endpoints: Addresses of its servers: ``host:port``, ``http://host:port`` or ``https://…``.
@@ -46,7 +46,7 @@ class EtcdAccess:
     endpoints: tuple[str, ...]
     timeout_s: float = 2.0
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     ca_file: str = ""
     cert_file: str = ""
 

@@ -1,18 +1,19 @@
 """The connection of a master to one replica: sockets and threads around a session.
 
-Each connection has two threads, as in RocketMQ: one sends the log, the other reads the reports. The
-work is done by the kernel (sends release the interpreter's lock), so replicas do not slow down the
-event loop that serves clients.
+Each connection has two threads, as in RocketMQ: one sends the log, the other reads the reports. A
+replica that catches up does not slow down the event loop that serves clients, because sends release
+the interpreter's lock.
 
-A thread that is woken for each batch of messages would wait for the interpreter's lock, which a
-busy event loop holds. So the loop itself reads the reports of a replica without TLS, and sends it
-what was put, as long as the replica follows closely. The threads then only do what takes time; see
+A thread that is woken for each batch of messages would wait for that lock, which a busy event loop
+holds. So the loop itself reads the reports of a replica without TLS, and sends it what was put, as
+long as the replica follows closely. The threads then only do what takes time; see
 :meth:`HATransfers.try_send`.
 """
 
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import threading
 from asyncio import AbstractEventLoop
@@ -29,7 +30,7 @@ from firetrail.store.log.flusher import Signal
 REPORT_SIZE = 4096
 """Bytes that one read takes from a replica."""
 SILENCE_CHECKS = 4
-"""How often the silence of a replica is checked while it lasts, if the event loop reads."""
+"""If the event loop reads, the silence of a replica is checked this often within its limit."""
 
 
 class HAConnection:
@@ -207,7 +208,8 @@ class HAConnection:
     def _leave_to_loop(self, loop: AbstractEventLoop, connection: socket.socket) -> None:
         """Let the loop serve the replica; return when the connection is closed.
 
-        The loop has a descriptor of its own, which it closes itself.
+        The loop has a descriptor of its own, which it closes itself. If the loop was held up,
+        reports that it has not read yet show that the replica is not silent.
         """
         silence_s = self._limits.silence_s
         copy = connection.dup()
@@ -219,7 +221,8 @@ class HAConnection:
             return
         try:
             while not self._ended.wait(silence_s / SILENCE_CHECKS):
-                if self._clock.monotonic() - self.session.read_at > silence_s:
+                silent_s = self._clock.monotonic() - self.session.read_at
+                if silent_s > silence_s and not has_unread(connection):
                     raise TimeoutError
         finally:
             with suppress(RuntimeError):
@@ -256,3 +259,10 @@ class HAConnection:
         connection = self._loop_socket
         if connection is not None and not self.is_closed and self._transfers.try_send(connection):
             self._wake.set()
+
+
+def has_unread(connection: socket.socket) -> bool:
+    """Return whether the peer has sent something that nobody has read."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(0))

@@ -76,8 +76,8 @@ class HATransfers:
     def send_confirmation(self, connection: HASocket) -> None:
         """Send the confirmation that is due, if one is; raises OSError as :meth:`send` does.
 
-        It is sent with the next transfer, or when there was none for IDLE_S: a frame of its own for
-        each message would cost the master as much as the message.
+        Usually it is sent with the next transfer: a frame of its own for each message would cost
+        the master as much as the message.
         """
         with self._sending:
             if not self._unsent and (confirmation := self._confirmation()):

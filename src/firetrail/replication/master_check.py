@@ -31,6 +31,7 @@ from firetrail.errors import (
 )
 from firetrail.format.java_properties import parse_properties
 from firetrail.format.layout import MAGIC_BLANK
+from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY_FILE
 from firetrail.remoting.bodies import ClusterInfo, KVTable
 from firetrail.remoting.client import REQUEST_S, RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -46,6 +47,8 @@ RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
 _JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
 FIRETRAIL_KEY = "ha_allowed_peers"
 """A setting that every Firetrail broker has, and no other one."""
+_ACL_1_REFUSAL = "AclException"
+"""In the remark of a broker that checks with ACL 1.0; its code is that of all other errors."""
 EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 
@@ -103,6 +106,21 @@ class MasterConfig(NamedTuple):
     """``brokerRole`` in capitals; empty if the master does not tell it."""
     is_firetrail: bool
     """Whether the master is Firetrail, and so tells replicas what is confirmed."""
+
+
+def sign_remedy(error: RequestError) -> str:
+    """Return what to do about a master's refusal; empty if its access control is not the reason.
+
+    Args:
+        error: The answer of the master.
+    """
+    if error.code != ResponseCode.NO_PERMISSION and _ACL_1_REFUSAL not in error.remark:
+        return ""
+    return (
+        "; let the replica sign as a super user of the master: set "
+        f"innerClientAuthenticationCredentials in its broker.conf, or {ACCESS_KEY} and "
+        f"{SECRET_KEY_FILE} in its environment"
+    )
 
 
 async def check_is_broker(client: RemotingClient, address: str) -> None:
@@ -241,8 +259,7 @@ class Master:
         except RequestError as error:
             raise _RefusedError(
                 f"the broker at {broker} refuses request {code.value} {code.name} ({error}), "
-                "without which the replica cannot tell whether it may follow; allow the replica's "
-                "address in the access control of the master",
+                f"without which the replica cannot tell whether it may follow{sign_remedy(error)}",
                 error,
             ) from error
         except OSError as error:

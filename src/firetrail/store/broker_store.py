@@ -1,8 +1,8 @@
 """The store as a server uses it: it returns stored bytes, and puts and gets suit an event loop.
 
-A put waits for the disk in a coroutine. It can block the event loop for a limited time: for the
-append lock, for dispatch that is far behind, and while it helps to dispatch (HELP_S). Calls that
-sync (``flush``, ``settle``) or delete files belong in a thread.
+A put waits for the disk in a coroutine, and for replicas with a callback. It can block the event
+loop for a limited time: for the append lock, for dispatch that is far behind, and while it helps to
+dispatch (HELP_S). Calls that sync (``flush``, ``settle``) or delete files belong in a thread.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.config import StoreConfig
 from firetrail.store.damage import DamageReports, record_damage
+from firetrail.store.dispatch.catch_ups import CatchUps
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.lifecycle.fence import Fence
@@ -34,7 +35,7 @@ from firetrail.store.put.pending import PendingPuts
 from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
-from firetrail.store.store import CATCH_UP_S, Store
+from firetrail.store.store import Store
 from firetrail.system import System
 
 SKIPPED_UNITS_MAX = 8
@@ -43,8 +44,6 @@ SKIPPED_UNITS_MAX = 8
 
 LATER_S = 0.01
 """How long a message that is not urgent may wait to be dispatched with others."""
-CATCH_UP_CHECK_S = 0.001
-"""How often a request that waits for dispatch looks for it."""
 
 
 class BrokerStore(Store):
@@ -59,6 +58,7 @@ class BrokerStore(Store):
         self._dispatching_later: asyncio.TimerHandle | None = None
         self._is_urgent = True  # the put that is in progress in the loop
         self._pending: PendingPuts | None = None
+        self._catch_ups: CatchUps | None = None
 
     @classmethod
     def loading(
@@ -97,11 +97,12 @@ class BrokerStore(Store):
         self._pending = PendingPuts(
             loop, self._acks, lambda: self._live.current.slave_timeout_ms, self._outcome
         )
+        self._catch_ups = CatchUps(loop, self._dispatcher)
 
     def begin_put(
         self, message: Message | Batch, *, is_urgent: bool = True
     ) -> PutResult | Awaitable[PutResult]:
-        """Store a message or batch at once, for an event loop that may have to wait for the disk.
+        """Store a message or batch at once; the event loop need not block for disk and replicas.
 
         Returns the result with its status. If it has to wait for replicas only, returns a
         :class:`PendingPut`; with SYNC_FLUSH a coroutine. All puts that begin before the first
@@ -196,29 +197,18 @@ class BrokerStore(Store):
             self._dispatching_later = None
         self._dispatcher.relieve()
 
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether all messages that consumers may see are in queues and index."""
-        return not self._dispatcher.behind
+    def catch_up(self) -> Awaitable[None] | None:
+        """Dispatch what consumers may see now; return what waits for the rest, None if that is all.
 
-    async def catch_up(self) -> None:
-        """Wait until the messages that consumers may see now are in queues and index.
-
-        Waits CATCH_UP_S at most, and not while dispatch lacks disk space, descriptors or memory.
+        Messages that a producer put without waiting (``WAIT=false``) are not part of it before they
+        are synced, if the store has SYNC_FLUSH.
         """
-        dispatcher, end = self._dispatcher, self._log.dispatchable()
-        clock = self._engine.system.clock
-        deadline = clock.monotonic() + CATCH_UP_S
-        pause_s = 0.0  # the loop may be about to dispatch its last puts
-        while (
-            dispatcher.position < end
-            and dispatcher.behind
-            and not (dispatcher.starved or self._engine.failure)
-            and clock.monotonic() < deadline
-        ):
-            dispatcher.wake_if_idle()
-            await asyncio.sleep(pause_s)
-            pause_s = CATCH_UP_CHECK_S
+        self._log.commit()  # bytes in a write buffer are not readable
+        if self._dispatcher.behind:
+            self._dispatcher.help()
+        if not self._dispatcher.behind or self._catch_ups is None:
+            return None
+        return self._catch_ups.wait(self._log.dispatchable())
 
     def push(self) -> None:
         """Make messages readable soon that were put without waiting for the disk.

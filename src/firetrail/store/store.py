@@ -26,6 +26,7 @@ from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
 from firetrail.format.whole import whole
 from firetrail.store.config import StoreConfig
+from firetrail.store.dispatch.catch_ups import CATCH_UP_S
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.log.flusher import ThreadWaiter
@@ -34,9 +35,6 @@ from firetrail.store.queue_records import QueueRecords
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
 from firetrail.system import SYSTEM, System
-
-CATCH_UP_S = 1.0
-"""How long a read waits, at most, until messages that were put before it are dispatched."""
 
 
 class Store(Writer):

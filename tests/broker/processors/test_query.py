@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from tests.broker.brokers import Field, Fields, Talk, records
+from tests.broker.brokers import SMALL, Field, Fields, Talk, records, talking
+from tests.helpers import NEVER_MS, PATIENCE_S
 
 from firetrail.format.ids import decode_message_id
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.store.dispatch import catch_ups
 
 
 async def three(talk: Talk) -> list[int]:
@@ -87,3 +90,39 @@ async def test_offsets_are_found_by_time(talk: Talk, boundary: str | None) -> No
     assert await offset(2**62) == ("3" if lower else "2")
     assert await offset(2**62, queueId=1) == "0"
     assert await offset(2**62, topic="T9") == "0"
+
+
+END: Fields = {"topic": "T1", "queueId": 0}
+
+
+@pytest.mark.parametrize("code", [RequestCode.GET_MAX_OFFSET, RequestCode.GET_TOPIC_STATS_INFO])
+async def test_a_request_waits_for_messages_that_are_not_dispatched_yet(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, code: RequestCode
+) -> None:
+    monkeypatch.setattr(catch_ups, "CATCH_UP_S", PATIENCE_S)
+    with talk.broker.store._dispatcher.paused():
+        assert (await talk.send("T1", b"acknowledged")).code == 0
+        asked = asyncio.create_task(talk.ask(code, END))
+        await asyncio.sleep(0)
+        first = await talk.ask(RequestCode.GET_MIN_OFFSET, END)  # a later request is not held up
+        assert first.fields["offset"] == "0" and not asked.done()
+    answer = await asked
+    assert answer.fields.get("offset") == "1" or b'"maxOffset":1' in answer.content
+
+
+async def test_a_request_does_not_wait_for_ever_for_dispatch(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catch_ups, "CATCH_UP_S", 0.01)
+    with talk.broker.store._dispatcher.paused():
+        assert (await talk.send("T1", b"acknowledged")).code == 0
+        assert (await talk.ask(RequestCode.GET_MAX_OFFSET, END)).fields["offset"] == "0"
+
+
+async def test_the_end_of_a_queue_includes_messages_in_write_buffers(tmp_path: Path) -> None:
+    never = SMALL.replace(
+        write_buffer_pool=True, commit_interval_ms=NEVER_MS, flush_interval_ms=NEVER_MS
+    )
+    async with talking(tmp_path, store=never) as talk:
+        assert (await talk.send("T1", b"acknowledged")).code == 0
+        assert (await talk.ask(RequestCode.GET_MAX_OFFSET, END)).fields["offset"] == "1"

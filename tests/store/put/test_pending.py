@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,6 +32,16 @@ def store(tmp_path: Path) -> Iterator[BrokerStore]:
     with BrokerStore.open(tmp_path, CONFIG) as store:
         store.replica_acks.note("replica", 0)
         yield store
+
+
+class Answering:
+    """A caller that refers to the put for which it waits, as answers do."""
+
+    def __init__(self, put: PendingPut) -> None:
+        self.put = put
+
+    def take(self, result: PutResult) -> None:
+        """Take the result of the put."""
 
 
 def begin(store: BrokerStore, body: bytes = b"x") -> PendingPut:
@@ -113,3 +126,32 @@ async def test_confirmed_messages_are_dispatched_by_the_loop(store: BrokerStore)
     store.replica_acks.note("replica", pending.offset)
     assert (await pending).ok
     await until(lambda: store.max_offset("T") == 1)
+
+
+async def test_a_confirmation_that_a_busy_loop_reads_late_counts(tmp_path: Path) -> None:
+    """The report and the end of the time limit become due in one iteration of the loop."""
+    loop = asyncio.get_running_loop()
+    with BrokerStore.open(tmp_path, CONFIG.replace(slave_timeout_ms=10)) as store:
+        store.replica_acks.note("replica", 0)
+        store.dispatch_in(loop)
+        pending = begin(store)
+        time.sleep(0.02)
+        loop.call_soon(store.replica_acks.note, "replica", pending.offset)
+        assert (await pending).status is PutStatus.PUT_OK
+
+
+async def test_an_answered_put_keeps_nothing_of_its_caller(store: BrokerStore) -> None:
+    """A cycle of references would keep bodies until the garbage collector runs."""
+    store.dispatch_in(asyncio.get_running_loop())
+    pending = begin(store)
+    result = Answering(pending)
+    kept = weakref.ref(result)
+    pending.then(result.take)
+    store.replica_acks.note("replica", pending.offset)
+    await until(lambda: pending.outcome is not None)
+    gc.disable()
+    try:
+        del result
+        assert kept() is None
+    finally:
+        gc.enable()

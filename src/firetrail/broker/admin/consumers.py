@@ -62,7 +62,8 @@ class ConsumerProcessor:
 
     async def _reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Reset the offsets of a group. They are saved before the answer, so a crash keeps them."""
-        await self._store.catch_up()
+        if (rest := self._store.catch_up()) is not None:
+            await rest
         answer = self._reset_now(request)
         await self._offsets.saved()
         return answer

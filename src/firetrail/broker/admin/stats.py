@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import MINUTE
-from firetrail.broker.stored import after_dispatch
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.admin_bodies import (
@@ -40,7 +39,7 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Handler, WaitingHandler
 from firetrail.remoting.headers import GroupHeader, TopicHeader
 
 
@@ -56,11 +55,12 @@ class StatsProcessor:
         self._config = state.config
         self._now_ms = state.system.clock.now_ms
         self._address = state.address
+        dispatched = state.store.catch_up
         self.handlers: dict[int, Handler] = {
-            RequestCode.GET_TOPIC_STATS_INFO: after_dispatch(state.store, self._topic_stats),
-            RequestCode.GET_CONSUME_STATS: after_dispatch(state.store, self._consume_stats),
-            RequestCode.GET_BROKER_CONSUME_STATS: self._all_consume_stats,
-            RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_spans,
+            RequestCode.GET_TOPIC_STATS_INFO: WaitingHandler(dispatched, self._topic_stats),
+            RequestCode.GET_CONSUME_STATS: WaitingHandler(dispatched, self._consume_stats),
+            RequestCode.GET_BROKER_CONSUME_STATS: WaitingHandler(dispatched, self._all_stats),
+            RequestCode.QUERY_CONSUME_TIME_SPAN: WaitingHandler(dispatched, self._time_spans),
             RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
             RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: self._subscription,
@@ -106,9 +106,7 @@ class StatsProcessor:
             rate += self._traffic.messages(self._traffic.groups.get((name, group)), MINUTE).tps
         return ConsumeStats(table, rate)
 
-    async def _all_consume_stats(
-        self, connection: Connection, request: RemotingCommand
-    ) -> RemotingCommand:
+    async def _all_stats(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         only_ordered = BrokerConsumeStatsHeader.decode(request.fields).is_order
         found: dict[str, list[ConsumeStats]] = {}
         for group, names in sorted(self._offsets.topics_by_group().items()):

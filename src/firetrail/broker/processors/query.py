@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from firetrail.access.needs import GET, SUB, require_record
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import after_dispatch
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Handler, WaitingHandler
 from firetrail.remoting.headers import (
     OffsetResponse,
     QueryMessageHeader,
@@ -32,11 +31,12 @@ class QueryProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._store = state.store
         self._topics = state.topics
+        dispatched = state.store.catch_up
         self.handlers: dict[int, Handler] = {
-            RequestCode.QUERY_MESSAGE: after_dispatch(state.store, self._by_key),
+            RequestCode.QUERY_MESSAGE: WaitingHandler(dispatched, self._by_key),
             RequestCode.VIEW_MESSAGE_BY_ID: self._by_position,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: after_dispatch(state.store, self._by_time),
-            RequestCode.GET_MAX_OFFSET: after_dispatch(state.store, self._max_offset),
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: WaitingHandler(dispatched, self._by_time),
+            RequestCode.GET_MAX_OFFSET: WaitingHandler(dispatched, self._max_offset),
             RequestCode.GET_MIN_OFFSET: self._min_offset,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_time,
         }

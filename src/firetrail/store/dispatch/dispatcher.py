@@ -85,6 +85,11 @@ class Dispatcher:
         limit = self._limit()
         return max(limit - self.position, 0) if limit > self._cut_limit else 0
 
+    @property
+    def is_stuck(self) -> bool:
+        """Whether waiting is no use: dispatch lacks a resource, or has ended with an error."""
+        return bool(self.starved) or not self._thread.is_alive()
+
     def begin_at(self, position: int, last_record_offset: int, last_store_time: int) -> None:
         """Set the position up to which the log is dispatched, and the record before it."""
         self.position = position
@@ -245,7 +250,7 @@ class Dispatcher:
             clock.sleep_ms(1)
             return
         self.idle = True
-        # Otherwise it was appended after the last check and before idle was set.
+        # If it is behind, a message was appended before idle was set, and nobody called wake.
         if not self.behind and self._wake.wait(RELIEVED_S if is_relieved else None):
             self._wake.clear()  # not before the wait, so that no call is lost
         self.idle = False

@@ -183,12 +183,16 @@ class ReplicaAcks:
         """
         return end < self._enough_before
 
+    def have_confirmed(self, end: int) -> bool:
+        """Return whether enough replicas have the log up to ``end``."""
+        return end <= self._log.confirmed_offset
+
     def add(self, waiter: Waiter) -> None:
         """Notify ``waiter`` when enough replicas have the log up to its offset."""
         with self._guard:
             self._waiters.drop_timed_out()
             self._waiters.add(waiter)
-            if self._final is not None or waiter.offset <= self._log.confirmed_offset:
+            if self._final is not None or self.have_confirmed(waiter.offset):
                 self._tell_waiters()
 
     def give_up(self) -> None:

@@ -56,9 +56,10 @@ class PendingPut(LoopWaiter):
             self._puts.end(self, durable)
 
     def tell_caller(self) -> None:
-        """Call the callback, if there is one already."""
-        if self._callback is not None and self.outcome is not None:
-            self._callback(self.outcome)
+        """Call the callback, if there is one already, and forget it: it may refer to this put."""
+        callback, self._callback = self._callback, None
+        if callback is not None and self.outcome is not None:
+            callback(self.outcome)
 
 
 class PendingPuts:
@@ -125,6 +126,7 @@ class PendingPuts:
         for put in list(self._waiting):
             if put.outcome is None and put.deadline <= now:
                 put.timed_out = True
-                self.end(put, False)
+                # A loop that was held up may have read the confirmation in this iteration.
+                self.end(put, self._acks.have_confirmed(put.offset))
         waiting = (put.deadline for put in self._waiting if put.outcome is None)
         self._look_at(min(waiting, default=inf))
