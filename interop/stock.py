@@ -3,7 +3,8 @@
 A client program takes the address of the name server, does everything that the client can, and
 prints a line of JSON for each message: ``{"sent": how, "body": ...}`` when the broker has
 acknowledged it, ``{"got": by whom, "body": ...}`` when a consumer has it. Everything else that a
-client prints is ignored.
+client prints is ignored. Programs sign their requests if the environment has CLIENT_USER and
+CLIENT_PASSWORD. If it has CLIENT_TOPIC, they only send a message to this topic and consume it.
 """
 
 from __future__ import annotations
@@ -125,7 +126,14 @@ def client_environment(name: str) -> Path:
 
 def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
     """Run a client program, which logs into the folder; check its status, return its output."""
-    done = subprocess.run(
+    done = finished(command, folder)
+    assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def finished(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a client program, which logs into the folder, to its end."""
+    return subprocess.run(
         command,
         cwd=folder,
         env={**os.environ, "HOME": str(folder)},
@@ -133,14 +141,16 @@ def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
         text=True,
         timeout=WAIT_S,
     )
-    assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+
+
+def events_in(text: str) -> list[Event]:
+    """Return the events in the output of a client program."""
+    return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
 
 
 def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
     """Run a client program and return the events that it prints."""
-    lines = output(command, folder, status).splitlines()
-    return [json.loads(line) for line in lines if line.startswith('{"')]
+    return events_in(output(command, folder, status))
 
 
 def of(events: Iterable[Event], kind: str, who: str) -> list[Event]:
@@ -207,9 +217,9 @@ async def masters(namesrv: str) -> dict[str, str]:
         return await admin.masters()
 
 
-async def create_topics(namesrv: str, *names: str) -> None:
+async def create_topics(namesrv: str, *names: str, access: Access | None = None) -> None:
     """Topics that a client needs and does not make, with four queues each."""
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv, access=access) as admin:
         for name in names:
             await admin.create_topic(name, 4)
 
@@ -221,8 +231,8 @@ async def registered(namesrv: str, access: Access | None = None) -> None:
             await asyncio.sleep(0.1)
 
 
-async def lag(namesrv: str, group: str, topic: str) -> int:
+async def lag(namesrv: str, group: str, topic: str, access: Access | None = None) -> int:
     """Return how many messages of a topic a group has not confirmed."""
-    async with Admin(namesrv) as admin:
+    async with Admin(namesrv, access=access) as admin:
         stats = await admin.consume_stats(group, topic)
         return sum(o.broker_offset - o.consumer_offset for o in stats.offset_table.values())

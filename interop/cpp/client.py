@@ -1,9 +1,12 @@
 """The C++ client, through the Python package ``rocketmq``: every way to send and to consume.
 
-Runs in the environment of that package, not in Firetrail's. Argument: name server.
+Runs in the environment of that package, not in Firetrail's. Argument: name server. If the
+environment has CLIENT_USER and CLIENT_PASSWORD, all requests are signed; if it has CLIENT_TOPIC,
+the program only sends a message to this topic and consumes it.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -81,6 +84,13 @@ def sends(producer: Producer) -> None:
     producer.send_sync(message("CppRetry", "again"))
 
 
+def configure(client: Producer | PullConsumer | PushConsumer, namesrv: str) -> None:
+    """Tell a client its name server and its credentials, if there are any."""
+    client.set_namesrv_addr(namesrv)
+    if user := os.environ.get("CLIENT_USER"):
+        client.set_session_credentials(user, os.environ["CLIENT_PASSWORD"], "")
+
+
 def consumer(
     who: str, namesrv: str, topic: str, expression: str = "*", failures: int = 0, **options: object
 ) -> PushConsumer:
@@ -94,7 +104,7 @@ def consumer(
 
     made = PushConsumer("CPP_" + who.upper(), **options)
     made.set_instance_name(who)
-    made.set_namesrv_addr(namesrv)
+    configure(made, namesrv)
     made.subscribe(topic, listener, expression)
     made.start()
     return made
@@ -114,7 +124,7 @@ def broadcast(producer: Producer, namesrv: str) -> list[PushConsumer]:
 
 def pull(namesrv: str) -> None:
     pulling = PullConsumer("CPP_PULL")
-    pulling.set_namesrv_addr(namesrv)
+    configure(pulling, namesrv)
     pulling.start()
     while got.get("pull", 0) < 3:  # pulls do not wait for messages that are on their way
         for received in pulling.pull("CppTags", "Even"):
@@ -122,10 +132,37 @@ def pull(namesrv: str) -> None:
     pulling.shutdown()
 
 
+def wait_for(**wanted: int) -> None:
+    """Wait until these consumers got as many messages; the caller notices if they do not."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until and any(got.get(who, 0) < n for who, n in wanted.items()):
+        time.sleep(0.05)
+
+
 def main(namesrv: str) -> None:
     producer = Producer("CPP_PRODUCER")
-    producer.set_namesrv_addr(namesrv)
+    configure(producer, namesrv)
     producer.start()
+    if topic := os.environ.get("CLIENT_TOPIC"):
+        consumers = one(producer, namesrv, topic)
+    else:
+        consumers = everything(producer, namesrv)
+    for made in consumers:
+        made.shutdown()
+    producer.shutdown()
+
+
+def one(producer: Producer, namesrv: str, topic: str) -> list[PushConsumer]:
+    """Send a message and consume it; the listener fails once, so a retry topic is used, too."""
+    producer.send_sync(message(topic, "signed"))
+    say(sent="sync", body="signed")
+    made = consumer("secured", namesrv, topic, failures=1)
+    wait_for(secured=2)
+    return [made]
+
+
+def everything(producer: Producer, namesrv: str) -> list[PushConsumer]:
+    """Send and consume in every way."""
     sends(producer)
     pull(namesrv)
     consumers = [
@@ -135,13 +172,8 @@ def main(namesrv: str) -> None:
         consumer("tags", namesrv, "CppTags", "Odd || Other"),
         consumer("retry", namesrv, "CppRetry", failures=2),
     ]
-    wanted = {"push": 8, "orderly": 20, "tags": 3, "retry": 3, "one": 4, "two": 4}
-    until = time.monotonic() + WAIT_S
-    while time.monotonic() < until and any(got.get(who, 0) < n for who, n in wanted.items()):
-        time.sleep(0.05)
-    for made in consumers:
-        made.shutdown()
-    producer.shutdown()
+    wait_for(push=8, orderly=20, tags=3, retry=3, one=4, two=4)
+    return consumers
 
 
 main(sys.argv[1])

@@ -1,4 +1,6 @@
-// The Go client v2: every way to send and to consume. Arguments: name server, broker.
+// The Go client v2: every way to send and to consume. Arguments: name server, broker. If the
+// environment has CLIENT_USER and CLIENT_PASSWORD, all requests are signed; if it has CLIENT_TOPIC,
+// the program only sends a message to this topic and consumes it.
 package main
 
 import (
@@ -27,8 +29,10 @@ type event map[string]any
 var (
 	background = context.Background()
 	namesrv    primitive.NsResolver
-	mutex      sync.Mutex
-	got        = map[string]int{} // by whom: how many
+	signer     = primitive.Credentials{AccessKey: os.Getenv("CLIENT_USER"),
+		SecretKey: os.Getenv("CLIENT_PASSWORD")}
+	mutex sync.Mutex
+	got   = map[string]int{} // by whom: how many
 )
 
 func must(err error) {
@@ -81,7 +85,8 @@ func sent(how string, body string, result *primitive.SendResult) {
 
 func newProducer(group string, options ...producer.Option) rocketmq.Producer {
 	made, err := rocketmq.NewProducer(append(options, producer.WithNsResolver(namesrv),
-		producer.WithGroupName(group), producer.WithInstanceName(group))...)
+		producer.WithGroupName(group), producer.WithInstanceName(group),
+		producer.WithCredentials(signer))...)
 	must(err)
 	must(made.Start())
 	return made
@@ -91,7 +96,7 @@ func newConsumer(who, topic string, selector consumer.MessageSelector, failures 
 	options ...consumer.Option) rocketmq.PushConsumer {
 	group := "GO_" + strings.ToUpper(who)
 	made, err := rocketmq.NewPushConsumer(append([]consumer.Option{consumer.WithNsResolver(namesrv),
-		consumer.WithGroupName(group), consumer.WithInstance(who),
+		consumer.WithGroupName(group), consumer.WithInstance(who), consumer.WithCredentials(signer),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}, options...)...)
 	must(err)
 	must(made.Subscribe(topic, selector, func(_ context.Context,
@@ -232,9 +237,25 @@ func pull() {
 	must(c.Shutdown())
 }
 
+// one sends a message and consumes it. It fails once, so that it also uses the group's retry topic.
+func one(topic string) {
+	p := newProducer("GO_PRODUCER")
+	result, err := p.SendSync(background, message(topic, "signed", "TagA"))
+	must(err)
+	sent("sync", "signed", result)
+	c := newConsumer("secured", topic, byTag("*"), 1)
+	until("secured", 2)
+	must(c.Shutdown())
+	must(p.Shutdown())
+}
+
 func main() {
 	rlog.SetLogLevel("error")
 	namesrv = primitive.NewPassthroughResolver(os.Args[1:2])
+	if topic := os.Getenv("CLIENT_TOPIC"); topic != "" {
+		one(topic)
+		return
+	}
 	administrator, err := admin.NewAdmin(admin.WithResolver(namesrv))
 	must(err)
 	for _, topic := range []string{"GoSends", "GoOrder", "GoFilter", "GoHalves", "GoAsk", "GoAll",

@@ -2,7 +2,7 @@
 'use strict';
 
 const { Consumer, Message, Producer } = require('ali-ons');
-const { run, say, sleep, until } = require('./said');
+const { PASSWORD, run, say, sleep, TOPIC, until, USER } = require('./said');
 
 const quiet = { debug() {}, info() {}, warn() {}, error: console.error };
 
@@ -10,8 +10,8 @@ const quiet = { debug() {}, info() {}, warn() {}, error: console.error };
 const SHARDS = [ '3', 'a', 'b', 'shard0' ];
 
 function options(namesrv, instanceName) {
-  const unused = { httpclient: {}, accessKeyId: 'a', accessKeySecret: 's' }; // but asked for
-  return { nameSrv: [ namesrv ], instanceName, logger: quiet, ...unused };
+  const credentials = { accessKeyId: USER, accessKeySecret: PASSWORD };
+  return { nameSrv: [ namesrv ], instanceName, logger: quiet, httpclient: {}, ...credentials };
 }
 
 function message(topic, body, tag = 'TagA', properties = {}) {
@@ -47,9 +47,15 @@ async function consumer(namesrv, who, topic, filter, settings = {}, failures = 0
   return made;
 }
 
-run(async namesrv => {
-  const producer = new Producer({ ...options(namesrv, 'producer'), producerGroup: 'ALI_PRODUCER' });
-  await producer.ready();
+// Sends a message and consumes it, which fails once: the retry topic of the group is used, too.
+async function one(producer, namesrv) {
+  await send(producer, 'sync', message(TOPIC, 'signed'));
+  const made = await consumer(namesrv, 'secured', TOPIC, '*', {}, 1);
+  await until({ secured: 2 });
+  return [ made ];
+}
+
+async function everything(producer, namesrv) {
   await send(producer, 'sync', message('AliSends', 'sync', 'TagA', { colour: 'blue' }));
   await send(producer, 'sync', message('AliSends', 'large '.repeat(5000)));
   const delayed = message('AliSends', 'delayed');
@@ -77,6 +83,13 @@ run(async namesrv => {
   await sleep(1000);
   for (let n = 0; n < 4; n++) await send(producer, 'sync', message('AliAll', `all${n}`));
   await until({ push: 3, order: 20, tags: 3, sql: 3, retry: 3, one: 4, two: 4 });
+  return consumers;
+}
+
+run(async namesrv => {
+  const producer = new Producer({ ...options(namesrv, 'producer'), producerGroup: 'ALI_PRODUCER' });
+  await producer.ready();
+  const consumers = await (TOPIC ? one : everything)(producer, namesrv);
   for (const made of consumers) await made.close();
   await producer.close();
 });

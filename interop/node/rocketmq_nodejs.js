@@ -2,7 +2,7 @@
 'use strict';
 
 const { Producer, PushConsumer } = require('rocketmq-nodejs');
-const { run, say, until } = require('./said');
+const { PASSWORD, run, say, TOPIC, until, USER } = require('./said');
 
 async function send(producer, topic, body, tags = 'TagA') {
   const result = await producer.send(topic, body, { keys: 'key-' + body.slice(0, 20), tags });
@@ -12,6 +12,7 @@ async function send(producer, topic, body, tags = 'TagA') {
 
 async function consumer(nameServer, who, topic, tags, failures = 0) {
   const made = new PushConsumer('NAPI_' + who.toUpperCase(), who, { nameServer });
+  if (USER) made.setSessionCredentials(USER, PASSWORD, '');
   made.subscribe(topic, tags);
   made.on('message', (got, ack) => {
     say({ got: who, body: got.body, keys: got.keys, tags: got.tags, id: got.msgId, topic: got.topic });
@@ -21,9 +22,15 @@ async function consumer(nameServer, who, topic, tags, failures = 0) {
   return made;
 }
 
-run(async nameServer => {
-  const producer = new Producer('NAPI_PRODUCER', 'producer', { nameServer });
-  await producer.start();
+// Sends a message and consumes it, which fails once: the retry topic of the group is used, too.
+async function one(producer, nameServer) {
+  await send(producer, TOPIC, 'signed');
+  const made = await consumer(nameServer, 'secured', TOPIC, '*', 1);
+  await until({ secured: 2 });
+  return [ made ];
+}
+
+async function everything(producer, nameServer) {
   await send(producer, 'NapiSends', 'sync');
   await send(producer, 'NapiSends', 'large '.repeat(5000));
   await Promise.all([ 0, 1, 2, 3 ].map(n => send(producer, 'NapiSends', `at once ${n}`)));
@@ -35,6 +42,14 @@ run(async nameServer => {
     await consumer(nameServer, 'retry', 'NapiRetry', '*', 2),
   ];
   await until({ push: 6, tags: 3, retry: 3 });
+  return consumers;
+}
+
+run(async nameServer => {
+  const producer = new Producer('NAPI_PRODUCER', 'producer', { nameServer });
+  if (USER) producer.setSessionCredentials(USER, PASSWORD, '');
+  await producer.start();
+  const consumers = await (TOPIC ? one : everything)(producer, nameServer);
   for (const made of consumers) await made.shutdown();
   await producer.shutdown();
 }, () => process.kill(process.pid, 'SIGKILL')); // the addon hangs now and then when the process exits

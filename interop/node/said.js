@@ -1,10 +1,15 @@
-// What was sent and got, a line of JSON for each message, and how often each consumer got one.
+// What was sent and got, a line of JSON for each message, and how often each consumer got one. With
+// CLIENT_USER and CLIENT_PASSWORD in the environment, programs sign all requests; with CLIENT_TOPIC, they
+// only send a message to this topic and consume it.
 'use strict';
 
 const WAIT_MS = 60000;
 const got = {};
 
 exports.WAIT_MS = WAIT_MS;
+exports.USER = process.env.CLIENT_USER;
+exports.PASSWORD = process.env.CLIENT_PASSWORD;
+exports.TOPIC = process.env.CLIENT_TOPIC;
 
 exports.say = event => {
   console.log(JSON.stringify(event));
