@@ -102,7 +102,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "stored",
             "state",
         ),
-        *("listening", "broker_conf", "config", "limit_settings", "config_groups", "unsupported"),
+        *("ports", "broker_conf", "config", "limit_settings", "config_groups", "unsupported"),
     ),
 }
 

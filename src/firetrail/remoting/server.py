@@ -1,17 +1,11 @@
-"""The server side of the protocol: accepts connections and dispatches requests to handlers.
-
-Requests are handled in the order of their arrival, but those that keep clients alive (heartbeats
-and the like) go first. After each slice of requests the event loop runs other tasks, so a flood of
-requests delays only itself. A client that exceeds its buffer limits is not read from until they
-drain.
-"""
+"""The server side of the protocol: accepts connections and dispatches requests to handlers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
@@ -19,7 +13,7 @@ from typing import Any, TypeVar
 from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import binding
 from firetrail.remoting.buffer_budget import BufferBudget
-from firetrail.remoting.codes import RequestCode, ResponseCode, request_name
+from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.costly_requests import CostlyRequests
@@ -35,35 +29,14 @@ from firetrail.remoting.handlers import (
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
+from firetrail.remoting.request_queue import RequestQueue
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
 
-URGENT = frozenset(
-    {
-        RequestCode.HEART_BEAT,
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.REGISTER_BROKER,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-    }
-)
-"""Requests that are handled before all others, because a delay would make clients look dead."""
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 """RocketMQ's remark, which stock clients look for."""
-_SLICE = 128
-"""Requests that are handled before the event loop runs other tasks."""
-_SERVER_FULL = "the server has too many bytes of requests waiting"
 _TOO_FAST = "its address sends more than is allowed per second"
-_QUEUE_FULL = "the connection has too many requests waiting"
-QUEUED_MAX = 1000
-"""Requests of a connection that may be queued. Above it, the connection is not read from until half
-of them are done. Requests that were read together with the last one are queued as well."""
-UNHANDLED_MAX = 32 << 20
-"""The limit for the bytes of a connection's queued requests, headers included. Above it, the
-connection is not read from until all of them are done."""
 _SUCCESS = int(ResponseCode.SUCCESS)
 RECORDED_S = 1.0
 """How long an answer waits until it is recorded. A disk that is slower does not block requests."""
@@ -117,10 +90,7 @@ class RemotingServer:
         self._on_closed = on_closed
         self._listeners: list[asyncio.Server] = []
         self.connections: set[Connection] = set()
-        self._urgent: deque[tuple[Connection, RemotingCommand]] = deque()
-        self._ordinary: deque[tuple[Connection, RemotingCommand]] = deque()
-        self._is_scheduled = False
-        self._waiting_bytes = 0
+        self._queue = RequestQueue(self.connections, self._limits.waiting_bytes, self._handle)
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0  # requests that a callback will answer
@@ -131,8 +101,6 @@ class RemotingServer:
         self._shares: dict[Connection, Share] = {}
         self.costly = CostlyRequests(SYSTEM.clock.monotonic)
         self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
-        # Requests of connections whose peers do not read.
-        self._deferred: dict[Connection, deque[RemotingCommand]] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -187,7 +155,7 @@ class RemotingServer:
         open then.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        while (self._urgent or self._ordinary or self._tasks or self._later) and (
+        while (self._queue or self._tasks or self._later) and (
             asyncio.get_running_loop().time() < deadline
         ):
             await asyncio.sleep(0.005)
@@ -207,7 +175,7 @@ class RemotingServer:
             limits.unread_bytes,
             tls=self._tls,
         )
-        connection.on_drained = self._resume
+        connection.on_drained = self._queue.resume
         return connection
 
     def opened(self, connection: Connection) -> None:
@@ -226,24 +194,15 @@ class RemotingServer:
         if connection in self.connections:
             self.connections.discard(connection)
             self._addresses.close(self._shares.pop(connection))
-            self._deferred.pop(connection, None)
+            self._queue.forget(connection)
             if self._on_closed is not None:
                 self._on_closed(connection)
 
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Queue the requests."""
-        for request in requests:
-            queue = self._urgent if request.code in URGENT else self._ordinary
-            queue.append((connection, request))
-            self._waiting_bytes += request.size
-        connection.queued += len(requests)
         if self._has_rates:
             self._charge(connection, requests)
-        if _is_full(connection, QUEUED_MAX):
-            connection.hold(_QUEUE_FULL)
-        if self._waiting_bytes > self._limits.waiting_bytes:
-            self._hold(self.connections)
-        self._schedule()
+        self._queue.add(connection, requests)
 
     def _charge(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Count the requests, and pause the connection if its address sends too fast."""
@@ -256,10 +215,6 @@ class RemotingServer:
             connection.hold(_TOO_FAST)
             loop = asyncio.get_running_loop()
             loop.call_later(pause, connection.release, _TOO_FAST)
-
-    def _hold(self, connections: Iterable[Connection]) -> None:
-        for connection in connections:
-            connection.hold(_SERVER_FULL)
 
     async def _sweep(self) -> None:
         """Close connections that are idle, or whose current frame takes too long to arrive."""
@@ -283,50 +238,6 @@ class RemotingServer:
                     connection.close()
 
     # -- requests -----------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        for _ in range(_SLICE):
-            if self._urgent:
-                connection, request = self._urgent.popleft()
-            elif self._ordinary:
-                connection, request = self._ordinary.popleft()
-            else:
-                self._is_scheduled = False
-                return
-            if connection.is_unread and not connection.is_closed:
-                self._defer(connection, request)
-                continue
-            self._dequeued(connection)
-            self._handle(connection, request)
-        asyncio.get_running_loop().call_soon(self._work)
-
-    def _defer(self, connection: Connection, request: RemotingCommand) -> None:
-        """Keep a request until the peer reads its answers; its bytes count as those of answers."""
-        self._deferred.setdefault(connection, deque()).append(request)
-        self._forget_bytes(request)
-        connection.deferred_bytes += request.size
-        connection.account(progress=False)
-
-    def _resume(self, connection: Connection) -> None:
-        """Continue with the requests of a connection whose peer has read its answers."""
-        connection.deferred_bytes = 0
-        connection.account(progress=True)
-        for request in reversed(self._deferred.pop(connection, ())):
-            self._waiting_bytes += request.size
-            self._ordinary.appendleft((connection, request))
-        self._schedule()
-
-    def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            asyncio.get_running_loop().call_soon(self._work)
-
-    def _dequeued(self, connection: Connection) -> None:
-        connection.queued -= 1
-        if not connection.queued:
-            connection.unhandled_bytes = 0
-        if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
-            connection.release(_QUEUE_FULL)
 
     def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer a request of this process, within the limits of those that arrive on sockets.
@@ -477,18 +388,7 @@ class RemotingServer:
                 connection.send(failure(request, error))
             if response.code == _SUCCESS and not connection.is_proven:
                 self._budget.prove(connection)
-        self._forget_bytes(request)
-
-    def _forget_bytes(self, request: RemotingCommand) -> None:
-        full = self._waiting_bytes > self._limits.waiting_bytes
-        self._waiting_bytes -= request.size
-        if full and self._waiting_bytes <= self._limits.waiting_bytes:
-            for held in self.connections:
-                held.release(_SERVER_FULL)
-
-
-def _is_full(connection: Connection, most: int) -> bool:
-    return connection.queued > most or connection.unhandled_bytes > UNHANDLED_MAX
+        self._queue.finished(request)
 
 
 async def _wait_for(recorded: Future[None]) -> None:

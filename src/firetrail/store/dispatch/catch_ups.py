@@ -14,7 +14,7 @@ CHECK_S = 0.001
 """How often the position of the dispatcher is looked at while requests wait."""
 
 
-class _CatchUp(NamedTuple):
+class _DispatchWait(NamedTuple):
     end: int
     deadline: float
     reached: Future[None]
@@ -32,7 +32,7 @@ class CatchUps:
         """
         self._loop = loop
         self._dispatcher = dispatcher
-        self._waiting: deque[_CatchUp] = deque()
+        self._waiting: deque[_DispatchWait] = deque()
 
     def wait(self, end: int) -> Future[None]:
         """Return a future that is done when the log is dispatched up to ``end``.
@@ -40,7 +40,7 @@ class CatchUps:
         It is done after CATCH_UP_S in any case, or if dispatch is stuck.
         """
         reached: Future[None] = self._loop.create_future()
-        self._waiting.append(_CatchUp(end, self._loop.time() + CATCH_UP_S, reached))
+        self._waiting.append(_DispatchWait(end, self._loop.time() + CATCH_UP_S, reached))
         if len(self._waiting) == 1:
             self._check()
         return reached
