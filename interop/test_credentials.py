@@ -7,20 +7,23 @@ permissions for another topic are refused.
 
 There are two name servers. Firetrail's checks requests as the broker does, so that a client without
 permission gets no route. The other one checks nothing, as RocketMQ's own, and the broker refuses.
+gRPC clients use TLS. The one for Node.js verifies the certificate.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interop.grpc_servers import serving
+from interop.grpc_servers import serving, until
 from interop.servers import free_port, our_name_server
 from interop.stock import (
     HERE,
@@ -34,6 +37,8 @@ from interop.stock import (
     needs,
     of,
 )
+from tests.helpers import eventually
+from tests.tls.authority import Authority
 
 from firetrail.client import Access, Admin, Credentials
 
@@ -47,8 +52,8 @@ messageDelayLevel=1s 1s 1s 1s 1s
 authenticationEnabled=true
 authorizationEnabled=true
 initAuthenticationUser={json.dumps({"username": ADMIN[0], "password": ADMIN[1]})}
-namesrvAddr=%s
 """
+JAVA = ("-XX:TieredStopAtLevel=1", "-Duser.home=.")
 WRONG = (SHOP[0], "another-password")
 REFUSED = {
     "wrong key": (WRONG, "check signature failed."),
@@ -71,7 +76,7 @@ class Stock(NamedTuple):
     command: Callable[[Path], Sequence[str | Path]]
     prefix: str
     refusal: Sequence[str]
-    no_route: str
+    no_route: str = ""
 
     @property
     def topic(self) -> str:
@@ -116,10 +121,32 @@ REMOTING = {
         lambda made: ["node", made / "rocketmq_nodejs.js"],
         "NAPI",
         ["[MQBrokerException] msg: {}", "error: 16"],
-        "",
     ),
 }
-CLIENTS = REMOTING
+GRPC = {
+    "java": Stock(
+        "java-grpc",
+        "javac",
+        lambda made: ["java", *JAVA, "-cp", f"{made}/lib/*:{made}", "GrpcClient"],
+        "JAVA_GRPC",
+        ["UnauthorizedException: ", "response-code=40100] {}"],
+    ),
+    "go": Stock(
+        "go-grpc",
+        "go",
+        lambda made: [made / "client"],
+        "GO_GRPC",
+        ["CODE: UNAUTHORIZED, MESSAGE: {}"],
+    ),
+    "node": Stock(
+        "node-grpc",
+        "npm",
+        lambda made: ["node", made / "client.js"],
+        "NODE_GRPC",
+        ["UnauthorizedException", "{}", "code: 40100"],
+    ),
+}
+CLIENTS = [*REMOTING.values(), *GRPC.values()]
 
 
 class Secured(NamedTuple):
@@ -128,17 +155,29 @@ class Secured(NamedTuple):
     namesrv: str
     unchecked: str
     broker: str
+    grpc: str
     folder: Path
+    trust: str
 
-    def run(self, client: Stock, namesrv: str, user: tuple[str, str] | None) -> Shown:
-        """Run a client as a user."""
+    def command(
+        self, client: Stock, user: tuple[str, str] | None, *arguments: str
+    ) -> list[str | Path]:
+        """Return the command of a client, with the credentials of a user in its environment.
+
+        The gRPC client for Node.js gets the authority whose certificates it trusts.
+        """
         needs(client.tool)
-        command = client.command(client_environment(client.environment))
+        made = client_environment(client.environment)
         variables = [f"CLIENT_TOPIC={client.topic}"]
+        variables.append(f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={self.trust}")
         if user:
             variables += [f"CLIENT_USER={user[0]}", f"CLIENT_PASSWORD={user[1]}"]
+        return ["env", *variables, *client.command(made), *arguments]
+
+    def run(self, client: Stock, user: tuple[str, str] | None, *arguments: str) -> Shown:
+        """Run a client as a user, up to its end."""
         home = Path(tempfile.mkdtemp(dir=self.folder))
-        done = finished(["env", *variables, *command, namesrv, self.broker], home)
+        done = finished(self.command(client, user, *arguments), home)
         logs = [path.read_text(errors="replace") for path in home.glob("**/*.log*")]
         return Shown(events_in(done.stdout), "".join([done.stderr, *logs]))
 
@@ -153,19 +192,22 @@ class Shown(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
+    authority = Authority(folder)
+    certificate, key = authority.issue()
+    settings = f"{SETTINGS}tlsCertPath={certificate}\ntlsKeyPath={key}\nnamesrvAddr="
     with (
         our_name_server() as unchecked,
-        serving(folder, free_port(), settings=SETTINGS % unchecked) as found,
+        serving(folder, free_port(), settings=settings + unchecked) as found,
     ):
-        namesrv = found["name_server"]
+        namesrv, broker, grpc = found["name_server"], found["broker"], found["grpc"]
         asyncio.run(prepared(namesrv))
-        yield Secured(namesrv, unchecked, found["broker"], folder)
+        yield Secured(namesrv, unchecked, broker, grpc, folder, authority.trust)
 
 
 async def prepared(namesrv: str) -> None:
     """Create users, their policies, and topics; retry topics so that clients find them at once."""
-    topics = [client.topic for client in CLIENTS.values()]
-    groups = [client.group for client in CLIENTS.values()]
+    topics = [client.topic for client in CLIENTS]
+    groups = [client.group for client in CLIENTS]
     retries = [f"%RETRY%{group}" for group in groups]
     await create_topics(namesrv, *topics, *retries, "Other", access=BY_ADMIN)
     async with Admin(namesrv, access=BY_ADMIN) as admin:
@@ -178,7 +220,7 @@ async def prepared(namesrv: str) -> None:
 
 @pytest.mark.parametrize("client", REMOTING.values(), ids=REMOTING)
 def test_a_user_sends_and_consumes(secured: Secured, client: Stock) -> None:
-    shown = secured.run(client, secured.namesrv, SHOP)
+    shown = secured.run(client, SHOP, secured.namesrv, secured.broker)
     assert bodies(shown.events, "sent", "sync") == ["signed"], shown.errors
     assert bodies(shown.events, "got", "secured") == ["signed"] * 2, shown.errors
     assert [e.get("times", n) for n, e in enumerate(of(shown.events, "got", "secured"))] == [0, 1]
@@ -189,7 +231,7 @@ def test_a_user_sends_and_consumes(secured: Secured, client: Stock) -> None:
 @pytest.mark.parametrize("client", REMOTING.values(), ids=REMOTING)
 def test_refusals_of_the_broker(secured: Secured, client: Stock, case: str) -> None:
     user, text = REFUSED[case]
-    shown = secured.run(client, secured.unchecked, user)
+    shown = secured.run(client, user, secured.unchecked, secured.broker)
     assert not shown.events
     for part in client.refusal:
         assert part.format(text) in shown.errors
@@ -200,6 +242,39 @@ def test_refusals_of_the_broker(secured: Secured, client: Stock, case: str) -> N
     "client", [each for each in REMOTING.values() if each.no_route], ids=lambda each: each.prefix
 )
 def test_refusals_of_the_name_server(secured: Secured, client: Stock, case: str) -> None:
-    shown = secured.run(client, secured.namesrv, REFUSED[case][0])
+    shown = secured.run(client, REFUSED[case][0], secured.namesrv, secured.broker)
     assert not shown.events
     assert re.search(client.no_route, shown.errors)
+
+
+@pytest.mark.parametrize("client", GRPC.values(), ids=GRPC)
+def test_a_user_of_grpc_sends_and_consumes(secured: Secured, client: Stock) -> None:
+    def is_acknowledged() -> bool:
+        return asyncio.run(lag(secured.namesrv, client.group, client.topic, BY_ADMIN)) == 0
+
+    with subprocess.Popen(
+        secured.command(client, SHOP, secured.grpc, "tls"),
+        cwd=secured.folder,
+        env={**os.environ, "HOME": str(secured.folder)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        try:
+            said = until(program, "ready")
+            eventually(is_acknowledged)
+        finally:
+            program.kill()
+    assert bodies(said, "sent", "normal") == ["signed"]
+    assert bodies(said, "got", "secured") == ["signed"] * 2
+    assert [event["times"] for event in of(said, "got", "secured")] == [1, 2]
+
+
+@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize("client", GRPC.values(), ids=GRPC)
+def test_refusals_of_the_grpc_service(secured: Secured, client: Stock, case: str) -> None:
+    user, text = REFUSED[case]
+    shown = secured.run(client, user, secured.grpc, "tls")
+    assert not shown.events
+    for part in client.refusal:
+        assert part.format(text) in shown.errors

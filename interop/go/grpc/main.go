@@ -2,7 +2,8 @@
 // transactions, and a kill of the server. Prints a line of JSON for each message. Arguments:
 // endpoints, tls or plain, messages or features, and the prefix of topics and groups if it is not
 // Grpc. After "ready", a line on standard input lets the program go on when the server was started
-// again.
+// again. If the environment has CLIENT_USER and CLIENT_PASSWORD, all calls are signed; if it has
+// CLIENT_TOPIC, the program only sends a message to this topic and consumes it.
 package main
 
 import (
@@ -71,7 +72,8 @@ func until(who string, count int) {
 
 func config(group string) *rmq.Config {
 	return &rmq.Config{Endpoint: os.Args[1], ConsumerGroup: group,
-		Credentials: &credentials.SessionCredentials{}}
+		Credentials: &credentials.SessionCredentials{AccessKey: os.Getenv("CLIENT_USER"),
+			AccessSecret: os.Getenv("CLIENT_PASSWORD")}}
 }
 
 func message(topic, body, tag string) *rmq.Message {
@@ -290,8 +292,32 @@ func restarted(p rmq.Producer) {
 	until("restart", 2)
 }
 
+// one sends a message and consumes it. It fails once, so that the message is delivered again. The
+// program is killed.
+func one(topic string) {
+	p, err := rmq.NewProducer(config(""), rmq.WithTopics(topic))
+	must(err)
+	must(p.Start())
+	send(p, "normal", message(topic, "signed", "TagA"))
+	push("secured", "GO_GRPC_SECURED", topic, "*", func(m *rmq.MessageView) rmq.ConsumerResult {
+		if m.GetDeliveryAttempt() == 1 {
+			return rmq.FAILURE
+		}
+		return rmq.SUCCESS
+	})
+	until("secured", 2)
+	say(event{"ready": "secured"})
+	_, err = bufio.NewReader(os.Stdin).ReadString('\n')
+	must(err)
+}
+
 func main() {
 	rmq.EnableSsl = os.Args[2] == "tls"
+	if topic := os.Getenv("CLIENT_TOPIC"); topic != "" {
+		rmq.ResetLogger()
+		one(topic)
+		return
+	}
 	if len(os.Args) > 4 {
 		prefix = os.Args[4]
 	}

@@ -2,6 +2,8 @@
 // transactions, and a kill of the server. Prints a line of JSON for each message. Arguments:
 // endpoints, tls or plain, and messages or features. After "ready", a line on standard input lets
 // the program go on when the server was started again.
+// If the environment has CLIENT_USER and CLIENT_PASSWORD, all calls are signed; if it has
+// CLIENT_TOPIC, the program only sends a message to this topic and consumes it.
 
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
@@ -18,8 +20,10 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Function;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -283,6 +287,47 @@ public class GrpcClient {
         until("restart", 2);
     }
 
+    // The listener fails once, so that the message is delivered again. The program is killed.
+    static void one(String topic) throws Exception {
+        Producer producer =
+                PROVIDER.newProducerBuilder()
+                        .setClientConfiguration(configuration)
+                        .setTopics(topic)
+                        .build();
+        send(producer, "normal", "signed", message(topic, "signed"));
+        push(
+                "secured",
+                "JAVA_GRPC_SECURED",
+                topic,
+                FilterExpression.SUB_ALL,
+                message ->
+                        message.getDeliveryAttempt() == 1
+                                ? ConsumeResult.FAILURE
+                                : ConsumeResult.SUCCESS);
+        until("secured", 2);
+        say("{\"ready\": \"secured\"}");
+        System.in.read();
+    }
+
+    static void everything(String part) throws Exception {
+        Producer producer =
+                PROVIDER.newProducerBuilder()
+                        .setClientConfiguration(configuration)
+                        .setTopics("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcTransaction")
+                        .setTransactionChecker(
+                                message -> {
+                                    got("check", message);
+                                    return TransactionResolution.COMMIT;
+                                })
+                        .build();
+        if (part.equals("features")) {
+            features(producer);
+        } else {
+            messages(producer);
+            producer.close();
+        }
+    }
+
     static void features(Producer producer) throws Exception {
         ExecutorService pool = Executors.newCachedThreadPool();
         List<Callable<Void>> parts =
@@ -301,27 +346,22 @@ public class GrpcClient {
     public static void main(String[] arguments) {
         int status = 0;
         try {
-            configuration =
+            ClientConfigurationBuilder builder =
                     ClientConfiguration.newBuilder()
                             .setEndpoints(arguments[0])
                             .enableSsl(arguments[1].equals("tls"))
-                            .setRequestTimeout(Duration.ofSeconds(10))
-                            .build();
-            Producer producer =
-                    PROVIDER.newProducerBuilder()
-                            .setClientConfiguration(configuration)
-                            .setTopics("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcTransaction")
-                            .setTransactionChecker(
-                                    message -> {
-                                        got("check", message);
-                                        return TransactionResolution.COMMIT;
-                                    })
-                            .build();
-            if (arguments[2].equals("features")) {
-                features(producer);
+                            .setRequestTimeout(Duration.ofSeconds(10));
+            Map<String, String> given = System.getenv();
+            if (given.containsKey("CLIENT_USER")) {
+                builder.setCredentialProvider(
+                        new StaticSessionCredentialsProvider(
+                                given.get("CLIENT_USER"), given.get("CLIENT_PASSWORD")));
+            }
+            configuration = builder.build();
+            if (given.containsKey("CLIENT_TOPIC")) {
+                one(given.get("CLIENT_TOPIC"));
             } else {
-                messages(producer);
-                producer.close();
+                everything(arguments[2]);
             }
             say("{\"done\": true}");
         } catch (Exception error) {

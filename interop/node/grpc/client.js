@@ -5,10 +5,11 @@
 
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
-const { run, say, sleep, until, WAIT_MS } = require('./said');
+const { PASSWORD, run, say, sleep, TOPIC, until, USER, WAIT_MS } = require('./said');
 
 const [ endpoints, security, part ] = process.argv.slice(2);
-const BASE = { endpoints, namespace: '', sslEnabled: security === 'tls' };
+const sessionCredentials = USER ? { accessKey: USER, accessSecret: PASSWORD } : undefined;
+const BASE = { endpoints, namespace: '', sslEnabled: security === 'tls', sessionCredentials };
 const DELAY_MS = 4000;
 
 function message(topic, body, settings = {}) {
@@ -170,7 +171,20 @@ async function restarted(producer) {
   await until({ restart: 2 });
 }
 
-run(async () => {
+// The listener fails once, so that the message is delivered again. The program is killed.
+async function one() {
+  const producer = new Producer({ ...BASE, topics: [ TOPIC ] });
+  await producer.startup();
+  await send(producer, 'normal', message(TOPIC, 'signed'));
+  let failures = 1;
+  await push('secured', 'NODE_GRPC_SECURED', TOPIC, '*',
+    () => (failures-- > 0 ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS));
+  await until({ secured: 2 });
+  say({ ready: 'secured' });
+  await new Promise(resolve => process.stdin.once('data', resolve));
+}
+
+run(TOPIC ? one : async () => {
   const topics = [ 'GrpcNormal', 'GrpcFifo', 'GrpcDelay', 'GrpcTransaction', 'GrpcFailing' ];
   const checker = {
     check: async got => {
