@@ -21,6 +21,7 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
+from firetrail.remoting.headers import SendHeaderV2
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
@@ -78,6 +79,19 @@ class TestRetriesInOrder:
         async with self.consume(namesrv, tries, fails=99, max_retries=2):
             await until(lambda: b"1" in tries)
             assert await buried(namesrv) == [b"0"]
+        assert tries == [b"0"] * 3 + [b"1"]
+
+    async def test_a_negative_count_of_a_producer_does_not_add_retries(
+        self, namesrv: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def counted(**fields: Any) -> SendHeaderV2:
+            return SendHeaderV2(**(fields | {"reconsume_times": -50}))
+
+        tries: list[bytes] = []
+        monkeypatch.setattr("firetrail.client.send.SendHeaderV2", counted)
+        await self.send_two(namesrv)
+        async with self.consume(namesrv, tries, fails=99, max_retries=2):
+            await until(lambda: b"1" in tries)
         assert tries == [b"0"] * 3 + [b"1"]
 
     async def test_after_max_retries_a_broadcast_message_is_skipped(

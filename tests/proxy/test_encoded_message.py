@@ -13,12 +13,16 @@ from firetrail.format.hosts import Host
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
-from firetrail.proxy.delivered import delivered
+from firetrail.format.whole import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
+from firetrail.proxy.delivered import attempt_after, delivered
 from firetrail.proxy.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.schema.messages import Message, ReceiveMessageResponse
 
+COMMON = ["TAGS", "KEYS", "UNIQ_KEY", "__BORNHOST", "CLUSTER", "a"]
 texts = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=200)
-times = st.integers(0, 1 << 50)
+int32 = st.integers(0, INT32_MAX) | st.integers(INT32_MIN, -1)
+int64 = st.integers(0, INT64_MAX) | st.integers(INT64_MIN, -1)
+"""Zero and positive numbers are as frequent as negative ones, so that they often meet."""
 
 
 def encoded(stored: Record, topic: str, attempt: int, receipt: str) -> Message | None:
@@ -27,21 +31,19 @@ def encoded(stored: Record, topic: str, attempt: int, receipt: str) -> Message |
 
 
 @given(
-    properties=st.dictionaries(
-        st.sampled_from(["TAGS", "KEYS", "UNIQ_KEY", "__BORNHOST", "CLUSTER", "a"]) | texts, texts
-    ),
+    properties=st.dictionaries(st.sampled_from(COMMON) | texts, texts),
     body=st.binary(max_size=300),
     topic=st.sampled_from(["T", "ns%T", "%DLQ%g", "T" * 127]),
     changes=st.fixed_dictionaries(
         {
-            "queue_id": st.integers(0, 300),
-            "queue_offset": st.integers(0, 1 << 40),
-            "born_time": times,
-            "store_time": times,
+            "queue_id": st.integers(0, 300) | int32,
+            "queue_offset": st.integers(0, 1 << 40) | int64,
+            "born_time": st.integers(0, 1 << 50) | int64,
+            "store_time": st.integers(0, 1 << 50) | int64,
+            "reconsume_times": st.integers(0, 300) | int32,
             "born_host": st.sampled_from([Host("127.0.0.1", 1), Host("::1", 65535)]),
         }
     ),
-    attempt=st.integers(1, 300),
     receipt=texts,
 )
 def test_both_ways_mean_the_same(
@@ -49,14 +51,16 @@ def test_both_ways_mean_the_same(
     body: bytes,
     topic: str,
     changes: dict[str, Any],
-    attempt: int,
     receipt: str,
 ) -> None:
     stored = record(body)._replace(raw_properties=encode_properties(properties), **changes)
+    attempt = attempt_after(stored.reconsume_times)
     expected = delivered(stored, properties, topic, attempt=attempt, receipt=receipt)
     found = encoded(stored, topic, attempt, receipt)
     assert found is None or found == expected
-    if set(properties) <= {"TAGS", "KEYS", "UNIQ_KEY", "__BORNHOST", "CLUSTER", "a"}:
+    assert delivered(stored, properties, topic, receipt=receipt) == expected
+    numbers = [stored.queue_id, stored.queue_offset, stored.born_time, stored.store_time]
+    if min(numbers) >= 0 and set(properties) <= set(COMMON):
         assert found is not None
 
 
@@ -69,8 +73,22 @@ def test_both_ways_mean_the_same(
         record(TRAN_MSG="true"),
         record(TRACE_CONTEXT="x"),
         record()._replace(queue_id=-1),
+        record()._replace(queue_offset=-1),
         record()._replace(born_time=-1),
+        record()._replace(store_time=-1),
     ],
 )
 def test_messages_with_rare_fields_are_left_to_objects(rare: Record) -> None:
     assert encoded(rare, "T", 1, "r") is None
+
+
+def test_a_negative_attempt_is_left_to_objects() -> None:
+    assert encoded(record(), "T", -1, "r") is None
+
+
+@pytest.mark.parametrize(
+    ("earlier", "attempt"),
+    [(0, 1), (5, 6), (-1, 1), (INT32_MIN, 1), (INT32_MAX - 1, INT32_MAX), (INT32_MAX, INT32_MAX)],
+)
+def test_attempts_are_numbers_that_clients_can_represent(earlier: int, attempt: int) -> None:
+    assert attempt_after(earlier) == attempt

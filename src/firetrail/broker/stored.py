@@ -13,6 +13,7 @@ from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record, decode_message
 from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult, PutStatus
@@ -76,11 +77,16 @@ def copy_record(
         queue_id: The queue of that topic.
         properties: The encoded properties of the copy.
         sys_flag: The system flags of the copy; None keeps those of the record.
-        more_attempts: How much higher the count of deliveries is in the copy.
+        more_attempts: How much higher the count of deliveries is in the copy. It starts from 0 if
+            a producer has set a negative one, which would delay the end of the retries, and stays
+            at the highest number that a record can hold.
         prepared_offset: For the end of a transaction, where its half message is in the log.
         delay_level: How long the copy is delayed; 0 delivers it at once.
         wait_for_flush: Whether a put waits for the disk if the store is configured to.
     """
+    attempts = record.reconsume_times
+    if more_attempts:
+        attempts = min(record.retries + more_attempts, INT32_MAX)
     return Message(
         topic,
         record.body,
@@ -90,7 +96,7 @@ def copy_record(
         sys_flag=record.sys_flag if sys_flag is None else sys_flag,
         born_time=record.born_time,
         born_host=record.born_host,
-        reconsume_times=record.reconsume_times + more_attempts,
+        reconsume_times=attempts,
         prepared_offset=prepared_offset,
         raw_properties=properties,
         wait_for_flush=wait_for_flush,

@@ -395,7 +395,7 @@ class PushConsumer(ClusterClient):
             error = taken.interruption_of(message) or await self.consume_now(message)
             if error is None:
                 return True
-            retried = message.reconsume_times + 1
+            retried = message.record.retries + 1
             _log.warning(
                 "%s: the listener failed on message %s: %r", self.group, message.message_id, error
             )

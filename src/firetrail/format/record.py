@@ -108,6 +108,11 @@ class Record(NamedTuple):
         return self.properties.get(UNIQ_KEY)
 
     @property
+    def retries(self) -> int:
+        """Return ``reconsume_times``, or 0 if it is negative: brokers store any number they get."""
+        return max(self.reconsume_times, 0)
+
+    @property
     def message_id(self) -> str:
         """Return the offset message id, which encodes store host and physical offset."""
         return encode_message_id(self.store_host, self.physical_offset)

@@ -23,6 +23,7 @@ from firetrail.format.properties import (
     UNIQ_KEY,
 )
 from firetrail.format.record import Record, decode_received
+from firetrail.format.whole import INT32_MAX
 from firetrail.proxy.message_properties import (
     BORN_HOST,
     HIDDEN,
@@ -100,11 +101,21 @@ def delivered(
     system.store_host = format_host(record.store_host)
     system.queue_id = record.queue_id
     system.queue_offset = record.queue_offset
-    system.delivery_attempt = record.reconsume_times + 1 if attempt is None else attempt
+    system.delivery_attempt = attempt_after(record.reconsume_times) if attempt is None else attempt
     if receipt is not None:
         system.receipt_handle = receipt
     _set_optional(message, properties)
     return message
+
+
+def attempt_after(earlier: int) -> int:
+    """Return the number of a delivery, from 1 to the highest that clients can represent.
+
+    Args:
+        earlier: how often the message was delivered before. It may be any number, because brokers
+            store what a producer sends.
+    """
+    return min(max(earlier, 0) + 1, INT32_MAX)
 
 
 def _set_optional(message: Message, properties: Mapping[str, str]) -> None:

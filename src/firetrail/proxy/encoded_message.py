@@ -98,7 +98,8 @@ def encoded_delivery(
     """
     if record.sys_flag & COMPRESSED or not _RARE.isdisjoint(properties):
         return None
-    if min(record.queue_id, record.born_time, record.store_time) < 0:  # of another kind of broker
+    numbers = (record.queue_id, record.queue_offset, record.born_time, record.store_time, attempt)
+    if min(numbers) < 0:  # a producer may set any time, and other kinds of brokers the rest
         return None
     parts = [topic]
     for name, value in properties.items():

@@ -15,7 +15,7 @@ from firetrail.proxy.brokers import Brokers, resolved
 from firetrail.proxy.call import Call
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.codes import OK, code_of
-from firetrail.proxy.delivered import delivered, records_in
+from firetrail.proxy.delivered import attempt_after, delivered, records_in
 from firetrail.proxy.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.message_properties import milliseconds, set_milliseconds
@@ -75,7 +75,7 @@ class PoppedMessage(NamedTuple):
     properties: dict[str, str]
     receipt: Receipt
     earlier: int
-    """How often it was delivered before."""
+    """How often it was delivered before; negative if its producer has set such a number."""
 
     @property
     def message_id(self) -> str:
@@ -262,23 +262,31 @@ class ReceiveCalls:
     # -- answers ------------------------------------------------------------------------------
 
     def _frames(self, where: Where, messages: Sequence[PoppedMessage], *, renew: bool) -> Frames:
-        """Return the frames with messages, which are renewed from now on if asked for."""
-        if not messages:
-            raise ProxyError(Code.MESSAGE_NOT_FOUND, _reason(Code.MESSAGE_NOT_FOUND, None))
+        """Return the frames with messages, which are renewed from now on if asked for.
+
+        A message that cannot be encoded is logged and left out, so that it does not hold up the
+        others. Like every message that is not acknowledged, it ends as a dead letter.
+        """
         frames: list[Frame] = [_OK_FRAME]
-        topic = encoded_topic(where[2])
         for each in messages:
             handle = each.receipt.encode()
-            attempt = each.earlier + 1
-            record, properties = each.record, each.properties
-            frame = encoded_delivery(record, properties, topic, attempt, handle)
-            if frame is None:
-                message = delivered(record, properties, where[2], attempt=attempt, receipt=handle)
-                frames.append(ReceiveMessageResponse(message=message))
-            else:
-                frames.append(frame)
+            attempt = attempt_after(each.earlier)
+            try:
+                frames.append(_frame(each, where[2], attempt, handle))
+            except Exception:  # unexpected, so the traceback is logged
+                _log.exception(
+                    "the message in %s queue %d offset %d cannot be encoded and is not delivered "
+                    "to group %s",
+                    each.record.topic,
+                    each.record.queue_id,
+                    each.record.queue_offset,
+                    where[1],
+                )
+                continue
             if renew:
                 self._renewals.add(*where, handle, each.receipt, attempt)
+        if len(frames) == 1:
+            raise ProxyError(Code.MESSAGE_NOT_FOUND, _reason(Code.MESSAGE_NOT_FOUND, None))
         frames.append(self._end_frame())
         return frames
 
@@ -317,6 +325,16 @@ def _popped(answer: RemotingCommand, broker: str) -> list[PoppedMessage]:
             )
         )
     return found
+
+
+def _frame(popped: PoppedMessage, topic: str, attempt: int, handle: str) -> Frame:
+    """Return the frame with a message."""
+    record, properties = popped.record, popped.properties
+    encoded = encoded_delivery(record, properties, encoded_topic(topic), attempt, handle)
+    if encoded is not None:
+        return encoded
+    message = delivered(record, properties, topic, attempt=attempt, receipt=handle)
+    return ReceiveMessageResponse(message=message)
 
 
 def _invisible_ms(request: ReceiveMessageRequest) -> int:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import pytest
 from tests.broker.brokers import SMALL, Field, Fields, Talk, talking
 
+from firetrail.broker.processors.send_back import FIRST_RETRY_LEVEL
 from firetrail.format.delay import DelayLevels
 from firetrail.format.ids import decode_message_id
+from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.whole import INT32_MAX, INT32_MIN
 from firetrail.remoting.codes import RequestCode, ResponseCode
 
 QUICK = SMALL.replace(delay_levels=DelayLevels.parse("1s 1s 0s 0s 0s"))
 
 
-async def sent(talk: Talk) -> int:
+async def sent(talk: Talk, **fields: Field) -> int:
     """Send a message; return its position in the log."""
-    answer = await talk.send("T1", b"body", i="TAGS\x01A\x02UNIQ_KEY\x01U1\x02")
+    answer = await talk.send("T1", b"body", fields, i="TAGS\x01A\x02UNIQ_KEY\x01U1\x02")
     await talk.beat("CG")
     return decode_message_id(answer.fields["msgId"]).physical_offset
 
@@ -58,6 +61,27 @@ async def test_a_message_sent_back_too_often_becomes_a_dead_letter(
         assert (dead.body, dead.reconsume_times) == (b"body", 1)
         assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T1"
         assert "DELAY" not in dead.properties
+
+
+@pytest.mark.parametrize("count", [-1, -50, INT32_MIN])
+async def test_a_negative_count_of_a_producer_counts_as_none(count: int) -> None:
+    async with talking(store=QUICK) as talk:
+        offset = await sent(talk, j=count)
+        assert await back(talk, offset, maxReconsumeTimes=1) == 0
+        (first,) = await talk.pull_until("%RETRY%CG", 1)
+        assert first.reconsume_times == 1
+        (delayed,) = talk.broker.store.read(SCHEDULE_TOPIC, FIRST_RETRY_LEVEL - 1)
+        assert delayed.body == b"body"
+        assert await back(talk, first.physical_offset, maxReconsumeTimes=1) == 0
+        assert len(await talk.pull_until("%DLQ%CG", 1)) == 1
+
+
+async def test_the_highest_count_of_a_producer_is_kept() -> None:
+    async with talking(store=QUICK) as talk:
+        offset = await sent(talk, j=INT32_MAX)
+        assert await back(talk, offset) == 0
+        (dead,) = await talk.pull_until("%DLQ%CG", 1)
+        assert dead.reconsume_times == INT32_MAX
 
 
 async def test_unknown_messages_and_groups_cannot_be_sent_back(talk: Talk) -> None:

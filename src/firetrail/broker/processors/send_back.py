@@ -67,10 +67,10 @@ class SendBackProcessor:
             )
         if request.caller is not None:
             request.require(*consumed(real_topic_of(record), header.group))
-        if record.reconsume_times >= most or header.delay_level < 0:
+        if record.retries >= most or header.delay_level < 0:
             message = self._dead_letter(record, header.group)
         else:
-            level = header.delay_level or FIRST_RETRY_LEVEL + record.reconsume_times
+            level = header.delay_level or FIRST_RETRY_LEVEL + record.retries
             message = self._retry(record, header.group, group.retry_queue_nums, level)
         self._traffic.count_sent_back(record.topic, header.group, record.size)
         result = self._store.begin_put(message)
