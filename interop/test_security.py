@@ -1,7 +1,12 @@
-"""Access control with RocketMQ's own peers: ``mqadmin`` creates users, and Java clients sign."""
+"""Access control with RocketMQ's own peers: ``mqadmin`` creates users, and Java clients sign.
+
+The clients trace their messages: they send records about them to a topic for which they need a
+permission, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,8 +14,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interop.servers import Servers, jars
-from interop.stock import BROKER_CONF, WAIT_S, firetrail_up
+from interop.servers import LINES, Servers, jars
+from interop.stock import BROKER_CONF, WAIT_S, create_topics, firetrail_up
+from tests.helpers import eventually
+
+from firetrail.access.needs import TRACE_TOPIC
+from firetrail.client import Access, Admin, Credentials, PullConsumer
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "SecuredClient.java"
 ADMIN = ("admin", "the-password-of-admin")
@@ -20,7 +29,10 @@ SETTINGS = f"""\
 authorizationEnabled=true
 initAuthenticationUser={json.dumps({"username": ADMIN[0], "password": ADMIN[1]})}
 """
-GRANTS = "Topic:orders,Topic:TBW102,Group:shop"
+GRANTS = "Topic:orders-v4,Topic:orders-v5,Topic:TBW102,Group:shop-v4,Group:shop-v5"
+QUIET = ("quiet", "the-password-of-quiet")
+"""A user without permission for the topic of traces."""
+BY_ADMIN = Access(credentials=Credentials(*ADMIN))
 
 
 class Secured(NamedTuple):
@@ -50,7 +62,38 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             *("-i", "127.0.0.0/8"),
         )
         assert "success" in said
+        asyncio.run(prepared(namesrv))
         yield secure
+
+
+async def prepared(namesrv: str) -> None:
+    """Create the topic of traces, which the first user may send to, and the second user."""
+    await create_topics(namesrv, TRACE_TOPIC, access=BY_ADMIN)
+    async with Admin(namesrv, access=BY_ADMIN) as admin:
+        await admin.set_acl(SHOP[0], [f"Topic:{TRACE_TOPIC}"], ["Pub"])
+        await admin.create_user(*QUIET)
+        await admin.set_acl(
+            QUIET[0], ["Topic:whispers", "Topic:TBW102", "Group:quiet"], ["Pub", "Sub"]
+        )
+
+
+async def traces(namesrv: str) -> set[tuple[str, str]]:
+    """Return what clients have traced: topics with the word Pub, and groups with SubBefore."""
+    async with PullConsumer(namesrv, access=BY_ADMIN) as consumer:
+        queues = await consumer.queues(TRACE_TOPIC)
+        found = [message.body.decode() for each in queues async for message in consumer.read(each)]
+    lines = [line.split("\1") for text in found for line in text.split("\2") if line]
+    return {(line[0], line[4] if line[0] == "Pub" else line[3]) for line in lines}
+
+
+def verdicts(line: str, namesrv: str, user: tuple[str, str], *names: str) -> dict[str, str]:
+    """Return the outcomes of the attempts of a Java client that traces."""
+    command = ["java", "-XX:TieredStopAtLevel=1", "-Dtrace=true", "-cp", jars(line), str(CLIENT)]
+    done = subprocess.run(
+        [*command, namesrv, *user, *names], capture_output=True, text=True, timeout=WAIT_S
+    )
+    assert not done.returncode, done.stderr[-2000:]
+    return dict(text.split("\t")[:2] for text in done.stdout.splitlines() if "\t" in text)
 
 
 def test_mqadmin_lists_users_without_passwords(secured: Secured) -> None:
@@ -62,25 +105,38 @@ def test_mqadmin_lists_users_without_passwords(secured: Secured) -> None:
 
 def test_mqadmin_lists_policies(secured: Secured) -> None:
     said = secured.mqadmin("listAcl", "-s", f"User:{SHOP[0]}")
-    for word in ("User:shop", "Custom", "Topic:orders", "Group:shop", "Pub", "Sub", "127.0.0.0/8"):
+    for word in (
+        "User:shop",
+        "Custom",
+        "Topic:orders-v4",
+        "Group:shop-v4",
+        "Pub",
+        "Sub",
+        "127.0.0.0/8",
+    ):
         assert word in said
 
 
-def test_java_clients_are_checked(secured: Secured) -> None:
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", jars("v5"), str(CLIENT)]
-    done = subprocess.run(
-        [*command, secured.namesrv, *SHOP, "orders", "shop", "invoices"],
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
+# The broker refuses the other topic. Without a valid signature the name server tells no route.
+OUTCOMES = {
+    "right": "SEND_OK",
+    "other topic": "code 16",
+    "wrong key": "code 10005",
+    "no key": "code 10005",
+    "received": "for your eyes only",
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_java_clients_are_checked(secured: Secured, line: str) -> None:
+    topic, group = f"orders-{line}", f"shop-{line}"
+    assert verdicts(line, secured.namesrv, SHOP, topic, group, "invoices") == OUTCOMES
+    eventually(
+        lambda: {("Pub", topic), ("SubBefore", group)} <= asyncio.run(traces(secured.namesrv))
     )
-    assert not done.returncode, done.stderr[-2000:]
-    said = dict(line.split("\t")[:2] for line in done.stdout.splitlines() if "\t" in line)
-    # The broker refuses the other topic. Without a valid signature the name server tells no route.
-    assert said == {
-        "right": "SEND_OK",
-        "other topic": "code 16",
-        "wrong key": "code 10005",
-        "no key": "code 10005",
-        "received": "for your eyes only",
-    }
+
+
+def test_a_user_who_may_not_trace_sends_and_consumes(secured: Secured) -> None:
+    names = ("whispers", "quiet", "invoices")
+    assert verdicts("v5", secured.namesrv, QUIET, *names) == OUTCOMES
+    assert not {name for _, name in asyncio.run(traces(secured.namesrv))} & set(names)

@@ -18,9 +18,12 @@ import org.apache.rocketmq.remoting.RPCHook;
  * RocketMQ's Java client with credentials. Prints a line for each attempt: {@code what TAB outcome},
  * where the outcome is SEND_OK, the body that was received, or the code of the refusal. After a
  * refusal by the broker, another TAB and its text follow.
- * Arguments: name server, user, password, topic that the user may use, its group, another topic.
+ * Arguments: name server, user, password, topic that the user may use, its group, another topic. With
+ * the system property {@code trace}, the clients with the right key trace their messages.
  */
 public class SecuredClient {
+    private static final boolean TRACE = Boolean.getBoolean("trace");
+
     public static void main(String[] arguments) {
         try {
             play(arguments);
@@ -37,13 +40,13 @@ public class SecuredClient {
         String topic = arguments[3];
         RPCHook right = new AclClientRPCHook(new SessionCredentials(arguments[1], arguments[2]));
         RPCHook wrong = new AclClientRPCHook(new SessionCredentials(arguments[1], "not the password"));
-        say("right", send(namesrv, right, topic));
-        say("other topic", send(namesrv, right, arguments[5]));
-        say("wrong key", send(namesrv, wrong, topic));
-        say("no key", send(namesrv, null, topic));
+        say("right", send(namesrv, right, topic, TRACE));
+        say("other topic", send(namesrv, right, arguments[5], false));
+        say("wrong key", send(namesrv, wrong, topic, false));
+        say("no key", send(namesrv, null, topic, false));
         CountDownLatch received = new CountDownLatch(1);
-        DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(arguments[4], right, new AllocateMessageQueueAveragely());
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            arguments[4], right, new AllocateMessageQueueAveragely(), TRACE, null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
@@ -59,8 +62,9 @@ public class SecuredClient {
         consumer.shutdown();
     }
 
-    private static String send(String namesrv, RPCHook hook, String topic) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("secured-producer", hook);
+    private static String send(String namesrv, RPCHook hook, String topic, boolean trace)
+        throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("secured-producer", hook, trace, null);
         producer.setInstanceName("producer-" + System.nanoTime());
         producer.setNamesrvAddr(namesrv);
         producer.setRetryTimesWhenSendFailed(0);
