@@ -7,7 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.access.actors import ROOT, SECURE
 from tests.broker.brokers import SMALL
+from tests.helpers import PATIENCE_S
+from tests.tls.authority import Authority
 from tests.torture.process import free_ports
 
 from firetrail.broker.broker import Broker
@@ -16,9 +19,13 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.ports import advertised_host
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.java_properties import Entry
+from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.tls.client_tls import ClientTls
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
 
 HOST = "127.0.0.1"
 
@@ -56,6 +63,37 @@ async def listening(folder: Path, ports: tuple[int, int], config: BrokerConfig) 
 @pytest.mark.parametrize("vip", [True, False])
 async def test_the_vip_port_is_two_below_the_main_port(tmp_path: Path, vip: bool) -> None:
     assert await listening(tmp_path, vip_ports(), BrokerConfig(vip_channel=vip)) == [vip, True]
+
+
+async def test_the_vip_port_requires_tls_and_signatures_as_the_main_port_does(
+    tmp_path: Path,
+) -> None:
+    ports = vip_ports()
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue()
+    store = SMALL.replace(store_host=SMALL.store_host._replace(port=ports[1]))
+    tls = ServerTls(TlsConfig(mode="enforcing", certificate=certificate, key=key))
+    broker = Broker(tmp_path / "store", SECURE, store, tls=tls)
+    own = ClientTls(ca=authority.trust)
+    await broker.start()
+    try:
+        assert [await verdict(port, Access(ROOT, own)) for port in ports] == [0, 0]
+        assert [await verdict(port, Access(tls=own)) for port in ports] == [16, 16]
+        assert [await verdict(port, Access(ROOT)) for port in ports] == ["closed", "closed"]
+    finally:
+        await broker.stop()
+
+
+async def verdict(port: int, access: Access) -> int | str:
+    """Return the code of a broker's answer."""
+    client = RemotingClient(access=access)
+    try:
+        asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO)
+        return (await client.request(f"{HOST}:{port}", asked, PATIENCE_S)).code
+    except ConnectionError:
+        return "closed"
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("bad", ["::::", "host", "a:1;b", "a:0"])
