@@ -13,6 +13,7 @@ from firetrail.errors import FormatError
 
 _VERSION = "v1"
 _DIGITS_MAX = 18
+_SHOWN_MAX = 80
 
 
 class RecallHandle(NamedTuple):
@@ -36,10 +37,15 @@ def decode_handle(text: str) -> RecallHandle:
     try:
         words = base64.b64decode(text.encode(), b"-_", validate=True).decode().split(" ")
     except (binascii.Error, UnicodeError):
-        raise FormatError("recall handle", 0, f"{text!r:.80} is not Base64 text") from None
+        raise _wrong(text, "is not Base64 text") from None
     if len(words) != 5 or words[0] != _VERSION or not all(words):
-        raise FormatError("recall handle", 0, f"{text!r:.80} is not a handle of version 1")
+        raise _wrong(text, "is not a handle of version 1")
     _, topic, broker, time, unique_key = words
     if not time.isascii() or not time.isdigit() or len(time) > _DIGITS_MAX:
-        raise FormatError("recall handle", 0, f"{time!r:.40} is not a time")
+        raise _wrong(time, "is not a time")
     return RecallHandle(topic, broker, int(time), unique_key)
+
+
+def _wrong(text: str, what: str) -> FormatError:
+    shown = repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}…"
+    return FormatError("recall handle", 0, f"{shown} {what}")

@@ -39,7 +39,7 @@ class RecallCalls:
         try:
             handle = decode_handle(request.recall_handle)
         except FormatError as error:
-            raise ProxyError(Code.BAD_REQUEST, str(error)) from None
+            raise ProxyError(Code.BAD_REQUEST, f"the recall handle: {error.detail}") from None
         if handle.topic != topic:
             raise ProxyError(
                 Code.BAD_REQUEST, f"the recall handle is for topic {handle.topic!r:.80}"

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import Fields, Talk, talking
 
+from firetrail import Message
 from firetrail.remoting.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
+    ConsumeStatsList,
     ProducerConnection,
     TimeSpans,
     TopicStats,
@@ -123,6 +125,22 @@ async def test_stats_of_topics_and_groups_are_returned(talk: Talk) -> None:
     assert span.min_time_stamp <= span.consume_time_stamp <= span.max_time_stamp
     groups = await talk.ask(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T1")
     assert GroupList.decode(groups.content).group_list == ["CG"]
+    topics = await talk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG")
+    assert TopicList.decode(topics.content).topic_list == ["T1"]
+
+
+async def test_stats_of_a_group_include_messages_that_wait_for_redelivery(talk: Talk) -> None:
+    """The group has no offset in their topic before it pops them."""
+    await sent(talk, 1)
+    await commit(talk, 1)
+    retry = "%RETRY%CG_T1"
+    talk.broker.topics.ensure(retry, 1)
+    await asyncio.to_thread(talk.broker.store.put, Message(retry, b"again"))
+    stats = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG")
+    progress = ConsumeStats.decode(stats.content).offset_table[MessageQueue(retry, "broker-a", 0)]
+    assert (progress.broker_offset, progress.consumer_offset) == (1, 0)
+    everything = await talk.ask(RequestCode.GET_BROKER_CONSUME_STATS)
+    assert ConsumeStatsList.decode(everything.content).total_diff == 1
     topics = await talk.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, group="CG")
     assert TopicList.decode(topics.content).topic_list == ["T1"]
 

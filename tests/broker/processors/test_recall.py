@@ -50,7 +50,7 @@ async def test_recalls_are_checked(talk: Talk) -> None:
     sent = await talk.send("T1", i=LATER.format(50, "U1"))
     handle = decode_handle(sent.fields["recallHandle"])
     wrong = {
-        "not a handle": "recall failed, recall handle at offset 0",
+        "not a handle": "recall failed, handle invalid: 'not a handle' is not Base64 text",
         handle._replace(topic="T2").encode(): "recall failed, topic not match",
         handle._replace(broker="other").encode(): "recall failed, broker service not available",
         handle._replace(time_ms=5).encode(): "recall failed, timestamp invalid",

@@ -9,7 +9,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import MINUTE
 from firetrail.errors import RequestError
-from firetrail.format.names import RETRY_PREFIX
+from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 from firetrail.remoting.admin_bodies import (
     ClientConnection,
     ConsumerConnection,
@@ -41,6 +41,8 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, WaitingHandler
 from firetrail.remoting.headers import GroupHeader, TopicHeader
+
+POP_RETRY_TOPICS = (pop_retry_topic, pop_retry_topic_v2)
 
 
 class StatsProcessor:
@@ -111,7 +113,7 @@ class StatsProcessor:
         found: dict[str, list[ConsumeStats]] = {}
         for group, names in sorted(self._offsets.topics_by_group().items()):
             stats = found[group] = []
-            for name in names:
+            for name in self._with_retries(group, names):
                 topic = self._topics.get(name)
                 if topic is not None and (topic.order or not only_ordered):
                     stats.append(self._stats_of(group, [name]))
@@ -129,7 +131,16 @@ class StatsProcessor:
         """Return the topics in which a group has an offset or to which it is subscribed."""
         consumers = self._clients.consumers.get(group)
         wanted = consumers.subscriptions if consumers is not None else {}
-        return sorted({*self._offsets.of_group(group), *wanted})
+        return self._with_retries(group, [*self._offsets.of_group(group), *wanted])
+
+    def _with_retries(self, group: str, names: Iterable[str]) -> list[str]:
+        """Return topics with those that redeliver what a group has popped from them.
+
+        The group has no offset in these before it receives from them.
+        """
+        all_names = set(names)
+        retries = {retry(name, group) for name in all_names for retry in POP_RETRY_TOPICS}
+        return sorted(all_names | {name for name in retries if self._topics.get(name) is not None})
 
     def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         offset = self._offsets.get(group, topic, queue_id) or 0

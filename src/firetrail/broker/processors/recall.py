@@ -78,14 +78,17 @@ class RecallProcessor:
         try:
             handle = decode_handle(header.recall_handle)
         except FormatError as error:
-            raise _refused(str(error)) from None
+            raise _refused(f"handle invalid: {error.detail}") from None
         if handle.topic != header.topic:
             raise _refused(f"topic not match: the handle is for topic {handle.topic}")
         if handle.broker != config.name:
             raise _refused(f"broker service not available: the handle is for {handle.broker}")
         left = handle.time_ms - self._now_ms()
         if not 0 < left < config.timer_max_delay_s * 1000:
-            raise _refused(f"timestamp invalid: {left} ms from now")
+            raise _refused(
+                "timestamp invalid: a message can be recalled until about a second before its "
+                f"delivery time, and the handle is for {left} ms from now"
+            )
         return handle
 
     def _mark(self, handle: RecallHandle, key: str) -> Message:

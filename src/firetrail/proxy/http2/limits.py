@@ -23,8 +23,9 @@ class Http2Limits:
     """The compressed headers of a request, over all their frames."""
     block_frames: int = 16
     """Frames over which the headers of a request are spread (CONTINUATION flood)."""
-    header_list_bytes: int = 64 << 10
-    """Decompressed headers of a request, with 32 bytes extra per header (HPACK bomb)."""
+    header_list_bytes: int = 32 << 10
+    """Decompressed headers of a request, with 32 bytes extra per header (HPACK bomb). Clients are
+    told this limit. Uncompressed headers within it do not exceed `block_bytes`."""
     header_table_bytes: int = 4096
     """The table of headers that the client can refer to."""
     arrival_s: float = 30.0
