@@ -1,8 +1,11 @@
 """A search for secrets in everything that broker, name server, gRPC service and commands show.
 
 Every secret contains :data:`CANARY`. After use and failures of all kinds, it must be in the files
-that hold secrets, which only their owner can read, and nowhere else. What Spark shows is searched
-in ``tests/pipeline/wire/test_access.py`` and ``interop/test_spark_secrets.py``.
+that hold secrets, which only their owner can read, and nowhere else.
+
+What Spark shows is searched in ``tests/pipeline/wire/test_access.py`` and
+``interop/test_spark_secrets.py``. Servers in processes of their own, passwords of keys and the
+password of etcd are in ``test_canary_processes.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import json
 import logging
 import os
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -155,7 +159,7 @@ def texts_of_calls(address: str) -> list[str]:
             response_deserializer=QueryRouteResponse.FromString,
         )
         for credentials in (ADMIN, Credentials("admin", f"{CANARY}-wrong")):
-            date = "20200101T000000Z"
+            date = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
             metadata = [
                 ("authorization", Signer(credentials).grpc_authorization(date)),
                 ("x-mq-date-time", date),
@@ -164,6 +168,7 @@ def texts_of_calls(address: str) -> list[str]:
             ]
             request = QueryRouteRequest(topic=Resource(name="T"))
             texts.append(str(call(request, metadata=metadata, timeout=PATIENCE_S)))
+    assert ["code: UNAUTHORIZED" in text for text in texts] == [False, True]
     return texts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -46,11 +47,11 @@ async def clusters_of(namesrv: str) -> str:
 
 
 @contextmanager
-def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The command as a process, which ends with the test."""
-    command = [*FIRETRAIL, *arguments]
+def started(*arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    """The command as a process with more environment variables, which ends with the test."""
+    command, env = [*FIRETRAIL, *arguments], {**os.environ, **environment}
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe) as process:
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe, env=env) as process:
         try:
             yield process
         finally:

@@ -29,6 +29,7 @@ class FakeEtcd:
         self.leases: dict[int, tuple[int, float]] = {}  # time to live, and when it ends
         self.events: list[int] = []  # revisions at which a key changed
         self.ttl_granted: int | None = None
+        self.password = "secret"
         self.valid_token = ""
         self._next_lease = 100
         self._is_stopping = False
@@ -93,7 +94,7 @@ class FakeEtcd:
         return {"revision": str(self.revision)}
 
     def _auth_authenticate(self, body: Json) -> tuple[int, Json]:
-        if (body["name"], body["password"]) != ("firetrail", "secret"):
+        if (body["name"], body["password"]) != ("firetrail", self.password):
             return 400, {"error": "etcdserver: authentication failed", "code": 3}
         self.valid_token = f"token-{self.revision}-{time.monotonic_ns()}"
         return 200, {"header": self._header, "token": self.valid_token}

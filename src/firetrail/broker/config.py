@@ -389,7 +389,9 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings):
         "/firetrail", "", Text(r"/[^\s]*[^\s/]", "a path such as /firetrail"), "Prefix of all keys."
     )
     etcd_user: str = FAILOVER("", "", WORD, "User name for etcd; empty if etcd requires none.")
-    etcd_password_file: str = FAILOVER("", "", WORD, "File with the password of that user.")
+    etcd_password_file: str = FAILOVER(
+        "", "", WORD, "File with the password of that user, which only its owner can read."
+    )
     etcd_ca_file: str = FAILOVER(
         "", "", WORD, "Certificates to trust for `https` endpoints; by default the system's."
     )

@@ -16,7 +16,7 @@ from typing import Protocol
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import FiretrailError
-from firetrail.remoting.access import Access
+from firetrail.remoting.access import Access, secret_content
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.election import LeaseTiming
@@ -76,12 +76,12 @@ def lease_keeper(
         may_found: Whether the broker may create the group.
 
     Raises:
-        ConfigError: A setting for etcd is not valid.
-        OSError: The file with the password cannot be read.
+        ConfigError: A setting for etcd is not valid, or the file with the password cannot be read,
+            or others can read it.
     """
     password = ""
     if config.etcd_password_file:
-        password = system.files.read(Path(config.etcd_password_file)).decode().strip()
+        password = secret_content("etcd_password_file", config.etcd_password_file).strip()
     access = EtcdAccess(
         tuple(config.etcd_servers),
         min(ETCD_S, config.ha_lease_s / ETCD_PART),
