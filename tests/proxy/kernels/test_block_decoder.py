@@ -1,5 +1,7 @@
 """Compressed headers, with the library hpack as the reference."""
 
+from collections.abc import Iterator
+
 import hpack
 import pytest
 from hypothesis import assume, given, settings
@@ -48,7 +50,7 @@ def test_blocks_of_a_library(
 @settings(max_examples=150)
 @given(st.lists(st.binary(min_size=1, max_size=30), max_size=3))
 def test_any_bytes_are_decoded_as_by_a_library(blocks: list[bytes]) -> None:
-    reference, decoder = hpack.Decoder(max_header_list_size=64 << 10), BlockDecoder(Http2Limits())
+    reference, decoder = hpack.Decoder(max_header_list_size=32 << 10), BlockDecoder(Http2Limits())
     reference.max_allowed_table_size = 4096
     assume(b"\x80\x80\x80" not in b"".join(blocks))  # we refuse numbers with needless zeros
     for block in blocks:
@@ -130,6 +132,27 @@ def test_legal_values(value: bytes) -> None:
     assert found == [("x", value.decode("utf-8", "replace"))]
 
 
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """Forget all names during the test."""
+    before = dict(block_decoder.known_names)
+    block_decoder.known_names.clear()
+    yield
+    block_decoder.known_names.clear()
+    block_decoder.known_names.update(before)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_long_names_are_decoded_but_not_remembered() -> None:
+    decoder = BlockDecoder(Http2Limits())
+    longest = b"x" * block_decoder.KNOWN_NAME_BYTES
+    for name in (longest, longest + b"x", longest * 100):
+        block = hpack.Encoder().encode([hpack.NeverIndexedHeaderTuple(name, b"y")])
+        assert decoded(decoder, block) == [(name.decode(), "y")]
+    assert list(block_decoder.known_names) == [longest]
+
+
+@pytest.mark.usefixtures("forgotten")
 def test_the_names_that_are_remembered_are_limited() -> None:
     decoder = BlockDecoder(Http2Limits())
     for number in range(block_decoder.KNOWN_NAMES_MAX + 10):

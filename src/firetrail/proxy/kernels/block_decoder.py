@@ -37,10 +37,14 @@ _FIELD_BYTES = cython.declare(cython.Py_ssize_t, 32)
 _NAME = re.compile(rb":?[!#$%&'*+\-.^_`|~0-9a-z]+")
 _BAD_VALUE = re.compile("[\0\r\n]|^[ \t]|[ \t]$")
 KNOWN_NAMES_MAX = 512
+"""Names that are remembered for all connections: those of all clients, and some of strangers."""
+KNOWN_NAME_BYTES = 64
+"""Longest name that is remembered. Clients have shorter ones, and a stranger may send names as long
+as a block of headers, which would stay in memory for ever."""
 _INTEGER_BITS_MAX = cython.declare(cython.int, 28)  # of a number after its prefix
 
 known_names: dict[bytes, str] = {}
-"""Names that were checked, at most KNOWN_NAMES_MAX."""
+"""Names that were checked: at most KNOWN_NAMES_MAX, of at most KNOWN_NAME_BYTES each."""
 _known: dict[bytes, str] = cython.declare(dict, known_names)
 
 _COMPLETE = cython.declare(cython.int, HUFFMAN_COMPLETE)
@@ -85,7 +89,7 @@ def _checked_name(raw_name: bytes) -> str:
     if not _NAME.fullmatch(raw_name):
         return ""
     name = raw_name.decode("ascii")
-    if len(_known) < KNOWN_NAMES_MAX:
+    if len(_known) < KNOWN_NAMES_MAX and len(raw_name) <= KNOWN_NAME_BYTES:
         _known[raw_name] = name
     return name
 
