@@ -23,6 +23,13 @@ def test_the_fields_of_a_request() -> None:
     assert head.fields["x"] == "2", "the last value counts"
 
 
+def test_repeated_fields_of_one_value() -> None:
+    twice = [("te", "trailers"), ("content-length", "12")] * 2
+    head = request_head(fields(*REQUEST, *twice))
+    assert head.content_length == 12
+    assert head.fields["te"] == "trailers"
+
+
 def test_the_host_replaces_a_missing_authority() -> None:
     assert request_head(fields(*without(":authority"), ("host", "h:1"))).authority == "h:1"
 
@@ -39,6 +46,9 @@ def test_the_host_replaces_a_missing_authority() -> None:
         [(":status", "200"), *REQUEST],
         [*REQUEST, ("", "not allowed")],
         [*REQUEST, ("te", "gzip")],
+        [*without("te"), ("te", "gzip"), ("te", "trailers")],
+        [*without("te"), ("te", "trailers"), ("te", "gzip")],
+        [*REQUEST, ("content-length", "5"), ("content-length", "7")],
         [*REQUEST, ("connection", "close")],
         [*REQUEST, ("transfer-encoding", "chunked")],
         [*REQUEST, ("content-length", "-1")],

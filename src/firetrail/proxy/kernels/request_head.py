@@ -12,6 +12,8 @@ except ImportError:
 COMPILED = cython.compiled
 
 _DIGITS_MAX = cython.declare(cython.Py_ssize_t, 19)
+_SINGLE = frozenset({"content-length", "te"})
+"""Names of headers whose values must be the same if they are repeated (RFC 9113, 8.1.1, 8.2.2)."""
 
 
 class MalformedError(Exception):
@@ -27,7 +29,8 @@ class RequestHead:
         scheme: ``http`` or ``https``.
         path: The path, which is not empty.
         authority: Host and port as the client named them.
-        fields: The other headers; a repeated name has its last value.
+        fields: The other headers; a repeated name has its last value. Those that must not have
+            several values have one.
         content_length: The bytes of data that the client announced, None if it did not.
         size: Bytes of the compressed headers; what refers to the table of the connection takes few.
     """
@@ -58,11 +61,13 @@ def request_head(decoded: list[tuple[str, str, int]]) -> RequestHead:
     scheme: str | None = None
     path: str | None = None
     authority: str | None = None
+    regular: cython.Py_ssize_t = 0
     for field in decoded:
         name = field[0]
         value = field[1]
         if not name.startswith(":"):
             others[name] = value
+            regular += 1
         elif others:
             raise MalformedError
         elif name == ":method" and method is None:
@@ -75,6 +80,8 @@ def request_head(decoded: list[tuple[str, str, int]]) -> RequestHead:
             authority = value
         else:
             raise MalformedError
+    if regular != len(others):
+        _check_repeated(decoded)
     if method is None or scheme is None or not path or not _are_allowed(others):
         raise MalformedError
     head.method = method
@@ -83,6 +90,13 @@ def request_head(decoded: list[tuple[str, str, int]]) -> RequestHead:
     head.authority = authority or others.get("host", "")
     head.content_length = _content_length(others)
     return head
+
+
+def _check_repeated(decoded: list[tuple[str, str, int]]) -> None:
+    values: dict[str, str] = {}
+    for name, value, _ in decoded:
+        if name in _SINGLE and values.setdefault(name, value) != value:
+            raise MalformedError
 
 
 def check_trailers(decoded: list[tuple[str, str, int]]) -> None:
