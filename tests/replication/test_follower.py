@@ -251,7 +251,7 @@ async def test_a_master_that_refuses_questions_is_not_followed(tmp_path: Path) -
         master.refusal = "no AccessKey"
         async with replica_in(tmp_path / "r", master.address) as replica:
             error = await state_of(replica, FAILED, "no AccessKey")
-            assert "26 GET_BROKER_CONFIG" in error and "access control" in error
+            assert "26 GET_BROKER_CONFIG" in error and "sign as a super user" in error
             master.refusal = ""
             await until(lambda: replica.end == master.store.log_range[1])
 
@@ -432,3 +432,20 @@ async def test_a_connection_that_fails_again_and_again_is_logged_once(
             await until(lambda: master.asked.count(RequestCode.GET_BROKER_CONFIG) > 4)
     assert caplog.text.count("following master ") == 1
     assert caplog.text.count("the replica cannot follow: the master has closed") == 1
+
+
+async def test_a_master_that_stops_answering_is_followed_and_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        async with replica_in(tmp_path / "r", master.address) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            master.refusal = "check signature failed."
+            before = len(master.asked)
+            await until(lambda: len(master.asked) > before + 3)
+            master.fill(10)
+            await until(lambda: replica.end == master.store.log_range[1])
+            assert replica.follower.status.state is FOLLOWING
+    assert caplog.text.count("the end of the master's log is not known: ") == 1

@@ -183,6 +183,24 @@ async def test_a_refusal_other_than_not_found_is_not_taken_for_a_difference() ->
 
 
 @pytest.mark.parametrize(
+    ("code", "remark", "is_access"),
+    [
+        (ResponseCode.NO_PERMISSION, "username cannot be null.", True),
+        (ResponseCode.SYSTEM_ERROR, "org.apache.rocketmq.acl.common.AclException: no key", True),
+        (ResponseCode.SYSTEM_BUSY, "too many requests", False),
+    ],
+)
+async def test_a_refusal_by_access_control_names_the_remedy(
+    code: ResponseCode, remark: str, is_access: bool
+) -> None:
+    client = AnsweringClient(0, 2000, {})
+    client.refusal = RequestError(code, remark)
+    with pytest.raises(ReplicationError, match=r"refuses request 26 GET_BROKER_CONFIG") as caught:
+        await Master(client, MasterAddress("127.0.0.1:1")).settings()
+    assert ("set innerClientAuthenticationCredentials" in str(caught.value)) is is_access
+
+
+@pytest.mark.parametrize(
     ("config", "error"),
     [
         ("brokerRole=ASYNC_MASTER", "does not tell its mappedFileSizeCommitLog"),

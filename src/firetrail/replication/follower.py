@@ -133,6 +133,7 @@ class Follower:
         self._master_min = self._master_max = -1
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
+        self._is_silent = False  # nothing arrives over the connection, or arrived over the last one
         self._missing = MissingMessages(clock.monotonic)
         state = FollowerState.DIVERGED if divergence else FollowerState.WAITING
         self._journal = FollowerJournal(clock, state, divergence)
@@ -224,6 +225,7 @@ class Follower:
         self._pause_s = self._settings.retry_s
         self._request_s = REQUEST_S
         self._master_min = self._master_max = -1
+        self._is_silent = False
         self._journal.forget()
         self._enter(FollowerState.CHECKING)
 
@@ -359,35 +361,68 @@ class Follower:
             lasted_s = self._clock.monotonic() - began
             if connection.status.received or lasted_s > self._settings.silence_s:
                 self._journal.forget()
+            if self._silent_s(connection) >= self._settings.silence_s:
+                self._is_silent = True
         self._leave_if_changed()
         copying.result()
         if not watching.cancelled():
             watching.result()
 
     async def _watch(self, connection: HAClient, master: Master) -> None:
-        """Ask regularly how far the master is, and report if it does not send what it has."""
+        """Ask regularly how far the master is, and report if it does not send what it has.
+
+        A connection after one that was silent counts only when it has delivered something.
+        """
+        while self._is_silent and not connection.status.read_at_ms:
+            await asyncio.sleep(self._settings.retry_s)
+        self._is_silent = False
         self._enter(FollowerState.FOLLOWING)
-        received, missing = -1, False
+        received, read_at_ms, missing = -1, -1, False
         while True:
             await asyncio.sleep(self._settings.check_s)
             there = await self._range_of(master)
             if there is None:
                 continue
             self._note_range(there)
-            is_stalled = connection.status.received == received
-            received = connection.status.received
-            if is_stalled and missing:
-                self._enter(FollowerState.STUCK, self._why_stuck(there))
-            elif not is_stalled:
+            seen = connection.status
+            is_stalled, is_heard = seen.received == received, seen.read_at_ms != read_at_ms
+            received, read_at_ms = seen.received, seen.read_at_ms
+            if not is_stalled:
+                self._is_silent = False
                 self._enter(FollowerState.FOLLOWING)
+            elif missing and is_heard:
+                self._enter(FollowerState.STUCK, self._why_stuck(there))
+            elif missing:
+                self._note_silence(connection, there)
             missing = there.end > self._log.max_offset
+
+    def _note_silence(self, connection: HAClient, there: LogRange) -> None:
+        """Report a connection over which nothing arrives, if this cannot be chance any more.
+
+        The master's heartbeats are as far apart as the checks.
+        """
+        silent_s = self._silent_s(connection)
+        if silent_s > 2 * self._settings.check_s:
+            self._is_silent = True
+            self._enter(
+                FollowerState.FAILED,
+                f"nothing has arrived from {connection.status.address} for {silent_s:.0f} seconds, although "
+                f"the master has the log up to {there.end} and the replica up to "
+                f"{self._log.max_offset}; check the network to that port. The connection is given "
+                f"up after {self._settings.silence_s:g} seconds",
+            )
+
+    def _silent_s(self, connection: HAClient) -> float:
+        """Return for how long nothing has arrived, or for how long it was followed."""
+        since_ms = connection.status.read_at_ms or self._journal.since_ms
+        return (self._clock.now_ms() - since_ms) / 1000
 
     async def _range_of(self, master: Master) -> LogRange | None:
         """Return the range of the master's log; None if it does not answer at the moment."""
         try:
             return await master.log_range()
         except (ReplicationError, OSError) as error:
-            _log.info("the end of the master's log is not known: %s", error)
+            self._journal.note_unknown_end(str(error))
             return None
 
     def _note_range(self, there: LogRange) -> None:

@@ -70,6 +70,15 @@ class FollowerJournal:
         else:
             _log.warning("master %s: %s: %s", broker, _PROBLEMS[state], error)
 
+    def note_unknown_end(self, error: str) -> None:
+        """Log that the master does not tell where its log ends, if that is due.
+
+        Args:
+            error: Its answer, or why there is none.
+        """
+        if self._reminders.is_due(f"end: {error}"):
+            _log.info("the end of the master's log is not known: %s", error)
+
     def forget(self) -> None:
         """Log every problem again: the replica has followed in between, or has another master."""
         self._reminders.forget()

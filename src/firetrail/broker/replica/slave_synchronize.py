@@ -33,6 +33,7 @@ from firetrail.remoting.pop_bodies import RequestModes
 from firetrail.remoting.replica_bodies import EpochEntryCache, TimerCheckpoint
 from firetrail.remoting.replica_headers import EpochHeader
 from firetrail.replication.epochs import Epoch, EpochFile
+from firetrail.replication.master_check import sign_remedy
 from firetrail.system import Clock
 
 REQUEST_S = 10.0
@@ -145,7 +146,7 @@ class SlaveSynchronize:
             await self._adopt(table, master)
         except RequestError as error:
             if not _has_none(table, error):
-                self._note_failure(table.name, str(error))
+                self._note_failure(table.name, f"{error}".rstrip(".") + sign_remedy(error))
                 return False
         except (OSError, FiretrailError) as error:
             self._note_failure(table.name, str(error) or type(error).__name__)
