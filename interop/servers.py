@@ -207,6 +207,7 @@ class Servers:
             "remotingListenPort": port + 1,
             "namesrvAddr": namesrv,
             "transactionHeartbeatPeriodSecond": 1,
+            "grpcClientConsumerMaxLongPollingTimeoutMillis": 5000,
         }
         conf.write_text(json.dumps(settings))
         return port, conf
@@ -300,9 +301,9 @@ class Servers:
 
 
 @contextmanager
-def our_name_server() -> Iterator[str]:
+def our_name_server(*options: str) -> Iterator[str]:
     """``firetrail namesrv`` on a free port; its address."""
-    with _firetrail("namesrv", "--port", "0") as (said, _):
+    with _firetrail("namesrv", "--port", "0", *options) as (said, _):
         yield said.split()[2]
 
 
