@@ -29,17 +29,18 @@ class Handled:
 
     def __init__(self, last: int | None = None) -> None:
         self.log: list[Any] = []
+        self.is_over = False
         self._last = last
 
-    @property
-    def is_over(self) -> bool:
-        return len(self.log) == self._last
+    def _note(self, *event: Any) -> None:
+        self.log.append(event)
+        self.is_over = len(self.log) == self._last
 
     def on_frame(self, *frame: Any) -> None:
-        self.log.append(("frame", *frame))
+        self._note("frame", *frame)
 
     def on_block(self, stream_id: int, block: bytes, is_last: Any, itself: Any) -> None:
-        self.log.append(("block", stream_id, block, bool(is_last), bool(itself)))
+        self._note("block", stream_id, block, bool(is_last), bool(itself))
 
 
 class ModelError(Exception):
