@@ -21,7 +21,7 @@ from firetrail.auth.policies import (
     parse_source,
 )
 from firetrail.auth.resources import Action, Resource
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 
@@ -244,3 +244,59 @@ def test_few_permissions_are_kept() -> None:
         assert asked(guard, signed(SEND, {"b": f"T{number}"}, by="alice")) is None
     assert asked(guard, signed(SEND, {"b": "T" * 256}, by="alice")) is None
     assert len(alice.grants) == 1
+
+
+# -- trusted addresses -------------------------------------------------------------------------
+
+POP = {"topic": "T1", "consumerGroup": "G"}
+TRUSTED = {
+    "nobody": lambda: RemotingCommand(RequestCode.POP_MESSAGE, POP),
+    "a stranger": lambda: signed(RequestCode.POP_MESSAGE, POP, by="eve"),
+    "a user": lambda: signed(RequestCode.POP_MESSAGE, POP, by="alice"),
+}
+
+
+@pytest.mark.parametrize("sender", TRUSTED)
+@pytest.mark.parametrize("policy", [AccessPolicy(), AccessPolicy(authorization=False)])
+def test_a_waiting_request_loses_the_trust_of_its_address(
+    sender: str, policy: AccessPolicy
+) -> None:
+    white = {"::1"}
+    guard = Guard(Users(ALICE), policy, trusts=lambda source, name: source in white)
+    peer: Any = Peer("[::1]:5000")
+    request = TRUSTED[sender]()
+    assert guard(peer, request) is None
+    guard.check_again(peer, request)
+    assert request.caller is not None
+    assert guard.is_present(request.caller)
+    white.clear()
+    again = guard(peer, TRUSTED[sender]())
+    if again is None:  # the signature of a user is enough
+        assert (sender, policy.authorization) == ("a user", False)
+        assert guard.is_present(request.caller)
+        guard.check_again(peer, request)
+        return
+    assert not guard.is_present(request.caller)
+    with pytest.raises(RequestError) as refused:
+        guard.check_again(peer, request)
+    assert refused.value.code == again.code == 16
+
+
+def test_a_user_at_a_former_trusted_address_keeps_its_permissions() -> None:
+    white = {"::1"}
+    entry = PolicyEntry(Resource.parse("Topic:T1"), frozenset({Action.PUB}), Decision.ALLOW)
+    guard = Guard(
+        Users(replace(ALICE, policies=(Policy([entry]), Policy()))),
+        AccessPolicy(),
+        trusts=lambda source, name: source in white and name == "alice",
+    )
+    peer: Any = Peer("[::1]:5000")
+    allowed = signed(ROUTE, {"topic": "T1"}, by="alice")
+    other = signed(ROUTE, {"topic": "T2"}, by="alice")
+    for request in (allowed, other):
+        assert guard(peer, request) is None
+    white.clear()
+    guard.check_again(peer, allowed)
+    with pytest.raises(RequestError):
+        guard.check_again(peer, other)
+    assert guard(peer, signed(ROUTE, {"topic": "T1"}, by="alice")) is None

@@ -64,6 +64,24 @@ class Plain:
     async def send(self, topic: str, by: str = "customer") -> RemotingCommand:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, SEND | {"b": topic}, by=by)
 
+    async def held_pull(self, text: str, time_s: int, *, by: str) -> int:
+        """Return the code of a pull that waits while the file is changed and a message is sent.
+
+        Args:
+            text: The new content of the file.
+            time_s: The time of the change, which has to be another one each time.
+            by: Who pulls.
+        """
+        pull = PULL | {"consumerGroup": "G1"}
+        pull["queueOffset"] = str(self.broker.store.max_offset("T1", 0))
+        held = asyncio.create_task(self.ask(RequestCode.PULL_MESSAGE, pull, by=by))
+        long_polling = self.broker._parts.state.long_polling
+        await until(lambda: long_polling._count == 1 or held.done())
+        self.write(text)
+        os.utime(self.path, (time_s, time_s))
+        assert (await self.send("T1", by="operator")).code == 0
+        return (await held).code
+
 
 @asynccontextmanager
 async def plain(folder: Path, text: str = ACCOUNTS) -> AsyncIterator[Plain]:
@@ -136,17 +154,20 @@ async def test_a_waiting_pull_gets_nothing_if_a_changed_file_forbids_it(
     async with plain(tmp_path, both) as broker:
         assert (await broker.send("T1")).code == 0
         broker.broker.groups.require("G1")
-        long_polling = broker.broker._parts.state.long_polling
-        pull = PULL | {"consumerGroup": "G1"}
         for text, code in ((both + " ", 0), (ACCOUNTS, 16)):
-            pull["queueOffset"] = str(broker.broker.store.max_offset("T1", 0))
-            asking = broker.ask(RequestCode.PULL_MESSAGE, pull, by="customer")
-            held = asyncio.create_task(asking)
-            await until(lambda: long_polling._count == 1)
-            broker.write(text)
-            os.utime(broker.path, (code, code))
-            assert (await broker.send("T1", by="operator")).code == 0
-            assert (await held).code == code
+            assert await broker.held_pull(text, code, by="customer") == code
+
+
+async def test_a_waiting_pull_gets_nothing_once_its_address_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_acl, "RELOAD_S", 3600.0)
+    white = "globalWhiteRemoteAddresses: [127.0.0.1]\n"
+    async with plain(tmp_path, white + ACCOUNTS) as broker:
+        assert (await broker.send("T1")).code == 0
+        broker.broker.groups.require("G1")
+        for text, code in ((white + ACCOUNTS + " ", 0), (ACCOUNTS, 16)):
+            assert await broker.held_pull(text, code, by="") == code
 
 
 async def test_changed_files_are_used_without_a_restart(

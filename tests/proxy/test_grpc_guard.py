@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.access.actors import SECURE, acl, credentials, info, user_store
+from tests.access.actors import SECURE, Users, acl, credentials, info, user_store
 from tests.access.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
@@ -19,11 +19,13 @@ from tests.remoting.clocks import Clock
 
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
-from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.guard import AccessPolicy, Guard, source_of
 from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore
+from firetrail.auth.policies import User
 from firetrail.auth.signature import Signer
 from firetrail.broker.broker import Broker
+from firetrail.errors import ProxyError
 from firetrail.format.kernels.draft import Message
 from firetrail.proxy.brokers import resolved
 from firetrail.proxy.embedded import EmbeddedBroker
@@ -383,6 +385,22 @@ async def test_a_call_of_the_white_list_does_not_loosen_others_of_its_client(
         status = (await begun).status
         assert (status.code, "Topic:T1" in status.message) == (Code.FORBIDDEN, True)
         await secure.service.stop()
+
+
+@pytest.mark.parametrize("metadata", [METADATA, signed_by("eve"), signed_by("alice")])
+async def test_a_waiting_call_loses_the_trust_of_its_address(metadata: dict[str, str]) -> None:
+    call = FakeCall(metadata)
+    white = {source_of(call.peer)}
+    users = Users(User("alice", credentials("alice").secret_key))
+    known = Guard(users, AccessPolicy(), trusts=lambda source, name: source in white)
+    guard = GrpcGuard(known, lambda: int(NOW.timestamp() * 1000))
+    request = receive_request()
+    call.caller = guard.caller("ReceiveMessage", call, request)
+    await guard.check_again("ReceiveMessage", call, request)
+    white.clear()
+    with pytest.raises(ProxyError) as refused:
+        await guard.check_again("ReceiveMessage", call, request)
+    assert refused.value.code is Code.UNAUTHORIZED
 
 
 async def test_white_lists_name_messages(tmp_path: Path) -> None:

@@ -145,6 +145,8 @@ class Guard:
     def _check(self, connection: Connection, request: RemotingCommand) -> None:
         code, name = request.code, request.fields.get(ACCESS_KEY, "")
         is_trusted = self._trusts is not None and self._trusts(source_of(connection.peer), name)
+        is_checked = self.policy.authorization and code not in self._unauthorized
+        trusted_as = name if is_trusted and is_checked else None
         user: User | None = None
         if code not in self._unauthenticated:
             try:
@@ -155,10 +157,17 @@ class Guard:
             except RequestError:
                 if not is_trusted:
                     raise
-        is_checked = self.policy.authorization and not is_trusted and code not in self._unauthorized
+                trusted_as = name
+        is_checked = is_checked and not is_trusted
         caller = connection.caller
-        if caller is None or caller.user is not user or caller.is_checked is not is_checked:
-            caller = Caller(user, source_of(connection.peer), is_checked=is_checked)
+        if (
+            caller is None
+            or caller.user is not user
+            or caller.is_checked is not is_checked
+            or caller.trusted_as != trusted_as
+        ):
+            source = source_of(connection.peer)
+            caller = Caller(user, source, is_checked=is_checked, trusted_as=trusted_as)
         request.caller = caller
         if user is not None:
             if caller is not connection.caller:
@@ -182,7 +191,10 @@ class Guard:
             self._files.refresh()
 
     def check_again(self, connection: Connection, request: RemotingCommand) -> None:
-        """Check a request that has waited: its user may have been changed or deleted since.
+        """Check a request that has waited.
+
+        Its user may have been changed or deleted since, and its address may not be trusted any
+        more.
 
         Files are read every few seconds only, so those that have changed are read first. The
         audit log records a refusal, except that of a gRPC client, whose call is recorded instead.
@@ -241,7 +253,7 @@ class Guard:
             user.keep(grant)
 
     def authenticated(self, name: str, fields: Mapping[str, str], body: SignedBody) -> User:
-        """Return the user who signed a request; raise RequestError if it did not.
+        """Return the user who signed a request; raise RequestError if the signature is not valid.
 
         Args:
             name: The user that the request names.
@@ -266,12 +278,24 @@ class Guard:
             raise RequestError(NO_PERMISSION, f"User:{name} is disabled.")
         return user
 
+    def is_present(self, caller: Caller) -> bool:
+        """Return whether neither the user of a caller nor the trust in its address has changed."""
+        user = caller.user
+        if user is not None and self.users.find(user.name) is not user:  # every change replaces it
+            return False
+        return caller.trusted_as is None or self.trusts(caller.source, caller.trusted_as)
+
     def present(self, caller: Caller) -> Caller:
         """Return a caller with its user as it is now, for what outlives a request.
+
+        If its address is not trusted any more, its permissions are checked from now on, and it has
+        none without a user.
 
         Raises:
             RequestError: The user was deleted or disabled, or has another password.
         """
+        if caller.trusted_as is not None and not self.trusts(caller.source, caller.trusted_as):
+            caller = Caller(caller.user, caller.source, is_checked=True)
         if caller.user is None:
             return caller
         user = self.known(caller.user.name)
@@ -279,7 +303,9 @@ class Guard:
             return caller
         if user.password != caller.user.password:
             raise self.forged(user.name)
-        return Caller(user, caller.source, is_checked=caller.is_checked)
+        return Caller(
+            user, caller.source, is_checked=caller.is_checked, trusted_as=caller.trusted_as
+        )
 
     def forged(self, name: str) -> RequestError:
         """Return the refusal of a signature that is not the one of a user."""
@@ -292,7 +318,7 @@ def source_of(peer: str) -> str:
 
 
 def unruled(codes: Collection[int]) -> list[int]:
-    """Return the codes that have no rule, which every server that answers them must not have."""
+    """Return the codes that have no rule. A server may only answer codes that have a rule."""
     return sorted(code for code in codes if code not in RULES)
 
 

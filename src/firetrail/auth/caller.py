@@ -25,17 +25,23 @@ class Caller:
         source: The IP address of the client.
         is_checked: Whether permissions are checked. If not, an authenticated user may do everything
             except what only super users may do.
+        trusted_as: The name of a user, or an empty text, with which requests from the address are
+            trusted, if the sender would be checked or refused otherwise. Default: the trust in the
+            address changes nothing.
 
     Attributes:
         is_super: Whether the sender may do everything.
     """
 
-    __slots__ = ("is_checked", "is_super", "source", "user")
+    __slots__ = ("is_checked", "is_super", "source", "trusted_as", "user")
 
-    def __init__(self, user: User | None, source: str, *, is_checked: bool) -> None:
+    def __init__(
+        self, user: User | None, source: str, *, is_checked: bool, trusted_as: str | None = None
+    ) -> None:
         self.user = user
         self.source = source
         self.is_checked = is_checked
+        self.trusted_as = trusted_as
         self.is_super = user is not None and user.is_super
 
     @property

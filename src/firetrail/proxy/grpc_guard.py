@@ -142,14 +142,18 @@ class GrpcGuard:
         given = parse_grpc_authorization(call.metadata.get("authorization", ""))
         claimed = given.access_key if given is not None else ""
         is_trusted = self._guard.trusts(source, claimed)
+        is_checked = policy.authorization and message not in policy.unauthorized
+        trusted_as = claimed if is_trusted and is_checked else None
         try:
             user = self._signer_of(given, call)
         except RequestError as error:
-            if message not in policy.unauthenticated and not is_trusted:
-                self._denied(name, error, call, request, claimed=claimed)
-                raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
-        is_checked = policy.authorization and message not in policy.unauthorized and not is_trusted
-        return Caller(user, source, is_checked=is_checked)
+            if message not in policy.unauthenticated:
+                if not is_trusted:
+                    self._denied(name, error, call, request, claimed=claimed)
+                    raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+                trusted_as = claimed
+        is_checked = is_checked and not is_trusted
+        return Caller(user, source, is_checked=is_checked, trusted_as=trusted_as)
 
     def _signer_of(self, given: GrpcAuthorization | None, call: Call) -> User:
         if "authorization" not in call.metadata and call.certificate_user is not None:
@@ -194,11 +198,11 @@ class GrpcGuard:
             request: What it asks for.
         """
         caller = call.caller
-        if caller is None or caller.user is None:
+        if caller is None:
             return
         if self._guard.is_outdated:
             await asyncio.to_thread(self._guard.catch_up)
-        if self._guard.users.find(caller.user.name) is not caller.user:  # every change replaces it
+        if not self._guard.is_present(caller):
             call.caller = self._permitted(name, call, caller, request)
 
     def _permitted(self, name: str, call: Call, caller: Caller, request: Any) -> Caller:
