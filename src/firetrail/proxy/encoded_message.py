@@ -33,7 +33,7 @@ from firetrail.proxy.message_properties import (
     TRACE_CONTEXT,
     set_milliseconds,
 )
-from firetrail.proxy.protobuf_wire import EncodedMessage, field, key_of, varint
+from firetrail.proxy.protobuf_wire import EncodedMessage, field, int64, key_of, varint
 from firetrail.proxy.schema.messages import (
     Digest,
     DigestType,
@@ -98,9 +98,6 @@ def encoded_delivery(
     """
     if record.sys_flag & COMPRESSED or not _RARE.isdisjoint(properties):
         return None
-    numbers = (record.queue_id, record.queue_offset, record.born_time, record.store_time, attempt)
-    if min(numbers) < 0:  # a producer may set any time, and other kinds of brokers the rest
-        return None
     parts = [topic]
     for name, value in properties.items():
         if name not in HIDDEN:
@@ -143,7 +140,7 @@ def _system_properties(
             _QUEUE_ID,
             varint(record.queue_id),
             _QUEUE_OFFSET,
-            varint(record.queue_offset),
+            int64(record.queue_offset),
             _ATTEMPT,
             varint(attempt),
         )

@@ -7,7 +7,8 @@ from functools import lru_cache
 from firetrail.proxy.schema.messages import ProtoMessage
 
 _REMEMBERED = 4096
-"""Numbers whose encoded form is remembered: most are lengths, and occur in many messages."""
+"""Numbers whose encoded form is remembered."""
+_UINT64_MAX = 2**64 - 1
 _LENGTH_DELIMITED = 2
 """The wire type of texts, bytes and messages. That of numbers is 0."""
 
@@ -20,15 +21,21 @@ class EncodedMessage(bytes):
         return self
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def varint(number: int) -> bytes:
-    """Return a number from 0 on as protobuf encodes it: 7 bits per byte, the lowest first."""
+def int64(number: int) -> bytes:
+    """Return a signed number as protobuf encodes it: 7 bits per byte, the lowest first."""
+    number &= _UINT64_MAX
     out = bytearray()
     while number >= 0x80:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
     return bytes(out)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def varint(number: int) -> bytes:
+    """Return the result of :func:`int64`, for numbers that occur often, such as lengths."""
+    return int64(number)
 
 
 def key_of(kind: type[ProtoMessage], name: str) -> bytes:

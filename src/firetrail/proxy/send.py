@@ -21,7 +21,7 @@ from firetrail.proxy.codes import OK, code_of, status_of
 from firetrail.proxy.message_checks import BODY_MAX, STORED_SIZE_MAX, check_message
 from firetrail.proxy.message_properties import milliseconds, stored_properties
 from firetrail.proxy.names import topic_name
-from firetrail.proxy.protobuf_wire import EncodedMessage, field, key_of, varint
+from firetrail.proxy.protobuf_wire import EncodedMessage, field, int64, key_of
 from firetrail.proxy.queue_choice import QueueChoice, WriteQueue
 from firetrail.proxy.receipts import common_status
 from firetrail.proxy.schema.messages import (
@@ -232,8 +232,8 @@ class SendCalls:
             )
         raw_id = message_id.encode()
         entry = _OK_ENTRY + field(_MESSAGE_ID, raw_id) + field(_TRANSACTION_ID, raw_id)
-        if response.queue_offset > 0:
-            entry += _OFFSET + varint(response.queue_offset)
+        if response.queue_offset:
+            entry += _OFFSET + int64(response.queue_offset)
         if response.recall_handle:
             entry += field(_RECALL_HANDLE, response.recall_handle.encode())
         return entry
