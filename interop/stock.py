@@ -126,13 +126,27 @@ def client_environment(name: str) -> Path:
 
 def output(command: Sequence[str | Path], folder: Path, status: int = 0) -> str:
     """Run a client program, which logs into the folder; check its status, return its output."""
-    done = finished(command, folder)
+    done = _finished(command, folder)
     assert done.returncode == status, f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
 
-def finished(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a client program, which logs into the folder, to its end."""
+class Shown(NamedTuple):
+    """The status of a client program, its events, and its error output and logs."""
+
+    status: int
+    events: list[Event]
+    errors: str
+
+
+def shown(command: Sequence[str | Path], folder: Path) -> Shown:
+    """Run a client program that may fail, and logs into the folder; return what it shows."""
+    done = _finished(command, folder)
+    logs = [path.read_text(errors="replace") for path in folder.glob("**/*.log*")]
+    return Shown(done.returncode, _events(done.stdout), "".join([done.stderr, *logs]))
+
+
+def _finished(command: Sequence[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command,
         cwd=folder,
@@ -143,14 +157,14 @@ def finished(command: Sequence[str | Path], folder: Path) -> subprocess.Complete
     )
 
 
-def events_in(text: str) -> list[Event]:
+def _events(text: str) -> list[Event]:
     """Return the events in the output of a client program."""
     return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
 
 
 def run_client(command: Sequence[str | Path], folder: Path, status: int = 0) -> list[Event]:
     """Run a client program and return the events that it prints."""
-    return events_in(output(command, folder, status))
+    return _events(output(command, folder, status))
 
 
 def of(events: Iterable[Event], kind: str, who: str) -> list[Event]:

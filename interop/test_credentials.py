@@ -27,17 +27,16 @@ from interop.grpc_servers import serving, until
 from interop.servers import free_port, our_name_server
 from interop.stock import (
     HERE,
-    Event,
+    WAIT_S,
+    Shown,
     bodies,
     client_environment,
     create_topics,
-    events_in,
-    finished,
     lag,
     needs,
     of,
+    shown,
 )
-from tests.helpers import eventually
 from tests.tls.authority import Authority
 
 from firetrail.client import Access, Admin, Credentials
@@ -177,16 +176,7 @@ class Secured(NamedTuple):
     def run(self, client: Stock, user: tuple[str, str] | None, *arguments: str) -> Shown:
         """Run a client as a user, up to its end."""
         home = Path(tempfile.mkdtemp(dir=self.folder))
-        done = finished(self.command(client, user, *arguments), home)
-        logs = [path.read_text(errors="replace") for path in home.glob("**/*.log*")]
-        return Shown(events_in(done.stdout), "".join([done.stderr, *logs]))
-
-
-class Shown(NamedTuple):
-    """What a client prints, and what it writes to its error output and its logs."""
-
-    events: list[Event]
-    errors: str
+        return shown(self.command(client, user, *arguments), home)
 
 
 @pytest.fixture(scope="module")
@@ -220,10 +210,10 @@ async def prepared(namesrv: str) -> None:
 
 @pytest.mark.parametrize("client", REMOTING.values(), ids=REMOTING)
 def test_a_user_sends_and_consumes(secured: Secured, client: Stock) -> None:
-    shown = secured.run(client, SHOP, secured.namesrv, secured.broker)
-    assert bodies(shown.events, "sent", "sync") == ["signed"], shown.errors
-    assert bodies(shown.events, "got", "secured") == ["signed"] * 2, shown.errors
-    assert [e.get("times", n) for n, e in enumerate(of(shown.events, "got", "secured"))] == [0, 1]
+    _, events, errors = secured.run(client, SHOP, secured.namesrv, secured.broker)
+    assert bodies(events, "sent", "sync") == ["signed"], errors
+    assert bodies(events, "got", "secured") == ["signed"] * 2, errors
+    assert [e.get("times", n) for n, e in enumerate(of(events, "got", "secured"))] == [0, 1]
     assert asyncio.run(lag(secured.namesrv, client.group, client.topic, BY_ADMIN)) == 0
 
 
@@ -231,10 +221,11 @@ def test_a_user_sends_and_consumes(secured: Secured, client: Stock) -> None:
 @pytest.mark.parametrize("client", REMOTING.values(), ids=REMOTING)
 def test_refusals_of_the_broker(secured: Secured, client: Stock, case: str) -> None:
     user, text = REFUSED[case]
-    shown = secured.run(client, user, secured.unchecked, secured.broker)
-    assert not shown.events
+    refused = secured.run(client, user, secured.unchecked, secured.broker)
+    assert refused.status
+    assert not refused.events
     for part in client.refusal:
-        assert part.format(text) in shown.errors
+        assert part.format(text) in refused.errors
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -242,15 +233,18 @@ def test_refusals_of_the_broker(secured: Secured, client: Stock, case: str) -> N
     "client", [each for each in REMOTING.values() if each.no_route], ids=lambda each: each.prefix
 )
 def test_refusals_of_the_name_server(secured: Secured, client: Stock, case: str) -> None:
-    shown = secured.run(client, REFUSED[case][0], secured.namesrv, secured.broker)
-    assert not shown.events
-    assert re.search(client.no_route, shown.errors)
+    refused = secured.run(client, REFUSED[case][0], secured.namesrv, secured.broker)
+    assert refused.status
+    assert not refused.events
+    assert re.search(client.no_route, refused.errors)
 
 
 @pytest.mark.parametrize("client", GRPC.values(), ids=GRPC)
 def test_a_user_of_grpc_sends_and_consumes(secured: Secured, client: Stock) -> None:
-    def is_acknowledged() -> bool:
-        return asyncio.run(lag(secured.namesrv, client.group, client.topic, BY_ADMIN)) == 0
+    async def acknowledged() -> None:
+        async with asyncio.timeout(WAIT_S):
+            while await lag(secured.namesrv, client.group, client.topic, BY_ADMIN):
+                await asyncio.sleep(0.1)
 
     with subprocess.Popen(
         secured.command(client, SHOP, secured.grpc, "tls"),
@@ -262,7 +256,7 @@ def test_a_user_of_grpc_sends_and_consumes(secured: Secured, client: Stock) -> N
     ) as program:
         try:
             said = until(program, "ready")
-            eventually(is_acknowledged)
+            asyncio.run(acknowledged())
         finally:
             program.kill()
     assert bodies(said, "sent", "normal") == ["signed"]
@@ -274,7 +268,8 @@ def test_a_user_of_grpc_sends_and_consumes(secured: Secured, client: Stock) -> N
 @pytest.mark.parametrize("client", GRPC.values(), ids=GRPC)
 def test_refusals_of_the_grpc_service(secured: Secured, client: Stock, case: str) -> None:
     user, text = REFUSED[case]
-    shown = secured.run(client, user, secured.grpc, "tls")
-    assert not shown.events
+    refused = secured.run(client, user, secured.grpc, "tls")
+    assert refused.status
+    assert not refused.events
     for part in client.refusal:
-        assert part.format(text) in shown.errors
+        assert part.format(text) in refused.errors

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 from interop.servers import LINES, Servers, jars
 from interop.stock import BROKER_CONF, WAIT_S, create_topics, firetrail_up
-from tests.helpers import eventually
 
 from firetrail.access.needs import TRACE_TOPIC
 from firetrail.client import Access, Admin, Credentials, PullConsumer
@@ -86,6 +85,13 @@ async def traces(namesrv: str) -> set[tuple[str, str]]:
     return {(line[0], line[4] if line[0] == "Pub" else line[3]) for line in lines}
 
 
+async def traced(namesrv: str, *expected: tuple[str, str]) -> None:
+    """Wait until clients have traced this."""
+    async with asyncio.timeout(WAIT_S):
+        while not set(expected) <= await traces(namesrv):
+            await asyncio.sleep(0.1)
+
+
 def verdicts(line: str, namesrv: str, user: tuple[str, str], *names: str) -> dict[str, str]:
     """Return the outcomes of the attempts of a Java client that traces."""
     command = ["java", "-XX:TieredStopAtLevel=1", "-Dtrace=true", "-cp", jars(line), str(CLIENT)]
@@ -131,9 +137,7 @@ OUTCOMES = {
 def test_java_clients_are_checked(secured: Secured, line: str) -> None:
     topic, group = f"orders-{line}", f"shop-{line}"
     assert verdicts(line, secured.namesrv, SHOP, topic, group, "invoices") == OUTCOMES
-    eventually(
-        lambda: {("Pub", topic), ("SubBefore", group)} <= asyncio.run(traces(secured.namesrv))
-    )
+    asyncio.run(traced(secured.namesrv, ("Pub", topic), ("SubBefore", group)))
 
 
 def test_a_user_who_may_not_trace_sends_and_consumes(secured: Secured) -> None:

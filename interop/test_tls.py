@@ -10,9 +10,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from interop import grpc_servers
 from interop.servers import LINES, QUICK_FLAGS, Servers, jars
-from interop.stock import BROKER_CONF, WAIT_S, firetrail_up, needs, output, registered
-from tests.tls.authority import Authority
+from interop.stock import (
+    BROKER_CONF,
+    HERE,
+    WAIT_S,
+    client_environment,
+    firetrail_up,
+    needs,
+    output,
+    registered,
+    shown,
+)
+from tests.tls.authority import Authority, Issued
 
 from firetrail.client import Access, Admin, ClientTls, Message, Producer, PullConsumer, TlsError
 
@@ -37,7 +48,8 @@ public class Sends {
                 last = error;
             }
         }
-        throw last;
+        last.printStackTrace();
+        System.exit(1); // the threads of the producer would keep running
     }
 }
 """
@@ -61,16 +73,22 @@ class TlsPorts(NamedTuple):
         )
 
 
+def settings(folder: Path, mode: str, issued: Issued, more: str = "") -> str:
+    """Return a line of broker.conf that names a file with settings of TLS."""
+    file = folder / "tls.properties"
+    certificate, key = issued
+    file.write_text(
+        f"tls.server.mode={mode}\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n"
+        f"{more}"
+    )
+    return f"tls.config.file={file}\n"
+
+
 def serving(folder: Path, mode: str, more: str = "") -> Iterator[TlsPorts]:
     """Run ``firetrail up`` with TLS."""
     authority = Authority(folder)
-    certificate, key = authority.issue()
-    file = folder / "tls.properties"
-    file.write_text(
-        f"tls.server.mode={mode}\ntls.server.certPath={certificate}\ntls.server.keyPath={key}\n"
-        f"{more.format(trust=authority.trust)}"
-    )
-    with firetrail_up(folder, f"{BROKER_CONF}tls.config.file={file}\n") as namesrv:
+    line = settings(folder, mode, authority.issue(), more.format(trust=authority.trust))
+    with firetrail_up(folder, BROKER_CONF + line) as namesrv:
         yield TlsPorts(namesrv, authority)
 
 
@@ -90,12 +108,16 @@ def requiring(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsPorts]:
     yield from serving(tmp_path_factory.mktemp("requiring"), "enforcing", more)
 
 
-def send(line: str, namesrv: str, body: str, folder: Path, *, tls: bool = True) -> None:
-    """Send a message with the Java client of a release line."""
+def sending(line: str, folder: Path, *flags: str) -> list[str]:
+    """Return the command of a Java client of a release line, without its arguments."""
     source = folder / "Sends.java"
     source.write_text(SENDS)
-    command = ["java", "-XX:TieredStopAtLevel=1", "-cp", jars(line), str(source)]
-    said = output([*command, namesrv, body, str(tls).lower()], folder)
+    return ["java", "-XX:TieredStopAtLevel=1", *flags, "-cp", jars(line), str(source)]
+
+
+def send(line: str, namesrv: str, body: str, folder: Path, *, tls: bool = True) -> None:
+    """Send a message with the Java client of a release line."""
+    said = output([*sending(line, folder), namesrv, body, str(tls).lower()], folder)
     assert "SEND_OK" in said
 
 
@@ -177,6 +199,64 @@ def test_client_certificates(requiring: TlsPorts) -> None:
         # The refusal arrives after the handshake; a line that is not a command ends the rest.
         done = requiring.greet("-tls1_3", *options, "-ign_eof", text="hello, hello, hello\n")
         assert (alert in done.stderr) if alert else ("alert" not in done.stderr), done.stderr
+
+
+class Expired(NamedTuple):
+    """Addresses of servers whose certificate has expired, and the file with its authority."""
+
+    namesrv: str
+    grpc: str
+    trust: str
+
+
+@pytest.fixture(scope="module")
+def expired(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Expired]:
+    folder = tmp_path_factory.mktemp("expired")
+    authority = Authority(folder)
+    line = settings(folder, "enforcing", authority.issue(is_expired=True))
+    with grpc_servers.serving(folder, settings=line) as found:
+        yield Expired(found["name_server"], found["grpc"], authority.trust)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_java_clients_refuse_an_expired_certificate(
+    expired: Expired, tmp_path: Path, line: str
+) -> None:
+    flags = ["-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true"]
+    flags += [f"-Dtls.client.trustCertPath={expired.trust}", f"-Duser.home={tmp_path}"]
+    refused = shown([*sending(line, tmp_path, *flags), expired.namesrv, "x", "true"], tmp_path)
+    assert refused.status == 1
+    assert "RemotingSendRequestException: send request to" in refused.errors
+    assert "CertificateExpiredException: NotAfter: " in refused.errors
+
+
+def test_the_grpc_client_for_node_refuses_an_expired_certificate(
+    expired: Expired, tmp_path: Path
+) -> None:
+    needs("npm")
+    program = client_environment("node-grpc") / "client.js"
+    variables = (f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={expired.trust}", "CLIENT_TOPIC=T")
+    refused = shown(["env", *variables, "node", program, expired.grpc, "tls"], tmp_path)
+    assert refused.status == 1
+    assert "14 UNAVAILABLE: No connection established" in refused.errors
+    assert "certificate has expired" in refused.errors
+
+
+def test_the_grpc_client_for_python_refuses_an_expired_certificate(
+    expired: Expired, tmp_path: Path
+) -> None:
+    python = client_environment("grpc") / "venv" / "bin" / "python"
+    trusted = f"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH={expired.trust}"
+    arguments = (HERE / "grpc" / "secured.py", expired.grpc, "user", "password", "T", "group")
+    refused = shown(["env", trusted, python, *arguments], tmp_path)
+    assert refused.status == 1
+    assert "CERTIFICATE_VERIFY_FAILED: certificate has expired" in refused.errors
+
+
+def test_our_client_refuses_an_expired_certificate(expired: Expired) -> None:
+    access = Access(tls=ClientTls(ca=expired.trust))
+    with pytest.raises(TlsError, match="certificate verify failed: certificate has expired"):
+        asyncio.run(Admin(expired.namesrv, access=access).open())
 
 
 def closed(namesrv: str, data: bytes) -> bool:
