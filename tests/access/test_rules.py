@@ -173,8 +173,7 @@ class TestEveryCode:
             replace(entry, actions=frozenset({Action.ALL}))
             for entry in entries_for(needs, Decision.DENY)
         ]
-        if all(need.otherwise is None for need in needs):
-            assert is_refused(code, user(EVERYTHING, *denied))
+        assert is_refused(code, user(EVERYTHING, *denied))
         elsewhere = replace(EVERYTHING, sources=(parse_source("10.0.0.2"),))
         assert is_refused(code, user(elsewhere))
         assert not is_refused(
@@ -198,7 +197,8 @@ def test_a_code_without_a_rule_is_refused_unless_a_super_user_asks() -> None:
         (310, {"i": "A\x01b\x02INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"},
          ["Topic:T1 Pub", "Topic:%LMQ%a Pub", "Topic:%LMQ%b Pub"]),
         (11, {"topic": "%RETRY%CG"}, ["Group:CG Sub"]),
-        (11, {"topic": "%DLQ%g"}, ["Group:CG Sub", "Group:g Sub"]),
+        (11, {"topic": "%DLQ%g"}, ["Group:CG Sub", "Topic:%DLQ%g Sub | Group:g Sub"]),
+        (105, {"topic": "%DLQ%g"}, ["Topic:%DLQ%g Sub/Get | Group:g Sub/Get"]),
         (200051, {"topic": "%RETRY%CG_T1"}, ["Group:CG Sub", "Topic:T1 Sub"]),
         (200051, {"topic": "%RETRY%CG+T1"}, ["Group:CG Sub", "Topic:T1 Sub"]),
         (12, {"topic": "%RETRY%g"}, ["Group:g Sub/Get"]),
@@ -223,6 +223,45 @@ def test_retry_topics_of_other_groups_and_missing_names_are_refused() -> None:
     assert is_refused(11, everything, request=other)
     assert is_refused(310, everything, request=signed(310, {}, by="alice"))
     assert is_refused(208, everything, request=signed(208, {}, by="alice"))
+
+
+def allowing(*resources: str) -> User:
+    """Return a user who may do everything with some resources."""
+    everything = frozenset({Action.ALL})
+    return user(*(PolicyEntry(Resource.parse(e), everything, Decision.ALLOW) for e in resources))
+
+
+@pytest.mark.parametrize(
+    ("resource", "reads", "writes"),
+    [
+        ("Topic:%DLQ%shop-eu", True, True),
+        ("Topic:%DLQ%shop*", True, True),
+        ("Topic:%DLQ%*", True, True),
+        ("Topic:%*", True, False),
+        ("Topic:*", True, False),
+        ("*", True, False),
+        ("Group:shop-eu", True, False),
+        ("Group:shop*", True, False),
+        ("Topic:%DLQ%other*", False, False),
+        ("Group:other", False, False),
+    ],
+)
+def test_dead_letters_are_read_like_a_topic_or_by_their_group(
+    resource: str, reads: bool, writes: bool
+) -> None:
+    dead = FIELDS | {"topic": "%DLQ%shop-eu", "b": "%DLQ%shop-eu", "consumerGroup": "CG"}
+    who = allowing("Group:CG", resource)
+    for code in (11, 12, 105):  # pull, query, route
+        assert is_refused(code, who, request=signed(code, dead, by="alice")) != reads
+    assert is_refused(310, who, request=signed(310, dead, by="alice")) != writes
+
+
+def test_a_denied_topic_of_dead_letters_is_not_read_by_its_group() -> None:
+    denied = PolicyEntry(Resource.parse("Topic:%DLQ%*"), frozenset({Action.SUB}), Decision.DENY)
+    own = PolicyEntry(Resource.parse("Group:CG"), frozenset({Action.SUB}), Decision.ALLOW)
+    request = signed(11, FIELDS | {"topic": "%DLQ%CG"}, by="alice")
+    assert not is_refused(11, user(own), request=request)
+    assert is_refused(11, user(own, denied), request=request)
 
 
 def test_internal_topics_are_not_part_of_a_wildcard() -> None:

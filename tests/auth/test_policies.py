@@ -124,7 +124,7 @@ class TestOrder:
         assert not may(user(entry("*", "All", DENY), default=(entry("*"),)), Action.PUB)
 
     def test_internal_topics_need_an_entry_of_their_own(self) -> None:
-        wanted = Requirement(ResourceType.TOPIC, "HALF", frozenset({Action.SUB}), literal=True)
+        wanted = Requirement(ResourceType.TOPIC, "HALF", frozenset({Action.SUB}), explicit="HALF")
         assert refusal(user(entry("*"), entry("Topic:*"), entry("Topic:H*")), wanted, "")
         assert refusal(user(entry("Topic:HALF", "Sub")), wanted, "") is None
 
@@ -134,6 +134,12 @@ class TestOrder:
         assert refusal(user(entry("Topic:*", "List")), either, "") is None
         assert refusal(user(entry("Cluster:c", "Get")), either, "") is None
         assert refusal(user(entry("Topic:T", "List")), either, "") is not None
+
+    def test_an_alternative_does_not_outweigh_a_denial(self) -> None:
+        cluster = need(ResourceType.CLUSTER, "c", Action.GET)
+        either = Requirement(ResourceType.TOPIC, "*", frozenset({Action.LIST}), otherwise=cluster)
+        denied = user(entry("Topic:*", "List", DENY), entry("Cluster:c", "Get"))
+        assert "the decision is deny." in (refusal(denied, either, "") or "")
 
 
 # -- a plain reading ------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """The permissions that the names of topics and groups stand for.
 
-``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read by
-the consumers of g and written by no client. Internal topics, such as those of half messages, are
-not part of ``Topic:*``: they need an entry with their very name.
+``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read like
+any other topic, and also by the consumers of g. Writing to it needs an entry that begins with
+``%DLQ%``. Internal topics, such as those of half messages, are not part of ``Topic:*``: they need an
+entry with their very name.
 """
 
 from __future__ import annotations
@@ -48,11 +49,18 @@ def _new_topic_need(topic: str, *actions: Action) -> Requirement:
     if topic.startswith(RETRY_PREFIX):
         of_group = [SUB if action is PUB else action for action in actions]
         return need(GROUP, topic.removeprefix(RETRY_PREFIX), *of_group)
-    if topic.startswith(DLQ_PREFIX) and PUB not in actions:
-        return need(GROUP, topic.removeprefix(DLQ_PREFIX), *actions)
-    if topic.startswith(DLQ_PREFIX) or is_internal(topic):
-        return Requirement(TOPIC, topic, frozenset(actions), literal=True)
+    if topic.startswith(DLQ_PREFIX):
+        return _dead_letter_need(topic, frozenset(actions) - {PUB})
+    if is_internal(topic):
+        return Requirement(TOPIC, topic, frozenset(actions), explicit=topic)
     return need(TOPIC, topic, *actions)
+
+
+def _dead_letter_need(topic: str, reading: frozenset[Action]) -> Requirement:
+    if not reading:
+        return Requirement(TOPIC, topic, frozenset({PUB}), explicit=DLQ_PREFIX)
+    of_group = need(GROUP, topic.removeprefix(DLQ_PREFIX), *reading)
+    return Requirement(TOPIC, topic, reading, otherwise=of_group)
 
 
 _kept_topic_need = lru_cache(4096)(_new_topic_need)

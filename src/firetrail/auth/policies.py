@@ -133,10 +133,9 @@ class Policy:
         literal = self._literals.get((wanted.kind, wanted.name))
         if literal is not None and literal.applies(wanted, source):
             return literal
-        if wanted.literal:
-            return None
         for entry in self._wider(wanted):
-            if entry.applies(wanted, source):
+            is_counted = entry.resource.name.startswith(wanted.explicit)
+            if is_counted and entry.applies(wanted, source):
                 return entry
         return None
 
@@ -237,13 +236,10 @@ def refusal(user: User, wanted: Requirement, source: str) -> str | None:
         if entry is not None and entry.decision is Decision.ALLOW:
             return None
         if entry is not None:
-            why = "the decision is deny."
-            break
-    else:
-        why = "no matched policies."
+            return user.denial(wanted, source, "the decision is deny.")
     if wanted.otherwise is not None and refusal(user, wanted.otherwise, source) is None:
         return None
-    return user.denial(wanted, source, why)
+    return user.denial(wanted, source, "no matched policies.")
 
 
 @lru_cache(4096)

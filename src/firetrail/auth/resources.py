@@ -111,15 +111,15 @@ class Requirement:
         kind: The type of the resource.
         name: Its name; ``*`` for all resources of the type.
         actions: The actions, of which one has to be allowed.
-        literal: Whether only an entry with this very name can allow it: the internal topics are not
-            part of ``Topic:*``.
-        otherwise: Another need that is sufficient as well.
+        explicit: What the name or the prefix of an entry must begin with to count: the internal
+            topics are not part of ``Topic:*``. Default: every entry counts.
+        otherwise: Another need that is sufficient as well, unless an entry denies the first.
     """
 
     kind: ResourceType
     name: str
     actions: frozenset[Action]
-    literal: bool = False
+    explicit: str = ""
     otherwise: Requirement | None = None
 
     @cached_property
