@@ -37,7 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason=f"{tool} is not on this machine"))
 
 
-JAVA_SETTINGS = "recallMessageEnable=true\ntransactionTimeOut=5000\ntransactionCheckInterval=1000\n"
+JAVA_SETTINGS = """\
+recallMessageEnable=true
+enableMixedMessageType=true
+transactionTimeOut=5000
+transactionCheckInterval=1000
+"""
 """Settings of a Java broker behind a proxy. Java stores the ends of transactions up to 3 s late:
 with a shorter timeout it would ask about them before that."""
 

@@ -25,7 +25,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
 def features(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     needs("go")
     client = client_environment("go-grpc") / "client"
-    return killed_conversation([client], tmp_path_factory.mktemp("go"), "plain", "features")
+    return killed_conversation([client], tmp_path_factory.mktemp("go"), "plain", "features-5.4")
 
 
 @pytest.mark.parametrize("check", MESSAGES, ids=check_name)

@@ -34,7 +34,7 @@ def features(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     needs("npm")
     program = client_environment("node-grpc") / "client.js"
     folder = tmp_path_factory.mktemp("node")
-    return killed_conversation(["node", program], folder, "plain", "features")
+    return killed_conversation(["node", program], folder, "plain", "features-5.4")
 
 
 @pytest.mark.parametrize("check", MESSAGES, ids=check_name)

@@ -4,48 +4,64 @@ The proxy runs in cluster mode: every call of a client becomes requests of the r
 to Firetrail's name server and broker. The proxy adds the commit log offset to each receipt, and
 every acknowledgement contains it. The same tests run with RocketMQ's own broker in the process of
 its proxy, and with Firetrail's proxy in front of RocketMQ's broker.
+
+All programs talk to a cluster at the same time, with topics and groups of their own. When those
+with the features are ready, Firetrail's part of the cluster is killed and started again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import shutil
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from interop.conftest import JAVA_SETTINGS, JavaProxy
-from interop.grpc_checks import Check, check_name, check_order, check_put_off, check_received
-from interop.grpc_servers import proxy
-from interop.servers import PROXY_LINE, Servers
+from interop.grpc_checks import (
+    FEATURES,
+    Check,
+    check_name,
+    check_order,
+    check_put_off,
+    check_received,
+    check_restart,
+)
+from interop.grpc_servers import (
+    KINDS_5_3,
+    Restartable,
+    prepared,
+    proxy,
+    rest,
+    serving,
+    talking,
+    until,
+    until_end,
+)
+from interop.servers import PROXY_LINE, Servers, free_port
 from interop.stock import (
+    WAIT_S,
     Event,
     all_delivered,
     bodies,
     client_environment,
-    firetrail_up,
     lag,
     needs,
     of,
     registered,
-    run_client,
 )
+from interop.test_grpc_java import program as java_program
 
-from firetrail.client import Admin, MessageType
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-
-CLIENT = Path(__file__).parent / "grpc" / "client.py"
-CONF = """\
-listenPort=0
-transactionTimeOut=1000
-transactionCheckInterval=1000
-transactionCheckMax=1000
-"""
-
-
-ORDERLY = "Orderly"
-READ = {ORDERLY: "Fifo", "Push": "Normal", "Simple": "Normal"}
+PROGRAMS = Path(__file__).parent / "grpc"
+LATE_CHECKS = "transactionTimeOut=5000\n"
+"""Several programs start at once, so it may take some time until a transaction ends."""
+READ = {"Orderly": "Fifo", "Push": "Normal", "Simple": "Normal"}
 """Groups and the topics that they have read at the end, without the prefix of their names."""
+FIRETRAIL, JAVA, OUR_PROXY = "firetrail", "java", "proxy of firetrail"
 
 
 class Cluster(NamedTuple):
@@ -53,9 +69,48 @@ class Cluster(NamedTuple):
 
     namesrv: str
     proxy: str
+    restart: Callable[[], None] | None = None
+    """Kill Firetrail's part of the cluster, and start it again."""
 
 
-@pytest.fixture(scope="module", params=["firetrail", "java", "proxy of firetrail"])
+class Talk(NamedTuple):
+    """A program with a gRPC client: a tool that it needs, its command, and its arguments.
+
+    The address of the proxy comes before the arguments, and the prefix of all names after them.
+    """
+
+    tool: str
+    command: Callable[[Path], Sequence[str | Path]]
+    arguments: Sequence[str]
+
+
+def python_program(name: str) -> Callable[[Path], Sequence[str | Path]]:
+    return lambda folder: [client_environment("grpc") / "venv/bin/python", PROGRAMS / name]
+
+
+def go_program(folder: Path) -> Sequence[str | Path]:
+    return [client_environment("go-grpc") / "client"]
+
+
+def node_program(folder: Path) -> Sequence[str | Path]:
+    return ["node", client_environment("node-grpc") / "client.js"]
+
+
+MESSENGERS = {
+    "Python": Talk("java", python_program("client.py"), []),
+    "Go": Talk("go", go_program, ["tls", "messages"]),
+    "Java": Talk("java", java_program, ["tls", "messages"]),
+    "Node": Talk("npm", node_program, ["plain", "messages"]),
+}
+SHOWMEN = {
+    "PythonFeatures": Talk("java", python_program("features.py"), ["features"]),
+    "GoFeatures": Talk("go", go_program, ["plain", "features"]),
+}
+TALKS = MESSENGERS | SHOWMEN
+"""Programs by the prefix of their topics and groups."""
+
+
+@pytest.fixture(scope="module", params=[FIRETRAIL, JAVA, OUR_PROXY])
 def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
@@ -64,105 +119,128 @@ def cluster(
     The proxy of Firetrail runs in front of Java's name server and broker.
     """
     folder = tmp_path_factory.mktemp("proxy")
-    if request.param == "proxy of firetrail":
+    ports = free_port(), free_port(), free_port()
+    if request.param == OUR_PROXY:
         java_side = Servers("v5", folder)
         with (
             java_side.name_server() as namesrv,
-            java_side.broker(namesrv, "broker-a", settings=JAVA_SETTINGS),
-            proxy(namesrv) as address,
+            java_side.broker(namesrv, "broker-a", signal.SIGKILL, settings=JAVA_SETTINGS),
+            (ours := Restartable(lambda: proxy(namesrv, ports[0]))) as address,
         ):
-            yield Cluster(namesrv, address)
-    elif request.param == "java":
+            yield Cluster(namesrv, address, ours.restart)
+    elif request.param == JAVA:
         java: JavaProxy = request.getfixturevalue("java_proxy")
         yield Cluster(java.namesrv, java.address)
     else:
         servers = Servers(PROXY_LINE, folder)
-        with firetrail_up(folder, CONF) as namesrv, servers.proxy(namesrv) as address:
-            yield Cluster(namesrv, address)
+        server = Restartable(lambda: serving(folder, *ports, settings=LATE_CHECKS))
+        with server as addresses, servers.proxy(addresses["name_server"]) as address:
+            yield Cluster(addresses["name_server"], address, server.restart)
+
+
+class Conversations:
+    """What all programs say to a cluster; those whose tools are missing do not run."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        asyncio.run(registered(cluster.namesrv))
+        names = [name for name, talk in TALKS.items() if shutil.which(talk.tool)]
+        for name in names:
+            asyncio.run(prepared(cluster.namesrv, name, KINDS_5_3))
+        self._said: list[Mapping[str, Future[list[Event]]]] = []
+        self.unread: dict[str, int] = {}
+        """How many messages the groups of the messengers have not acknowledged."""
+        with ExitStack() as stack, ThreadPoolExecutor(len(names)) as pool:
+            clients = {}
+            for name in names:
+                home = folder / name
+                home.mkdir()
+                talk = TALKS[name]
+                command = [*talk.command(home), cluster.proxy, *talk.arguments, name]
+                clients[name] = stack.enter_context(talking(command, home))
+            before = {
+                name: pool.submit(until, client, "ready")
+                if name in SHOWMEN
+                else pool.submit(until_end, client)
+                for name, client in clients.items()
+            }
+            wait(before.values())
+            for name in MESSENGERS.keys() & clients.keys():
+                for group, topic in READ.items():
+                    count = asyncio.run(unread(cluster.namesrv, name + group, name + topic))
+                    self.unread[name + group] = count
+            if cluster.restart:
+                cluster.restart()
+            ready = [name for name in SHOWMEN if name in names and not before[name].exception()]
+            after = {name: pool.submit(rest, clients[name]) for name in ready}
+            self._said = [before, after]
+
+    def events(self, name: str) -> list[Event]:
+        """Return what a program has said; raise if it has failed."""
+        needs(TALKS[name].tool)
+        return [event for part in self._said if name in part for event in part[name].result()]
+
+
+async def unread(namesrv: str, group: str, topic: str) -> int:
+    """Return the lag of a group; brokers of Java store acknowledgements later."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while await lag(namesrv, group, topic):
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        pass
+    return await lag(namesrv, group, topic)
 
 
 @pytest.fixture(scope="module")
-def events(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What the Python client says."""
-    client = client_environment("grpc") / "venv" / "bin" / "python"
-    return conversation(cluster, [client, CLIENT, cluster.proxy], tmp_path_factory.mktemp("grpc"))
+def said(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Conversations:
+    return Conversations(cluster, tmp_path_factory.mktemp("talks"))
 
 
-@pytest.fixture(scope="module")
-def go_events(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What the Go client says."""
-    needs("go")
-    client = str(client_environment("go-grpc") / "client")
-    command = [client, cluster.proxy, "tls", "messages", "Go"]
-    return conversation(cluster, command, tmp_path_factory.mktemp("go"), "Go")
+@pytest.mark.parametrize("check", [check_received, check_order, check_put_off], ids=check_name)
+@pytest.mark.parametrize("client", MESSENGERS)
+def test_messages(said: Conversations, client: str, check: Check) -> None:
+    check(said.events(client))
 
 
-def conversation(
-    cluster: Cluster, command: Sequence[str | Path], folder: Path, prefix: str = "Grpc"
-) -> list[Event]:
-    asyncio.run(registered(cluster.namesrv))
-    asyncio.run(prepared(cluster.namesrv, prefix))
-    said = run_client(command, folder)
-    for group, topic in READ.items():
-        assert not asyncio.run(lag(cluster.namesrv, prefix + group, prefix + topic)), group
-    return said
+@pytest.mark.parametrize("client", MESSENGERS)
+def test_all_messages_are_acknowledged(said: Conversations, client: str) -> None:
+    said.events(client)
+    assert {group: said.unread[client + group] for group in READ} == dict.fromkeys(READ, 0)
 
 
-async def prepared(namesrv: str, prefix: str) -> None:
-    """Topics with their types, and a group that consumes in order: gRPC clients make neither."""
-    async with Admin(namesrv) as admin:
-        for kind in ("Normal", "Fifo", "Transaction", "Delay"):
-            message_type = MessageType(kind.upper())
-            await admin.create_topic(prefix + kind, 4, message_type=message_type)
-        for group in ("Push", "Simple", "Halves", "Later"):
-            await admin.create_group(prefix + group)
-        orderly = SubscriptionGroupConfig(prefix + ORDERLY, consume_message_orderly=True)
-        await admin.create_group(orderly)
-
-
-def test_everything_sent_is_received(events: list[Event]) -> None:
-    check_received(events)
-    assert {event["words"] for event in of(events, "got", "push")} == {9}
-
-
-def test_order(events: list[Event]) -> None:
-    check_order(events)
-
-
-def test_a_failure_in_order_comes_again(events: list[Event]) -> None:
-    got = [event for event in of(events, "got", "fifo") if event["body"] == "again"]
-    assert [event["group"] for event in got] == ["order-0"] * 2
-
-
-def test_a_message_that_was_put_off_comes_again(events: list[Event]) -> None:
-    check_put_off(events)
-
-
-def transactions(events: list[Event], request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("client", MESSENGERS)
+def test_transactions(said: Conversations, client: str, request: pytest.FixtureRequest) -> None:
+    events = said.events(client)
     all_delivered(events, "halves", ["commit", "unknown"])
     asked = set(bodies(events, "got", "check"))
-    if request.node.callspec.params["cluster"] == "firetrail":
+    if request.node.callspec.params["cluster"] == FIRETRAIL:
         assert asked == {"unknown"}
     else:  # Java's broker stores ends of transactions every 3 s, and may ask about them before that
         assert {"unknown"} <= asked <= {"commit", "rollback", "unknown"}
 
 
-def test_transactions(events: list[Event], request: pytest.FixtureRequest) -> None:
-    transactions(events, request)
+@pytest.mark.parametrize("check", FEATURES, ids=check_name)
+@pytest.mark.parametrize("client", SHOWMEN)
+def test_features(said: Conversations, cluster: Cluster, client: str, check: Check) -> None:
+    if check is check_restart and not cluster.restart:
+        pytest.skip("nothing of Firetrail is in this cluster, so nothing was killed")
+    check(said.events(client))
 
 
-@pytest.mark.parametrize("check", [check_received, check_order, check_put_off], ids=check_name)
-def test_the_go_client(go_events: list[Event], check: Check) -> None:
-    check(go_events)
+# -- what only the Python client shows -----------------------------------------------------------
 
 
-def test_transactions_of_the_go_client(
-    go_events: list[Event], request: pytest.FixtureRequest
-) -> None:
-    transactions(go_events, request)
+def test_receipts_have_nine_words(said: Conversations) -> None:
+    assert {event["words"] for event in of(said.events("Python"), "got", "push")} == {9}
 
 
-def test_delivery_times(events: list[Event]) -> None:
+def test_a_failure_in_order_comes_again(said: Conversations) -> None:
+    got = [event for event in of(said.events("Python"), "got", "fifo") if event["body"] == "again"]
+    assert [event["group"] for event in got] == ["order-0"] * 2
+
+
+def test_delivery_times(said: Conversations) -> None:
+    events = said.events("Python")
     all_delivered(events, "delay", ["later"])
     (got,) = of(events, "got", "delay")
     assert got["time"] >= of(events, "sent", "delay")[1]["due"]

@@ -37,7 +37,7 @@ def test_receipts_have_nine_words(events: list[Event]) -> None:
 def features(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     python = client_environment("grpc") / "venv" / "bin" / "python"
     folder = tmp_path_factory.mktemp("features")
-    return killed_conversation([python, PROGRAMS / "features.py"], folder)
+    return killed_conversation([python, PROGRAMS / "features.py"], folder, "features-5.4")
 
 
 @pytest.mark.parametrize("check", [*FEATURES, check_priority], ids=check_name)

@@ -1,12 +1,12 @@
 """The gRPC client of PyPI ``rocketmq-python-client``: sends, simple and push consumers, order.
 
-Runs in the environment of that package, not in Firetrail's. Argument: address of the proxy.
+Runs in the environment of that package, not in Firetrail's. Arguments: address of the proxy, and
+the prefix of topics and groups if it is not Grpc.
 """
 
 import os
 import sys
 import time
-from collections.abc import Callable
 
 from rocketmq import (
     ClientConfiguration,
@@ -19,10 +19,10 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
-from rocketmq.v5.exception import InternalErrorException
-from said import WAIT_S, Listener, facts, got, message, say, wait_for
+from said import WAIT_S, Listener, facts, got, message, patiently, say, wait_for
 
-TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcTransaction", "GrpcDelay")
+PREFIX = sys.argv[2] if len(sys.argv) > 2 else "Grpc"
+TOPICS = [PREFIX + kind for kind in ("Normal", "Fifo", "Transaction", "Delay")]
 DELAY_S = 5
 
 
@@ -39,18 +39,18 @@ class Checker(TransactionChecker):
 def sends(producer: Producer) -> None:
     for n in range(6):
         body = f"normal{n}"
-        sent = producer.send(message("GrpcNormal", body, tag="Odd" if n % 2 else "TagA"))
+        sent = producer.send(message(PREFIX + "Normal", body, tag="Odd" if n % 2 else "TagA"))
         say(sent="normal", body=body, id=sent.message_id)
     for n in range(20):
         key = str(n % 4)
         body = f"{key}-{n // 4:02}"
-        sent = producer.send(message("GrpcFifo", body, group=f"order-{key}"))
+        sent = producer.send(message(PREFIX + "Fifo", body, group=f"order-{key}"))
         say(sent="fifo", body=body, id=sent.message_id)
-    sent = producer.send(message("GrpcFifo", "again", group="order-0"))
+    sent = producer.send(message(PREFIX + "Fifo", "again", group="order-0"))
     say(sent="fifo", body="again", id=sent.message_id)
     for body in ("commit", "rollback", "unknown"):
         transaction = producer.begin_transaction()
-        producer.send(message("GrpcTransaction", body), transaction)
+        producer.send(message(PREFIX + "Transaction", body), transaction)
         if body == "commit":
             transaction.commit()
         elif body == "rollback":
@@ -61,30 +61,18 @@ def sends_later(producer: Producer) -> None:
     """Send two messages that are due in some seconds; recall one of them."""
     due = int(time.time()) + DELAY_S
     for body in ("recalled", "later"):
-        made = message("GrpcDelay", body)
+        made = message(PREFIX + "Delay", body)
         made.delivery_timestamp = due
         sent = producer.send(made)
         say(sent="delay", body=body, id=sent.message_id, due=due)
         if body == "recalled":
-            producer.recall_message("GrpcDelay", sent.recall_handle)
-
-
-def patiently(receive: Callable[[], list[Message]]) -> list[Message]:
-    """Receive; a proxy fails as long as it has not got the settings of a client that just began."""
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            return receive()
-        except InternalErrorException:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.2)
+            producer.recall_message(PREFIX + "Delay", sent.recall_handle)
 
 
 def receives(configuration: ClientConfiguration) -> None:
     """Receive and acknowledge all messages; one is postponed first, and then redelivered."""
-    topics = {"GrpcNormal": FilterExpression("TagA")}
-    consumer = SimpleConsumer(configuration, "GrpcSimple", topics, 5)
+    topics = {PREFIX + "Normal": FilterExpression("TagA")}
+    consumer = SimpleConsumer(configuration, PREFIX + "Simple", topics, 5)
     consumer.startup()
     put_off = False
     deadline = time.monotonic() + WAIT_S
@@ -109,10 +97,10 @@ def main(endpoints: str) -> None:
     producer = Producer(configuration, TOPICS, checker=Checker())
     producer.startup()
     push = {
-        "fifo": ("GrpcFifo", "GrpcOrderly", 22),
-        "push": ("GrpcNormal", "GrpcPush", 6),
-        "halves": ("GrpcTransaction", "GrpcHalves", 2),
-        "delay": ("GrpcDelay", "GrpcLater", 1),
+        "fifo": (PREFIX + "Fifo", PREFIX + "Orderly", 22),
+        "push": (PREFIX + "Normal", PREFIX + "Push", 6),
+        "halves": (PREFIX + "Transaction", PREFIX + "Halves", 2),
+        "delay": (PREFIX + "Delay", PREFIX + "Later", 1),
     }
     sends(producer)
     sends_later(producer)
@@ -126,6 +114,7 @@ def main(endpoints: str) -> None:
     for who, (_, _, count) in push.items():
         wait_for(who, count)
     time.sleep(2)  # acknowledgements are sent after the listener has returned; so is "recalled"
+    say(done=True)
     sys.stdout.flush()
     os._exit(0)  # a shutdown waits for every long poll
 

@@ -1,7 +1,8 @@
-"""The gRPC client of PyPI at Firetrail's own service: what a proxy of Java does not show.
+"""The gRPC client of PyPI: filters, order under failure, dead letters, recall, kills of servers.
 
-Runs in the environment of that package. Arguments: address of the service; then one word per line
-on standard input lets the program go on when the server was started again.
+Runs in the environment of that package. Arguments: address of the service; features, or
+features-5.4 for priorities, too; and the prefix of topics and groups if it is not Grpc. After
+"ready", a line on standard input lets the program go on when the server was started again.
 """
 
 import os
@@ -21,9 +22,10 @@ from rocketmq import (
     SimpleConsumer,
 )
 from rocketmq.grpc_protocol import FilterType
-from said import WAIT_S, Listener, facts, got, message, say, wait_for
+from said import WAIT_S, Listener, facts, got, message, patiently, say, wait_for
 
-TOPICS = ("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcFailing", "GrpcPriority")
+PREFIX = sys.argv[3] if len(sys.argv) > 3 else "Grpc"
+TOPICS = [PREFIX + kind for kind in ("Normal", "Fifo", "Delay", "Failing")]
 INVISIBLE_S = 15
 
 
@@ -60,7 +62,7 @@ def receives(
     while got.get(who, 0) < count:
         assert time.monotonic() < deadline, f"{who} got {got.get(who, 0)} of {count}"
         try:
-            messages = consumer.receive(16, INVISIBLE_S) or []
+            messages = patiently(lambda: consumer.receive(16, INVISIBLE_S)) or []
         except Exception as error:
             assert "failed to fetch topic" in str(error), error
             time.sleep(0.5)
@@ -72,7 +74,7 @@ def receives(
 
 
 def numbered(body: str, number: int) -> Message:
-    made = message("GrpcNormal", body)
+    made = message(PREFIX + "Normal", body)
     made.add_property("n", str(number))
     return made
 
@@ -81,15 +83,15 @@ def filtered(producer: Producer, configuration: ClientConfiguration) -> SimpleCo
     for n in range(6):
         producer.send(numbered(f"n{n}", n))
     condition = FilterExpression("n > 2 AND colour = 'blue'", FilterType.SQL)
-    return receives(configuration, "sql", "GrpcSql", {"GrpcNormal": condition}, 3)
+    return receives(configuration, "sql", PREFIX + "Sql", {PREFIX + "Normal": condition}, 3)
 
 
 def ordered(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send messages of one group, of which one fails; the later ones have to wait for it."""
     for body in ("k0", "again-k1", "k2", "k3"):
-        producer.send(message("GrpcFifo", body, group="keep"))
-    topics = {"GrpcFifo": FilterExpression()}
-    consumer = PushConsumer(configuration, "GrpcOrderly", Listener("ordered"), topics)
+        producer.send(message(PREFIX + "Fifo", body, group="keep"))
+    topics = {PREFIX + "Fifo": FilterExpression()}
+    consumer = PushConsumer(configuration, PREFIX + "Orderly", Listener("ordered"), topics)
     consumer.startup()
     wait_for("ordered", 5)
     return consumer
@@ -97,33 +99,33 @@ def ordered(producer: Producer, configuration: ClientConfiguration) -> PushConsu
 
 def failing(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send a message that its consumers never consume, and receive it as a dead letter."""
-    producer.send(message("GrpcFailing", "fails"))
-    topics = {"GrpcFailing": FilterExpression()}
-    consumer = PushConsumer(configuration, "GrpcFailingGroup", Failing(), topics)
+    producer.send(message(PREFIX + "Failing", "fails"))
+    topics = {PREFIX + "Failing": FilterExpression()}
+    consumer = PushConsumer(configuration, PREFIX + "FailingGroup", Failing(), topics)
     consumer.startup()
     wait_for("failing", 2)
-    dead = {"%DLQ%GrpcFailingGroup": FilterExpression()}
-    receives(configuration, "dead", "GrpcUndertaker", dead, 1)
+    dead = {f"%DLQ%{PREFIX}FailingGroup": FilterExpression()}
+    receives(configuration, "dead", PREFIX + "Undertaker", dead, 1)
     return consumer
 
 
 def delayed(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send messages with a delivery time, and recall one of them."""
-    topics = {"GrpcDelay": FilterExpression()}
-    consumer = PushConsumer(configuration, "GrpcDelayGroup", Timed(), topics)
+    topics = {PREFIX + "Delay": FilterExpression()}
+    consumer = PushConsumer(configuration, PREFIX + "DelayGroup", Timed(), topics)
     consumer.startup()
     at = int(time.time()) + 4
     for body in ("later", "recalled"):
-        made = message("GrpcDelay", body)
+        made = message(PREFIX + "Delay", body)
         made.delivery_timestamp = at
         sent = producer.send(made)
         assert sent.recall_handle, "there is no recall handle"
         if body == "recalled":
-            found = producer.recall_message("GrpcDelay", sent.recall_handle)
+            found = producer.recall_message(PREFIX + "Delay", sent.recall_handle)
             say(recalled=found, id=sent.message_id)
         else:
             say(sent="delayed", body=body, due=at, id=sent.message_id)
-    past = message("GrpcDelay", "past")
+    past = message(PREFIX + "Delay", "past")
     past.delivery_timestamp = int(time.time()) - 10
     producer.send(past)
     wait_for("delayed", 2)
@@ -133,26 +135,26 @@ def delayed(producer: Producer, configuration: ClientConfiguration) -> PushConsu
 def prioritized(producer: Producer, configuration: ClientConfiguration) -> SimpleConsumer:
     """Send all messages before one is received: those with a higher priority come first."""
     for priority in (1, 3, 2):
-        made = message("GrpcPriority", f"p{priority}")
+        made = message(PREFIX + "Priority", f"p{priority}")
         made.priority = priority
         producer.send(made)
-    topics = {"GrpcPriority": FilterExpression()}
-    return receives(configuration, "priority", "GrpcUrgent", topics, 3)
+    topics = {PREFIX + "Priority": FilterExpression()}
+    return receives(configuration, "priority", PREFIX + "Urgent", topics, 3)
 
 
 def restarted(producer: Producer, configuration: ClientConfiguration) -> PushConsumer:
     """Send and receive before and after the server was killed and started again."""
-    topics = {"GrpcNormal": FilterExpression("Restart")}
-    consumer = PushConsumer(configuration, "GrpcRestart", Listener("restart"), topics)
+    topics = {PREFIX + "Normal": FilterExpression("Restart")}
+    consumer = PushConsumer(configuration, PREFIX + "Restart", Listener("restart"), topics)
     consumer.startup()
-    producer.send(message("GrpcNormal", "before", tag="Restart"))
+    producer.send(message(PREFIX + "Normal", "before", tag="Restart"))
     wait_for("restart", 1)
     say(ready="restart")
     sys.stdin.readline()
     deadline = time.monotonic() + WAIT_S
     while True:
         try:
-            producer.send(message("GrpcNormal", "after", tag="Restart"))
+            producer.send(message(PREFIX + "Normal", "after", tag="Restart"))
             break
         except Exception as error:
             assert time.monotonic() < deadline, f"no send succeeds after the restart: {error}"
@@ -161,12 +163,14 @@ def restarted(producer: Producer, configuration: ClientConfiguration) -> PushCon
     return consumer
 
 
-def main(endpoints: str) -> None:
+def main(endpoints: str, part: str) -> None:
     configuration = ClientConfiguration(endpoints, Credentials())
     producer = Producer(configuration, TOPICS)
     producer.startup()
     with ThreadPoolExecutor() as pool:
-        parts = (filtered, ordered, failing, delayed, prioritized)
+        parts = [filtered, ordered, failing, delayed]
+        if part == "features-5.4":
+            parts.append(prioritized)
         running = [pool.submit(part, producer, configuration) for part in parts]
         consumers = [part.result() for part in running]
     consumers.append(restarted(producer, configuration))
@@ -176,4 +180,4 @@ def main(endpoints: str) -> None:
     os._exit(0)  # a shutdown waits for every long poll
 
 
-main(sys.argv[1])
+main(*sys.argv[1:3])

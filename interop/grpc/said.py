@@ -3,8 +3,10 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 
 from rocketmq import ConsumeResult, Message, MessageListener
+from rocketmq.v5.exception import InternalErrorException
 
 WAIT_S = 60
 said = threading.Lock()
@@ -24,6 +26,18 @@ def wait_for(who: str, count: int) -> None:
     while got.get(who, 0) < count:
         assert time.monotonic() < deadline, f"{who} got {got.get(who, 0)} of {count}"
         time.sleep(0.05)
+
+
+def patiently(receive: Callable[[], list[Message]]) -> list[Message]:
+    """Receive; a proxy fails as long as it has not got the settings of a client that just began."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return receive()
+        except InternalErrorException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
 
 
 def message(topic: str, body: str, group: str | None = None, tag: str = "TagA") -> Message:

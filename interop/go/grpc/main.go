@@ -1,9 +1,10 @@
 // RocketMQ's gRPC client for Go: every type of message, push and simple consumers, check-back of
 // transactions, and a kill of the server. Prints a line of JSON for each message. Arguments:
-// endpoints, tls or plain, messages or features, and the prefix of topics and groups if it is not
-// Grpc. After "ready", a line on standard input lets the program go on when the server was started
-// again. If the environment has CLIENT_USER and CLIENT_PASSWORD, all calls are signed; if it has
-// CLIENT_TOPIC, the program only sends a message to this topic and consumes it.
+// endpoints, tls or plain, a part (messages, features, or features-5.4 for priorities, too), and the
+// prefix of topics and groups if it is not Grpc. After "ready", a line on standard input lets the
+// program go on when the server was started again. If the environment has CLIENT_USER and
+// CLIENT_PASSWORD, all calls are signed; if it has CLIENT_TOPIC, the program only sends a message to
+// this topic and consumes it.
 package main
 
 import (
@@ -338,8 +339,11 @@ func main() {
 		messages(p)
 	} else {
 		var parts sync.WaitGroup
-		for _, part := range []func(rmq.Producer){filtered, ordered, failing, delayed,
-			prioritized} {
+		all := []func(rmq.Producer){filtered, ordered, failing, delayed}
+		if os.Args[3] == "features-5.4" {
+			all = append(all, prioritized)
+		}
+		for _, part := range all {
 			parts.Go(func() { part(p) })
 		}
 		parts.Wait()

@@ -1,7 +1,8 @@
 // RocketMQ's gRPC client for Java: every type of message, push and simple consumers, check-back of
 // transactions, and a kill of the server. Prints a line of JSON for each message. Arguments:
-// endpoints, tls or plain, and messages or features. After "ready", a line on standard input lets
-// the program go on when the server was started again.
+// endpoints, tls or plain, messages or features, and the prefix of topics and groups if it is not
+// Grpc. After "ready", a line on standard input lets the program go on when the server was started
+// again.
 // If the environment has CLIENT_USER and CLIENT_PASSWORD, all calls are signed; if it has
 // CLIENT_TOPIC, the program only sends a message to this topic and consumes it.
 
@@ -45,6 +46,7 @@ public class GrpcClient {
     static final Map<String, AtomicInteger> GOT = new ConcurrentHashMap<>();
 
     static ClientConfiguration configuration;
+    static String prefix = "Grpc";
 
     static String body(MessageView message) {
         ByteBuffer body = message.getBody();
@@ -105,16 +107,16 @@ public class GrpcClient {
         for (int n = 0; n < 6; n++) {
             String body = "normal" + n;
             String tag = n % 2 == 0 ? "TagA" : "Odd";
-            send(producer, "normal", body, message("GrpcNormal", body).setTag(tag));
+            send(producer, "normal", body, message(prefix + "Normal", body).setTag(tag));
         }
         for (int n = 0; n < 20; n++) {
             String body = String.format("%d-%02d", n % 4, n / 4);
             String group = "order-" + n % 4;
-            send(producer, "fifo", body, message("GrpcFifo", body).setMessageGroup(group));
+            send(producer, "fifo", body, message(prefix + "Fifo", body).setMessageGroup(group));
         }
         for (String body : List.of("commit", "rollback", "unknown")) {
             Transaction transaction = producer.beginTransaction();
-            producer.send(message("GrpcTransaction", body).build(), transaction);
+            producer.send(message(prefix + "Transaction", body).build(), transaction);
             if (body.equals("commit")) {
                 transaction.commit();
             } else if (body.equals("rollback")) {
@@ -186,40 +188,40 @@ public class GrpcClient {
 
     static void messages(Producer producer) throws Exception {
         sends(producer);
-        PushConsumer all = push("push", "GrpcPush", "GrpcNormal");
-        PushConsumer ordered = push("fifo", "GrpcOrderly", "GrpcFifo");
-        PushConsumer halves = push("halves", "GrpcHalves", "GrpcTransaction");
+        push("push", prefix + "Push", prefix + "Normal");
+        push("fifo", prefix + "Orderly", prefix + "Fifo");
+        push("halves", prefix + "Halves", prefix + "Transaction");
         FilterExpression tagged = new FilterExpression("TagA");
-        receive(simple("GrpcSimple", "GrpcNormal", tagged), "simple", 4, "normal0");
+        receive(simple(prefix + "Simple", prefix + "Normal", tagged), "simple", 4, "normal0");
         until("push", 6);
         until("fifo", 20);
         until("halves", 2);
-        for (PushConsumer consumer : List.of(all, ordered, halves)) {
-            consumer.close();
-        }
+        // Acknowledgements are sent after the listener has returned. To close a consumer takes as
+        // long as a receive waits.
+        Thread.sleep(1000);
     }
 
     static Void filtered(Producer producer) throws Exception {
         for (int n = 0; n < 6; n++) {
-            MessageBuilder made = message("GrpcNormal", "n" + n);
+            MessageBuilder made = message(prefix + "Normal", "n" + n);
             made.addProperty("colour", "blue").addProperty("n", String.valueOf(n));
             send(producer, "numbered", "n" + n, made);
         }
         FilterExpression condition =
                 new FilterExpression("n > 2 AND colour = 'blue'", FilterExpressionType.SQL92);
-        receive(simple("GrpcSql", "GrpcNormal", condition), "sql", 3, null);
+        receive(simple(prefix + "Sql", prefix + "Normal", condition), "sql", 3, null);
         return null;
     }
 
     static Void ordered(Producer producer) throws Exception {
         for (String body : List.of("k0", "again-k1", "k2", "k3")) {
-            send(producer, "keep", body, message("GrpcFifo", body).setMessageGroup("keep"));
+            send(producer, "keep", body, message(prefix + "Fifo", body).setMessageGroup("keep"));
         }
         AtomicBoolean hasFailed = new AtomicBoolean();
         push(
                 "ordered",
-                "GrpcOrderly",
-                "GrpcFifo",
+                prefix + "Orderly",
+                prefix + "Fifo",
                 FilterExpression.SUB_ALL,
                 message -> {
                     boolean isWanted = body(message).equals("again-k1");
@@ -233,24 +235,24 @@ public class GrpcClient {
 
     // A message that its consumers never consume is received as a dead letter.
     static Void failing(Producer producer) throws Exception {
-        send(producer, "failing", "fails", message("GrpcFailing", "fails"));
+        send(producer, "failing", "fails", message(prefix + "Failing", "fails"));
         push(
                 "failing",
-                "GrpcFailingGroup",
-                "GrpcFailing",
+                prefix + "FailingGroup",
+                prefix + "Failing",
                 FilterExpression.SUB_ALL,
                 message -> ConsumeResult.FAILURE);
         until("failing", 2);
-        String dead = "%DLQ%GrpcFailingGroup";
-        receive(simple("GrpcUndertaker", dead, FilterExpression.SUB_ALL), "dead", 1, null);
+        String dead = "%DLQ%" + prefix + "FailingGroup";
+        receive(simple(prefix + "Undertaker", dead, FilterExpression.SUB_ALL), "dead", 1, null);
         return null;
     }
 
     static Void delayed(Producer producer) throws Exception {
-        push("delayed", "GrpcDelayGroup", "GrpcDelay");
+        push("delayed", prefix + "DelayGroup", prefix + "Delay");
         for (String body : List.of("later", "recalled", "past")) {
             long due = System.currentTimeMillis() + (body.equals("past") ? -DELAY_MS : DELAY_MS);
-            MessageBuilder made = message("GrpcDelay", body).setDeliveryTimestamp(due);
+            MessageBuilder made = message(prefix + "Delay", body).setDeliveryTimestamp(due);
             SendReceipt receipt = producer.send(made.build());
             String id = receipt.getMessageId().toString();
             say(
@@ -260,7 +262,7 @@ public class GrpcClient {
                 String handle = receipt.getRecallHandle();
                 say(
                         "{\"recalled\": \"%s\", \"id\": \"%s\"}",
-                        producer.recallMessage("GrpcDelay", handle).getMessageId(), id);
+                        producer.recallMessage(prefix + "Delay", handle).getMessageId(), id);
             }
         }
         until("delayed", 2);
@@ -269,14 +271,20 @@ public class GrpcClient {
 
     static void restarted(Producer producer) throws Exception {
         FilterExpression tagged = new FilterExpression("Restart");
-        push("restart", "GrpcRestart", "GrpcNormal", tagged, message -> ConsumeResult.SUCCESS);
-        send(producer, "restart", "before", message("GrpcNormal", "before").setTag("Restart"));
+        push(
+                "restart",
+                prefix + "Restart",
+                prefix + "Normal",
+                tagged,
+                message -> ConsumeResult.SUCCESS);
+        MessageBuilder before = message(prefix + "Normal", "before");
+        send(producer, "restart", "before", before.setTag("Restart"));
         until("restart", 1);
         say("{\"ready\": \"restart\"}");
         System.in.read();
         for (long end = System.currentTimeMillis() + WAIT_MS; ; Thread.sleep(500)) {
             try {
-                producer.send(message("GrpcNormal", "after").setTag("Restart").build());
+                producer.send(message(prefix + "Normal", "after").setTag("Restart").build());
                 break;
             } catch (Exception error) { // also the exceptions of gRPC itself
                 if (System.currentTimeMillis() > end) {
@@ -313,11 +321,17 @@ public class GrpcClient {
         Producer producer =
                 PROVIDER.newProducerBuilder()
                         .setClientConfiguration(configuration)
-                        .setTopics("GrpcNormal", "GrpcFifo", "GrpcDelay", "GrpcTransaction")
+                        .setTopics(
+                                prefix + "Normal",
+                                prefix + "Fifo",
+                                prefix + "Delay",
+                                prefix + "Transaction")
                         .setTransactionChecker(
                                 message -> {
                                     got("check", message);
-                                    return TransactionResolution.COMMIT;
+                                    return body(message).equals("rollback")
+                                            ? TransactionResolution.ROLLBACK
+                                            : TransactionResolution.COMMIT;
                                 })
                         .build();
         if (part.equals("features")) {
@@ -346,6 +360,9 @@ public class GrpcClient {
     public static void main(String[] arguments) {
         int status = 0;
         try {
+            if (arguments.length > 3) {
+                prefix = arguments[3];
+            }
             ClientConfigurationBuilder builder =
                     ClientConfiguration.newBuilder()
                             .setEndpoints(arguments[0])

@@ -1,13 +1,15 @@
 // RocketMQ's gRPC client for Node.js: every type of message, push and simple consumers, check-back of
-// transactions, and a kill of the server. Arguments: endpoints, tls or plain, and messages or features.
-// After "ready", a line on standard input lets the program go on when the server was started again.
+// transactions, and a kill of the server. Arguments: endpoints, tls or plain, a part (messages, features, or
+// features-5.4 for priorities, too), and the prefix of topics and groups. After "ready", a line on standard input lets
+// the program go on when the server was started again.
 'use strict';
 
 const { ConsumeResult, FilterExpression, Producer, PushConsumer, SimpleConsumer } = require('rocketmq-client-nodejs');
 const { FilterType, TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 const { PASSWORD, run, say, sleep, TOPIC, until, USER, WAIT_MS } = require('./said');
 
-const [ endpoints, security, part ] = process.argv.slice(2);
+const [ endpoints, security, part, given ] = process.argv.slice(2);
+const prefix = given || 'Grpc';
 const sessionCredentials = USER ? { accessKey: USER, accessSecret: PASSWORD } : undefined;
 const BASE = { endpoints, namespace: '', sslEnabled: security === 'tls', sessionCredentials };
 const DELAY_MS = 4000;
@@ -74,15 +76,15 @@ async function receive(consumer, who, count, consume = got => consumer.ack(got))
 
 async function sends(producer) {
   for (let n = 0; n < 6; n++) {
-    await send(producer, 'normal', message('GrpcNormal', `normal${n}`, { tag: n % 2 ? 'Odd' : 'TagA' }));
+    await send(producer, 'normal', message(prefix + 'Normal', `normal${n}`, { tag: n % 2 ? 'Odd' : 'TagA' }));
   }
   for (let n = 0; n < 20; n++) {
     const body = `${n % 4}-0${Math.floor(n / 4)}`;
-    await send(producer, 'fifo', message('GrpcFifo', body, { messageGroup: `order-${n % 4}` }));
+    await send(producer, 'fifo', message(prefix + 'Fifo', body, { messageGroup: `order-${n % 4}` }));
   }
   for (const body of [ 'commit', 'rollback', 'unknown' ]) {
     const transaction = producer.beginTransaction();
-    await producer.send(message('GrpcTransaction', body), transaction);
+    await producer.send(message(prefix + 'Transaction', body), transaction);
     if (body === 'commit') await transaction.commit();
     if (body === 'rollback') await transaction.rollback();
   }
@@ -90,10 +92,10 @@ async function sends(producer) {
 
 async function messages(producer) {
   await sends(producer);
-  await push('push', 'GrpcPush', 'GrpcNormal', '*');
-  await push('fifo', 'GrpcOrderly', 'GrpcFifo', '*');
-  await push('halves', 'GrpcHalves', 'GrpcTransaction', '*');
-  const consumer = await simple('GrpcSimple', 'GrpcNormal', 'TagA');
+  await push('push', prefix + 'Push', prefix + 'Normal', '*');
+  await push('fifo', prefix + 'Orderly', prefix + 'Fifo', '*');
+  await push('halves', prefix + 'Halves', prefix + 'Transaction', '*');
+  const consumer = await simple(prefix + 'Simple', prefix + 'Normal', 'TagA');
   let isPutOff = false;
   await receive(consumer, 'simple', 4, async got => {
     if (isPutOff || got.body.toString() !== 'normal0') return consumer.ack(got);
@@ -105,19 +107,19 @@ async function messages(producer) {
 
 async function filtered(producer) {
   for (let n = 0; n < 6; n++) {
-    await send(producer, 'numbered', message('GrpcNormal', `n${n}`, { properties: [ [ 'n', `${n}` ] ] }));
+    await send(producer, 'numbered', message(prefix + 'Normal', `n${n}`, { properties: [ [ 'n', `${n}` ] ] }));
   }
   const condition = new FilterExpression('n > 2 AND colour = \'blue\'', FilterType.SQL);
-  await receive(await simple('GrpcSql', 'GrpcNormal', condition), 'sql', 3);
+  await receive(await simple(prefix + 'Sql', prefix + 'Normal', condition), 'sql', 3);
 }
 
 // The group has an exponential policy: without one, the client makes a dead letter of what fails once.
 async function ordered(producer) {
   for (const body of [ 'k0', 'again-k1', 'k2', 'k3' ]) {
-    await send(producer, 'keep', message('GrpcFifo', body, { messageGroup: 'keep' }));
+    await send(producer, 'keep', message(prefix + 'Fifo', body, { messageGroup: 'keep' }));
   }
   let hasFailed = false;
-  await push('ordered', 'GrpcExponential', 'GrpcFifo', '*', got => {
+  await push('ordered', prefix + 'Exponential', prefix + 'Fifo', '*', got => {
     if (hasFailed || got.body.toString() !== 'again-k1') return ConsumeResult.SUCCESS;
     hasFailed = true;
     return ConsumeResult.FAILURE;
@@ -127,19 +129,19 @@ async function ordered(producer) {
 
 // A message that its consumers never consume is received as a dead letter.
 async function failing(producer) {
-  await send(producer, 'failing', message('GrpcFailing', 'fails'));
-  await push('failing', 'GrpcFailingGroup', 'GrpcFailing', '*', () => ConsumeResult.FAILURE);
+  await send(producer, 'failing', message(prefix + 'Failing', 'fails'));
+  await push('failing', prefix + 'FailingGroup', prefix + 'Failing', '*', () => ConsumeResult.FAILURE);
   await until({ failing: 2 });
-  await receive(await simple('GrpcUndertaker', '%DLQ%GrpcFailingGroup', '*'), 'dead', 1);
+  await receive(await simple(prefix + 'Undertaker', `%DLQ%${prefix}FailingGroup`, '*'), 'dead', 1);
 }
 
 async function delayed(producer) {
-  await push('delayed', 'GrpcDelayGroup', 'GrpcDelay', '*');
+  await push('delayed', prefix + 'DelayGroup', prefix + 'Delay', '*');
   for (const body of [ 'later', 'recalled', 'past' ]) {
     const deliveryTimestamp = new Date(Date.now() + (body === 'past' ? -DELAY_MS : DELAY_MS));
-    const sent = await send(producer, body, message('GrpcDelay', body, { deliveryTimestamp }));
+    const sent = await send(producer, body, message(prefix + 'Delay', body, { deliveryTimestamp }));
     if (body === 'recalled') {
-      const recalled = await producer.recallMessage('GrpcDelay', sent.recallHandle);
+      const recalled = await producer.recallMessage(prefix + 'Delay', sent.recallHandle);
       say({ recalled: recalled.messageId, id: sent.messageId });
     }
   }
@@ -149,20 +151,20 @@ async function delayed(producer) {
 // All are sent before one of them is received: those with a higher priority come first.
 async function prioritized(producer) {
   for (const priority of [ 1, 3, 2 ]) {
-    await send(producer, 'priority', message('GrpcPriority', `p${priority}`, { priority }));
+    await send(producer, 'priority', message(prefix + 'Priority', `p${priority}`, { priority }));
   }
-  await receive(await simple('GrpcUrgent', 'GrpcPriority', '*'), 'priority', 3);
+  await receive(await simple(prefix + 'Urgent', prefix + 'Priority', '*'), 'priority', 3);
 }
 
 async function restarted(producer) {
-  await push('restart', 'GrpcRestart', 'GrpcNormal', 'Restart');
-  await send(producer, 'restart', message('GrpcNormal', 'before', { tag: 'Restart' }));
+  await push('restart', prefix + 'Restart', prefix + 'Normal', 'Restart');
+  await send(producer, 'restart', message(prefix + 'Normal', 'before', { tag: 'Restart' }));
   await until({ restart: 1 });
   say({ ready: 'restart' });
   await new Promise(resolve => process.stdin.once('data', resolve));
   for (const end = Date.now() + WAIT_MS; ; await sleep(500)) {
     try {
-      await producer.send(message('GrpcNormal', 'after', { tag: 'Restart' }));
+      await producer.send(message(prefix + 'Normal', 'after', { tag: 'Restart' }));
       break;
     } catch (error) {
       if (Date.now() > end) throw error;
@@ -185,11 +187,13 @@ async function one() {
 }
 
 run(TOPIC ? one : async () => {
-  const topics = [ 'GrpcNormal', 'GrpcFifo', 'GrpcDelay', 'GrpcTransaction', 'GrpcFailing' ];
+  // A prefix is given for proxies of RocketMQ, where a client that starts with several topics waits for ever.
+  const kinds = given ? [ 'Transaction' ] : [ 'Normal', 'Fifo', 'Delay', 'Transaction', 'Failing' ];
+  const topics = kinds.map(kind => prefix + kind);
   const checker = {
     check: async got => {
       say(facts('check', got));
-      return TransactionResolution.COMMIT;
+      return got.body.toString() === 'rollback' ? TransactionResolution.ROLLBACK : TransactionResolution.COMMIT;
     },
   };
   const producer = new Producer({ ...BASE, topics, checker });
@@ -197,7 +201,8 @@ run(TOPIC ? one : async () => {
   if (part === 'messages') {
     await messages(producer);
   } else {
-    const parts = [ filtered, ordered, failing, delayed, prioritized ];
+    const parts = [ filtered, ordered, failing, delayed ];
+    if (part === 'features-5.4') parts.push(prioritized);
     await Promise.all(parts.map(tried => tried(producer)));
     await restarted(producer);
   }
