@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,27 @@ def test_a_certificate_that_expires_is_warned_of_at_the_start_daily_and_after_a_
     ServerTls(TlsConfig(certificate=certificate, key=key), System(clock=clock))
     told = [each.partition(" on ")[0] for each in caplog.messages]
     assert told == [f"the TLS certificate in {certificate} has expired"] * 2
+
+
+def test_the_certificate_in_use_is_warned_of_if_the_new_files_cannot_be_used(
+    tmp_path: Path, authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    certificate, key = authority.issue("old", is_expired=True)
+    new = authority.issue("new")
+    trust = tmp_path / "trust.pem"
+    trust.write_bytes(Path(authority.trust).read_bytes())
+    config = TlsConfig(certificate=certificate, key=key, trust=str(trust), client_auth="require")
+    clock = ManualClock(int(datetime.now(UTC).timestamp() * 1000))
+    tls = ServerTls(config, System(clock=clock))
+    Path(certificate).write_bytes(Path(new.certificate).read_bytes())
+    Path(key).write_bytes(Path(new.key).read_bytes())
+    trust.write_text("garbage")
+    assert not tls.refresh()
+    caplog.clear()
+    clock.advance(int(DAY_S * 1000))
+    assert not tls.refresh()
+    told = [each.partition(" on ")[0] for each in caplog.messages]
+    assert told == [f"the TLS certificate in {certificate} has expired"]
 
 
 def test_a_certificate_that_is_not_valid_yet_is_warned_of(

@@ -65,9 +65,11 @@ class ServerTls:
         self._system = system
         self._names = UserNames.parse(config.user_names)
         self.mode = config.server_mode
+        self.context: ssl.SSLContext | None = None
         self._validity: Validity | None = None
         self._seen = self._digests()
-        self.context = self._load() if self.mode is not TlsMode.DISABLED else None
+        if self.mode is not TlsMode.DISABLED:
+            self.context, self._validity = self._load()
         self._polled_at = self._warned_at = system.clock.monotonic()
         if self.context is not None:
             self._warn_of_validity()
@@ -164,7 +166,7 @@ class ServerTls:
                 return False
             self._seen = digests
             try:
-                self.context = self._load()
+                self.context, self._validity = self._load()
             except ConfigError as error:
                 _log.error("the previous TLS certificate remains in use: %s", error)
                 return False
@@ -211,12 +213,13 @@ class ServerTls:
         except OSError:
             return b""
 
-    def _load(self) -> ssl.SSLContext:
+    def _load(self) -> tuple[ssl.SSLContext, Validity | None]:
+        """Return a context with the files as they are now, and the validity of its certificate."""
         config = self._config
         context = server_context()
         load_certificate(context, config.certificate, config.key, config.key_password)
         check_private(KEY, config.key)
-        self._validity = validity_of(content(CERTIFICATE, config.certificate))
+        validity = validity_of(content(CERTIFICATE, config.certificate))
         auth = ClientAuth(config.client_auth)
         if auth is not ClientAuth.NONE:
             load_trust(context, config.trust)
@@ -224,7 +227,7 @@ class ServerTls:
             context.verify_mode = ssl.CERT_REQUIRED if required else ssl.CERT_OPTIONAL
             context.num_tickets = 0  # a resumed session would not check the certificate again
             context.options |= ssl.OP_NO_TICKET
-        return context
+        return context, validity
 
 
 def _report(polling: asyncio.Future[bool]) -> None:
