@@ -134,8 +134,8 @@ class AuditTrail:
         by_user = bool(user) and is_denied
         sender = ("user", user) if by_user else ("peer", peer.rpartition(":")[0] or peer)
         with self._news:
-            is_slow = not is_denied or self._bucket_of(sender, now).take(1, now)
-            if is_slow and self._rates[kind].take(1, now):
+            is_within_rate = not is_denied or self._bucket_of(sender, now).take(1, now)
+            if is_within_rate and self._rates[kind].take(1, now):
                 return True
             if (kind, sender) not in self._counts and len(self._counts) >= SENDERS_MAX:
                 sender = OTHERS
@@ -162,8 +162,11 @@ class AuditTrail:
         """Forget the senders without recent events, once in a while."""
         if now - self._forgot_at >= COUNTS_S:
             self._forgot_at = now
-            kept = {a: b for a, b in self._senders.items() if not b.is_full(now)}
-            self._senders = kept
+            self._senders = {
+                sender: bucket
+                for sender, bucket in self._senders.items()
+                if not bucket.is_full(now)
+            }
 
     def put(self, kind: EventKind, event: Mapping[str, Any]) -> Future[None]:
         """Write an event, soon, and return what is done when it was written or is lost.

@@ -87,7 +87,7 @@ def subscription_of(
 
 
 def filter_of(topic: str, expression: FilterExpression) -> SubscriptionData:
-    """Return the filter of a receive or pull, as a subscription of any age.
+    """Return the filter of a receive or pull as a subscription, which may be a cached one.
 
     Args:
         topic: The topic.

@@ -280,7 +280,7 @@ def _ack_response(acks: Sequence[EntryAck], statuses: Sequence[Status]) -> AckMe
 
 
 def _all_acked(acks: Sequence[EntryAck]) -> EncodedMessage:
-    """Return the bytes of the response if every message is acknowledged, as nearly always."""
+    """Return the encoded response for the common case that every message is acknowledged."""
     parts = [_OK_RESPONSE]
     for ack in acks:
         entry = field(_HANDLE, ack.handle.encode()) + _OK_ENTRY

@@ -22,7 +22,8 @@ RENEWED_DAYS = 30
 """A certificate that is valid for less than this should be replaced."""
 
 _SEQUENCE, _VERSION = 0x30, 0xA0
-_FORMATS = {0x17: "%y%m%d%H%M%SZ", 0x18: "%Y%m%d%H%M%SZ"}
+_UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
+_FORMATS = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
 """How the two types of times are written."""
 _FIELDS_BEFORE = 3
 """The fields between the version and the validity."""
@@ -72,7 +73,7 @@ def _validity(der: bytes) -> Validity:
 def _time(der: bytes, at: int) -> datetime:
     tag, at, end = _element(der, at)
     moment = datetime.strptime(der[at:end].decode("ascii"), _FORMATS.get(tag, ""))
-    if tag == min(_FORMATS) and moment.year >= 2050:  # two digits of a year mean 1950 to 2049
+    if tag == _UTC_TIME and moment.year >= 2050:  # two digits of a year mean 1950 to 2049
         moment = moment.replace(year=moment.year - _CENTURY)
     return moment.replace(tzinfo=UTC)
 

@@ -96,15 +96,8 @@ class MessageReader:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are complete with these bytes."""
         size = len(data) - _PREFIX_SIZE
-        if (
-            0 <= size <= self._message_max
-            and not self._buffer
-            and _PREFIX.unpack_from(data)
-            == (
-                0,
-                size,
-            )
-        ):
+        is_in_limit = 0 <= size <= self._message_max
+        if is_in_limit and not self._buffer and _PREFIX.unpack_from(data) == (0, size):
             return [data[_PREFIX_SIZE:]]  # one whole message, as in nearly every call
         buffer: bytes | bytearray = data
         if self._buffer:
