@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -177,11 +178,7 @@ class Service:
 
     async def ack(self, *handles: str, topic: str = "T", group: str = GROUP) -> AckMessageResponse:
         """AckMessage."""
-        request = AckMessageRequest(
-            group=Resource(name=group),
-            topic=Resource(name=topic),
-            entries=[AckMessageEntry(message_id="m", receipt_handle=each) for each in handles],
-        )
+        request = ack_request(*handles, topic=topic, group=group)
         found = await self.answer(self.receipts.ack, AckMessageResponse, request)
         return AckMessageResponse.FromString(found.SerializeToString())
 
@@ -189,12 +186,7 @@ class Service:
         self, handle: str, ms: int, topic: str = "T", group: str = GROUP
     ) -> ChangeInvisibleDurationResponse:
         """ChangeInvisibleDuration."""
-        request = ChangeInvisibleDurationRequest(
-            group=Resource(name=group),
-            topic=Resource(name=topic),
-            receipt_handle=handle,
-            invisible_duration=Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000),
-        )
+        request = change_request(handle, ms, topic, group)
         kind = ChangeInvisibleDurationResponse
         found = await self.answer(self.receipts.change, kind, request)
         return cast(ChangeInvisibleDurationResponse, found)
@@ -203,12 +195,7 @@ class Service:
         self, handle: str, topic: str = "T", group: str = GROUP
     ) -> ForwardMessageToDeadLetterQueueResponse:
         """ForwardMessageToDeadLetterQueue."""
-        request = ForwardMessageToDeadLetterQueueRequest(
-            group=Resource(name=group),
-            topic=Resource(name=topic),
-            receipt_handle=handle,
-            message_id="m",
-        )
+        request = forward_request(handle, topic, group)
         kind = ForwardMessageToDeadLetterQueueResponse
         found = await self.answer(self.receipts.forward, kind, request)
         return cast(ForwardMessageToDeadLetterQueueResponse, found)
@@ -249,6 +236,41 @@ def receive_request(**changes: Any) -> ReceiveMessageRequest:
         "invisible_duration": Duration(seconds=30),
     }
     return ReceiveMessageRequest(**(fields | changes))
+
+
+def ack_request(*handles: str, topic: str = "T", group: str = GROUP) -> AckMessageRequest:
+    """An acknowledgement of some messages."""
+    return AckMessageRequest(
+        group=Resource(name=group),
+        topic=Resource(name=topic),
+        entries=[AckMessageEntry(message_id="m", receipt_handle=each) for each in handles],
+    )
+
+
+def change_request(
+    handle: str, ms: int, topic: str = "T", group: str = GROUP
+) -> ChangeInvisibleDurationRequest:
+    """A change of the invisible time of a message."""
+    return ChangeInvisibleDurationRequest(
+        group=Resource(name=group),
+        topic=Resource(name=topic),
+        receipt_handle=handle,
+        invisible_duration=Duration(
+            seconds=int(ms / 1000), nanos=int(math.fmod(ms, 1000)) * 1_000_000
+        ),
+    )
+
+
+def forward_request(
+    handle: str, topic: str = "T", group: str = GROUP
+) -> ForwardMessageToDeadLetterQueueRequest:
+    """A request to make a dead letter of a message."""
+    return ForwardMessageToDeadLetterQueueRequest(
+        group=Resource(name=group),
+        topic=Resource(name=topic),
+        receipt_handle=handle,
+        message_id="m",
+    )
 
 
 def at(ms: int) -> Timestamp:

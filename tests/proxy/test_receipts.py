@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.helpers import PATIENCE_S
 from tests.proxy.fakes import FakeCall
-from tests.proxy.services import Service, code, codes, message
+from tests.proxy.services import Service, ack_request, code, codes, message
 
 from firetrail.broker.pop.checkpoints import PopCheckpoint
 from firetrail.errors import ProxyError, StoreError
@@ -25,10 +25,8 @@ from firetrail.proxy.pop_requests import valid_receipt
 from firetrail.proxy.receipts import EntryAck
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
-    AckMessageRequest,
     AckMessageResponse,
     Code,
-    Duration,
 )
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -51,6 +49,21 @@ GARBAGE = [
     "0 99999999999999 1 0 0 broker-a 0 999 0",
     "0 99999999999999 1 999 0 broker-a 0 999 0",
 ]
+NAMES: list[tuple[dict[str, str], str]] = [
+    ({"topic": "a.b"}, "ILLEGAL_TOPIC"),
+    ({"topic": "TBW102"}, "ILLEGAL_TOPIC"),
+    ({"group": ""}, "ILLEGAL_CONSUMER_GROUP"),
+    ({"group": "CID_RMQ_SYS_X"}, "ILLEGAL_CONSUMER_GROUP"),
+    ({"topic": "unknown"}, "TOPIC_NOT_FOUND"),
+]
+"""Topics and groups of calls with a valid handle, and the answers."""
+TIMES = [
+    (-1, "ILLEGAL_INVISIBLE_TIME"),
+    (43_200_001, "ILLEGAL_INVISIBLE_TIME"),
+    (43_200_000, "OK"),
+    (0, "OK"),
+]
+"""Invisible times in ms, and the answers."""
 
 
 async def one(service: Service, **changes: Any) -> str:
@@ -83,14 +96,7 @@ async def test_every_answer_to_a_handle(service: Service) -> None:
 
 async def test_the_codes_of_names(service: Service) -> None:
     handle = await one(service)
-    rows = [
-        ({"topic": "a.b"}, "ILLEGAL_TOPIC"),
-        ({"topic": "TBW102"}, "ILLEGAL_TOPIC"),
-        ({"group": ""}, "ILLEGAL_CONSUMER_GROUP"),
-        ({"group": "CID_RMQ_SYS_X"}, "ILLEGAL_CONSUMER_GROUP"),
-        ({"topic": "unknown"}, "TOPIC_NOT_FOUND"),
-    ]
-    for names, expected in rows:
+    for names, expected in NAMES:
         assert code(await service.change(handle, 1000, **names)) == expected, names
         assert code(await service.forward(handle, **names)) == expected, names
         assert code(await service.ack(handle, **names)) == expected, names
@@ -159,14 +165,6 @@ def decoded(response: Any) -> AckMessageResponse:
     return AckMessageResponse.FromString(response.SerializeToString())
 
 
-def ack_request(*handles: str, topic: str = "T") -> AckMessageRequest:
-    request = AckMessageRequest()
-    request.group.name, request.topic.name = "CG", topic
-    for handle in handles:
-        request.entries.add(message_id="m", receipt_handle=handle)
-    return request
-
-
 async def test_requests_that_arrive_together_share_a_record(service: Service) -> None:
     await service.create_topic("U", queues=1)
     await service.send(*(message(topic="U") for _ in range(3)))
@@ -223,19 +221,8 @@ async def test_a_failed_record_concerns_only_its_pop(
     assert codes(await service.ack(*handles)) == ["OK", "OK"]
 
 
-@pytest.mark.parametrize(
-    ("duration", "expected"),
-    [
-        (Duration(nanos=-1_000_000), "ILLEGAL_INVISIBLE_TIME"),
-        (Duration(seconds=43_200, nanos=1_000_000), "ILLEGAL_INVISIBLE_TIME"),
-        (Duration(seconds=43_200), "OK"),
-        (Duration(), "OK"),
-    ],
-)
-async def test_the_limits_of_the_invisible_time(
-    service: Service, duration: Duration, expected: str
-) -> None:
-    ms = duration.seconds * 1000 + duration.nanos // 1_000_000
+@pytest.mark.parametrize(("ms", "expected"), TIMES)
+async def test_the_limits_of_the_invisible_time(service: Service, ms: int, expected: str) -> None:
     assert code(await service.change(await one(service), ms)) == expected
 
 

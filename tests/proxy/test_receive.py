@@ -46,7 +46,8 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
         {"invisible_duration": Duration(seconds=43_200, nanos=1_000_000)},
         "ILLEGAL_INVISIBLE_TIME",
     ),
-    ("5: no tag", {"tags": " || "}, "ILLEGAL_FILTER_EXPRESSION"),
+    ("5: no tag", {"tags": "||"}, "ILLEGAL_FILTER_EXPRESSION"),
+    ("5: blank tags", {"tags": " || "}, "ILLEGAL_FILTER_EXPRESSION"),
     ("5: an empty condition", {"sql": " "}, "ILLEGAL_FILTER_EXPRESSION"),
     ("5: a wrong condition", {"sql": "a >"}, "ILLEGAL_FILTER_EXPRESSION"),
     ("5: a long filter", {"tags": "x" * 20_000}, "ILLEGAL_FILTER_EXPRESSION"),
@@ -62,10 +63,10 @@ ROWS: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "invisible time before filter",
-        {"invisible_duration": None, "tags": " || "},
+        {"invisible_duration": None, "tags": "||"},
         "ILLEGAL_INVISIBLE_TIME",
     ),
-    ("filter before topic", {"tags": " || ", "topic": "unknown"}, "ILLEGAL_FILTER_EXPRESSION"),
+    ("filter before topic", {"tags": "||", "topic": "unknown"}, "ILLEGAL_FILTER_EXPRESSION"),
 ]
 
 

@@ -58,7 +58,7 @@ def check_message(message: Message, now_ms: int, delay_max_ms: int) -> None:
         raise ProxyError(Code.BAD_REQUEST, f"the priority {system.priority} is negative")
     if group:
         _check_message_group(group)
-    if system.HasField("lite_topic"):
+    if system.lite_topic:
         _check_lite_topic(system.lite_topic)
     for what, text in (("trace context", system.trace_context), ("born host", system.born_host)):
         if text and _CONTROL(text):
@@ -85,7 +85,7 @@ def _check_names(message: Message) -> None:
             )
         size += _size(tag)
     for key in system.keys:
-        if not key.strip() or _CONTROL(key):
+        if (key and not key.strip()) or _CONTROL(key):
             raise ProxyError(
                 Code.ILLEGAL_MESSAGE_KEY, f"the key {key!r:.80} is blank or has a control character"
             )
@@ -112,11 +112,11 @@ def _check_property(name: str, value: str) -> None:
 def _check_times(system: SystemProperties, now_ms: int, delay_max_ms: int) -> None:
     is_transaction = system.message_type == MessageType.TRANSACTION
     if is_transaction:
-        recovery_ms = milliseconds(system.orphaned_transaction_recovery_duration)
-        if recovery_ms > RECOVERY_MAX_S * 1000:
+        recovery_s = milliseconds(system.orphaned_transaction_recovery_duration) // 1000
+        if recovery_s > RECOVERY_MAX_S:
             raise ProxyError(
                 Code.BAD_REQUEST,
-                f"the recovery duration of the transaction is {recovery_ms} ms, the limit is "
+                f"the recovery duration of the transaction is {recovery_s} s, the limit is "
                 f"{RECOVERY_MAX_S} s",
             )
     if system.HasField("delivery_timestamp"):
