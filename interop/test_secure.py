@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from interop.servers import QUICK_FLAGS, Servers, jars
+from interop.servers import LINES, QUICK_FLAGS, Servers, jars
 from interop.stock import WAIT_S, client_environment
 
 CLIENTS = Path(__file__).parent / "java" / "clients"
@@ -69,8 +69,9 @@ def test_mqadmin_administers_with_tls_and_credentials(secure: SecureUp) -> None:
     assert all(name in said for name in ("admin", "shop", "Super", "Normal"))
 
 
-def test_java_clients_are_checked(secure: SecureUp) -> None:
-    command = ["java", "-XX:TieredStopAtLevel=1", *secure.flags, "-cp", jars("v5")]
+@pytest.mark.parametrize("line", LINES)
+def test_java_clients_are_checked(secure: SecureUp, line: str) -> None:
+    command = ["java", "-XX:TieredStopAtLevel=1", *secure.flags, "-cp", jars(line)]
     done = subprocess.run(
         [
             *command,
