@@ -265,8 +265,8 @@ def test_the_status_of_an_unfinished_hand_over() -> None:
     lines = replica_status._lines(replica_status._BrokerStatus(status, []))
     assert lines[2:] == ["no master: m:1 does not answer"]
     assert replica_status._exit_code(status) == ExitCode.UNFINISHED
-    status = replace(status, step="copying")  # it is finished soon
-    assert replica_status._exit_code(status) == ExitCode.NOT_FOLLOWING
+    status = replace(status, step="making the former master the master again")
+    assert replica_status._exit_code(status) == ExitCode.UNFINISHED, "nobody is the master"
 
 
 def test_the_status_of_a_folder_shows_an_unfinished_hand_over(

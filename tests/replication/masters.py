@@ -140,13 +140,16 @@ class Replica:
 
 @asynccontextmanager
 async def replica_in(
-    folder: Path, master: MasterAddress | None, config: StoreConfig = REPLICA
+    folder: Path,
+    master: MasterAddress | None,
+    config: StoreConfig = REPLICA,
+    settings: FollowerSettings = QUICK,
 ) -> AsyncIterator[Replica]:
     """Run a replica that follows a master."""
     client = RemotingClient()
     with BrokerStore.open(folder, config) as store:
         epochs = EpochFile(SYSTEM, folder)
-        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, QUICK)
+        follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
         follower.follow(master)
         follower.start()
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.client.clusters import until
 from tests.helpers import crash_image
 from tests.replication.logs import log_content
-from tests.replication.masters import MASTER, REPLICA, Replica, master_in, replica_in
+from tests.replication.masters import MASTER, QUICK, REPLICA, Replica, master_in, replica_in
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
@@ -233,6 +235,30 @@ async def test_heartbeats_alone_are_reported_as_stuck(tmp_path: Path) -> None:
             master.fill(1)
             await state_of(replica, FOLLOWING)
             assert replica.follower.status.error == ""
+
+
+async def test_a_silent_ha_port_is_a_failure_until_something_arrives(tmp_path: Path) -> None:
+    """The master answers at its other port. A new connection alone is no success either."""
+    async with master_in(tmp_path / "m") as master:
+        master.fill(10)
+        port = master.settings["haListenPort"]
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            master.settings["haListenPort"] = str(mute.getsockname()[1])
+            hasty = replace(QUICK, silence_s=1.0)
+            async with replica_in(tmp_path / "r", master.address, settings=hasty) as replica:
+                error = await state_of(replica, FAILED, "nothing has arrived from the HA port")
+                assert f"up to {master.store.log_range[1]} and the replica up to 0" in error
+                await state_of(replica, FAILED, "it has sent nothing for")
+                states = set()
+                while replica.follower._connection is None:
+                    await asyncio.sleep(0.01)
+                while replica.follower._connection is not None:
+                    states.add(replica.follower.status.state)
+                    await asyncio.sleep(0.01)
+                assert states == {FAILED}
+                master.settings["haListenPort"] = port
+                await state_of(replica, FOLLOWING)
+                await until(lambda: replica.end == master.store.log_range[1])
 
 
 async def test_files_of_another_length_are_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def add(actions: Subparsers) -> None:
         help="brokerRole of the new master (default: that of the present or last one, or "
         f"{_ROLES[0]} if it is not known)",
     )
-    common.add_json(parser, "print the status of the new master as a JSON object")
+    common.add_json(parser, "print the status of the new master, without its replicas, as JSON")
     parser.set_defaults(run=run, parser=parser)
 
 

@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 
 def _exit_code(status: ReplicaStatus) -> ExitCode:
-    if status.hand_over is not None and not status.step:
+    if status.hand_over is not None:
         return ExitCode.UNFINISHED
     if status.role != BrokerRole.SLAVE.value:
         if status.refusal:

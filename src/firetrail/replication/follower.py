@@ -406,10 +406,10 @@ class Follower:
             self._is_silent = True
             self._enter(
                 FollowerState.FAILED,
-                f"nothing has arrived from {connection.status.address} for {silent_s:.0f} seconds, although "
-                f"the master has the log up to {there.end} and the replica up to "
-                f"{self._log.max_offset}; check the network to that port. The connection is given "
-                f"up after {self._settings.silence_s:g} seconds",
+                f"nothing has arrived from the HA port {connection.status.master} for "
+                f"{silent_s:.0f} seconds, although the master has the log up to {there.end} and "
+                f"the replica up to {self._log.max_offset}; check the network to that port. The "
+                f"connection is given up after {self._settings.silence_s:g} seconds",
             )
 
     def _silent_s(self, connection: HAClient) -> float:
