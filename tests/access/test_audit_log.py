@@ -298,6 +298,54 @@ def test_a_user_cannot_fill_the_log_with_denied_requests(tmp_path: Path) -> None
     assert sum(event["unlisted"] for event in counts) == 600 - 26
 
 
+def refused(log: AuditLog, topic: str, source: str = "10.0.0.5") -> None:
+    """Refuse a request of alice, with the reason that a guard gives."""
+    request = asked(Code.SEND_MESSAGE_V2, {"b": topic})
+    wanted = topic_need(topic, PUB)
+    request.caller = Caller(ALICE, source, is_checked=True)
+    answered(log, request, 16, ALICE.denial(wanted, source, "no matched policies."))
+
+
+def test_repeated_denials_do_not_hide_the_first_one_for_another_resource(tmp_path: Path) -> None:
+    log = AuditLog(tmp_path, AuditSettings(), System(SYSTEM.files, StoppedClock()))
+    log.start()
+    for number in range(250):
+        refused(log, "noise", f"10.1.0.{number}")
+    for topic in ("secret1", "secret2", "secret1"):
+        refused(log, topic)
+    caller = Caller(ALICE, "10.0.0.5", is_checked=True)
+    for group in ("g1", "g2", "g1"):
+        log.denied_call(
+            *("Heartbeat", f"Group:{group}", "10.0.0.5:1", caller), code=40100, is_encrypted=False
+        )
+    log.stop()
+    denied = [event for event in events(log.path) if event["event"] == "denied"]
+    topics = [event["topic"] for event in denied if "topic" in event]
+    assert topics == ["noise"] * 20 + ["secret1", "secret2"]
+    calls = [event["reason"] for event in denied if event.get("request") == "Heartbeat"]
+    assert calls == ["Group:g1", "Group:g2"]
+    counts = [event for event in denied if "unlisted" in event]
+    assert sum(event["unlisted"] for event in counts) == 230 + 1 + 1
+    assert not any("unlisted_new" in event for event in counts)
+
+
+def test_invented_names_do_not_fill_the_log(tmp_path: Path) -> None:
+    clock = StoppedClock()
+    log = AuditLog(tmp_path, AuditSettings(audit_rate=1000), System(SYSTEM.files, clock))
+    log.start()
+    for hour in range(2):
+        for number in range(1_000):
+            refused(log, f"invented-{number}")
+        refused(log, "invented-0")
+        clock.advance((hour + 1) * 3_600_000)
+    log.stop()
+    denied = [event for event in events(log.path) if event["event"] == "denied"]
+    counts = [event for event in denied if "unlisted" in event]
+    assert len(denied) - len(counts) == 2 * audit_trail.FIRSTS_MAX
+    assert sum(event["unlisted"] for event in counts) == 2 * 901
+    assert sum(event["unlisted_new"] for event in counts) == 2 * 900
+
+
 def test_the_number_of_addresses_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

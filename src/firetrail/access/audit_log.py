@@ -129,18 +129,20 @@ class AuditLog:
                 outcome = DONE
                 if rule.is_routine and not self._is_first(connection, request.code):
                     return None
-        if not trail.admits(kind, connection.peer, caller.user_name if caller else ""):
+        remark = (response.remark or "") if response is not None else ""
+        name = request_name(request.code)
+        if not trail.admits(kind, connection.peer, *_denial(caller, name, remark)):
             return None
         event: dict[str, Any] = {
             "outcome": outcome,
             **_user_of(caller, request.fields.get(ACCESS_KEY, "")),
             "peer": connection.peer,
             "tls": connection.is_encrypted,
-            "request": request_name(request.code),
+            "request": name,
             **audit_details(request),
         }
-        if code and response is not None:
-            event |= _failure(code, response.remark or "")
+        if code:
+            event |= _failure(code, remark)
         written = trail.put(kind, event)
         return written if outcome == DONE else None
 
@@ -169,7 +171,7 @@ class AuditLog:
             needs: The permissions that it needs, with its topics and groups. Default: none.
         """
         trail = self._trail_of(caller)
-        if trail.admits(EventKind.DENIED, peer, caller.user_name if caller else ""):
+        if trail.admits(EventKind.DENIED, peer, *_denial(caller, name, reason)):
             event = {
                 "outcome": "denied",
                 **_user_of(caller, claimed),
@@ -196,6 +198,13 @@ class AuditLog:
 
 def _failure(code: int, reason: str) -> dict[str, Any]:
     return {"code": int(code), "reason": printable(reason, REASON_MAX)}
+
+
+def _denial(caller: Caller | None, request: str, reason: str) -> tuple[str, str]:
+    """Return the user of a request, and what it was denied, from whatever address."""
+    if caller is None:
+        return "", ""
+    return caller.user_name, f"{request} {reason.replace(caller.source, '')}"
 
 
 def _user_of(caller: Caller | None, claimed: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,11 @@ ADDRESS_BURST, ADDRESS_PER_S = 20.0, 1.0
 """The rate of lines about denied requests of one address without a proven user."""
 USER_BURST, USER_PER_S = 20.0, 0.1
 """The rate of lines about denied requests of one user, from all addresses. A user who may do little
-could otherwise displace older events within days; at this rate, that takes months."""
+could otherwise displace older events within days; at this rate, that takes more than a month."""
+FIRSTS_MAX, FIRSTS_S = 100, 3600.0
+"""Different denials of one user that have a line even beyond this rate, and the seconds after which
+they count again. Requests that are repeated all the time must not hide the first one for another
+resource; but a user can invent names, so their number is bounded."""
 SENDERS_MAX = 1_000
 """Addresses and users whose events are limited and counted separately; the others share one
 count."""
@@ -65,6 +70,47 @@ class EventKind(StrEnum):
     """Events that could not be written."""
 
 
+class _Sender:
+    """What was recorded of the denied requests of one sender.
+
+    Args:
+        bucket: Limits the rate of lines.
+        now: The current time in seconds.
+    """
+
+    __slots__ = ("_firsts", "_firsts_at", "bucket")
+
+    def __init__(self, bucket: TokenBucket, now: float) -> None:
+        self.bucket = bucket
+        self._firsts: set[int] = set()  # hashes, because clients choose names and their length
+        self._firsts_at = now
+
+    def is_first(self, about: str, now: float) -> bool:
+        """Return whether no line of the interval is about this."""
+        if now - self._firsts_at >= FIRSTS_S:
+            self._firsts_at = now
+            self._firsts.clear()
+        return hash(about) not in self._firsts
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more denial can be known to have a line."""
+        return len(self._firsts) < FIRSTS_MAX
+
+    def listed(self, about: str) -> None:
+        """Note that a line is about this."""
+        if self.has_room:
+            self._firsts.add(hash(about))
+
+
+@dataclass(slots=True)
+class _Unlisted:
+    """The number of events without a line, and of those among them without any line about it."""
+
+    count: int = 0
+    firsts: int = 0
+
+
 class AuditTrail:
     """Writes events to files of their own.
 
@@ -89,10 +135,10 @@ class AuditTrail:
         }
         self._limited_log = LimitedLog(_log, self._clock.monotonic)
         self._news = threading.Condition()  # over what follows
-        self._senders: dict[EventSender, TokenBucket] = {}
+        self._senders: dict[EventSender, _Sender] = {}
         self._forgot_at = now
         self._queue: deque[tuple[dict[str, Any], Future[None]]] = deque()
-        self._counts: dict[tuple[EventKind, EventSender], int] = {}
+        self._counts: dict[tuple[EventKind, EventSender], _Unlisted] = {}
         self._lost = 0
         self._is_stopping = False
         self._thread: threading.Thread | None = None
@@ -121,51 +167,60 @@ class AuditTrail:
 
     # -- events -------------------------------------------------------------------------------
 
-    def admits(self, kind: EventKind, peer: str, user: str = "") -> bool:
+    def admits(self, kind: EventKind, peer: str, user: str = "", about: str = "") -> bool:
         """Return whether an event gets a line of its own; otherwise it is counted.
 
         Args:
             kind: What the event is about.
             peer: ``ip:port`` of the client.
             user: The authenticated user. Default: none.
+            about: What the user was denied, the first of which gets a line. Default: not known.
         """
         now = self._clock.monotonic()
         is_denied = kind is EventKind.DENIED
         by_user = bool(user) and is_denied
-        sender = ("user", user) if by_user else ("peer", peer.rpartition(":")[0] or peer)
+        name = ("user", user) if by_user else ("peer", peer.rpartition(":")[0] or peer)
         with self._news:
-            is_within_rate = not is_denied or self._bucket_of(sender, now).take(1, now)
+            is_first, is_within_rate = False, True
+            if is_denied:
+                sender = self._sender(name, now)
+                is_first = by_user and sender.is_first(about, now)
+                is_within_rate = sender.bucket.take(1, now) or (is_first and sender.has_room)
             if is_within_rate and self._rates[kind].take(1, now):
+                if is_first:
+                    sender.listed(about)
                 return True
-            if (kind, sender) not in self._counts and len(self._counts) >= SENDERS_MAX:
-                sender = OTHERS
-            self._counts[kind, sender] = self._counts.get((kind, sender), 0) + 1
+            if (kind, name) not in self._counts and len(self._counts) >= SENDERS_MAX:
+                name = OTHERS
+            unlisted = self._counts.setdefault((kind, name), _Unlisted())
+            unlisted.count += 1
+            unlisted.firsts += is_first
         return False
 
-    def _bucket_of(self, sender: EventSender, now: float) -> TokenBucket:
-        bucket = self._senders.get(sender)
-        if bucket is None:
+    def _sender(self, name: EventSender, now: float) -> _Sender:
+        sender = self._senders.get(name)
+        if sender is None:
             if len(self._senders) >= SENDERS_MAX:
                 self._forget_senders(now)
             if len(self._senders) >= SENDERS_MAX:
-                sender = OTHERS
-            is_user = sender[0] == "user"
+                name = OTHERS
+            is_user = name[0] == "user"
             fresh = (
                 TokenBucket(USER_BURST, USER_PER_S, now)
                 if is_user
                 else TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
             )
-            bucket = self._senders.setdefault(sender, fresh)
-        return bucket
+            sender = self._senders.setdefault(name, _Sender(fresh, now))
+        return sender
 
     def _forget_senders(self, now: float) -> None:
         """Forget the senders without recent events, once in a while."""
         if now - self._forgot_at >= COUNTS_S:
             self._forgot_at = now
             self._senders = {
-                sender: bucket
-                for sender, bucket in self._senders.items()
-                if not bucket.is_full(now)
+                name: sender
+                for name, sender in self._senders.items()
+                if not sender.bucket.is_full(now)
             }
 
     def put(self, kind: EventKind, event: Mapping[str, Any]) -> Future[None]:
@@ -217,10 +272,13 @@ class AuditTrail:
         """Return events with the numbers of those that had no line, and begin to count again."""
         with self._news:
             counts, self._counts = self._counts, {}
-        return [
-            self._stamped(kind, {what: name, "unlisted": count})
-            for (kind, (what, name)), count in counts.items()
-        ]
+        events = []
+        for (kind, (what, name)), unlisted in counts.items():
+            event: dict[str, Any] = {what: name, "unlisted": unlisted.count}
+            if unlisted.firsts:
+                event["unlisted_new"] = unlisted.firsts
+            events.append(self._stamped(kind, event))
+        return events
 
     def _write(self, events: list[dict[str, Any]]) -> None:
         """Write events. A failure is logged, and the number of events that it cost written later.

@@ -2,8 +2,8 @@
 
 ``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read like
 any other topic, and also by the consumers of g. Writing to it needs an entry that begins with
-``%DLQ%``. Internal topics, such as those of half messages, are not part of ``Topic:*``: they need an
-entry with their very name.
+``%DLQ%``. Internal topics, such as those of half messages, are not part of ``Topic:*``: they need
+an entry with their very name.
 """
 
 from __future__ import annotations
