@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import RequestError
-from firetrail.remoting import headers
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting import headers, json_header
+from firetrail.remoting.codes import ResponseCode, Serialize
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.frames import decode_frame, encode_frame
 from firetrail.remoting.header import Header, Long, TypedFields
 
 KINDS = [
@@ -93,6 +95,19 @@ def test_fields_within_a_process_are_encoded_when_they_are_read() -> None:
     assert headers.TopicHeader.decode(wire) is header
     assert dict(wire) == header.encode()
     assert len(wire) == len(header.encode())
+
+
+@pytest.mark.parametrize("serialize", list(Serialize))
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_fields_within_a_process_can_be_sent_to_others(
+    monkeypatch: pytest.MonkeyPatch, serialize: Serialize, is_compiled: bool
+) -> None:
+    if not is_compiled:
+        monkeypatch.setattr(json_header, "COMPILED", False)
+    header = headers.TopicHeader("T")
+    command = RemotingCommand(1, TypedFields(header), serialize=serialize)
+    frame = b"".join(encode_frame(command))
+    assert decode_frame(frame).fields == header.encode()
 
 
 def test_fields_of_another_kind_of_header_are_decoded() -> None:

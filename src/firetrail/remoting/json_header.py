@@ -90,7 +90,7 @@ def encode(command: RemotingCommand) -> bytes:
     """Encode the header of a command."""
     members: dict[str, Any] = {"code": int(command.code)}
     if command.fields:
-        members["extFields"] = command.fields
+        members["extFields"] = dict(command.fields)  # json knows no other mapping
     members["flag"] = int(command.flag)
     members["language"] = _NAMES.get(command.language, _OTHER)
     members["opaque"] = command.opaque
