@@ -206,7 +206,7 @@ def accounts(data: bytes) -> None:
     """Parse a file of ACL 1.0; if it is valid, all accounts are users and survive a rewrite."""
     file = AclFile.parse(Path("plain_acl.yml"), data)
     for account in file.accounts:
-        account.user()
+        account.user("DefaultCluster")
     assert AclFile.parse(Path("plain_acl.yml"), file.content()).accounts == file.accounts
 
 

@@ -14,8 +14,15 @@ from typing import NamedTuple
 import pytest
 from interop.servers import Servers, jars
 from interop.stock import WAIT_S, registered
+from tests.broker.processors.test_reply import TO_P1
+from tests.broker.secured import SEND
 
 from firetrail.access.plain_acl import PlainAcl
+from firetrail.auth.credentials import Credentials
+from firetrail.auth.signature import Signer
+from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "SecuredClient.java"
@@ -42,6 +49,7 @@ accounts:
   admin: true
 """
 SIDES = ("java", "firetrail")
+CLUSTER = "DefaultCluster"
 
 
 class Guarded(NamedTuple):
@@ -106,6 +114,21 @@ def test_java_clients_get_the_same_verdicts(guarded: Guarded) -> None:
         assert guarded.side == "java" or texts[what].startswith(text)
 
 
+async def test_every_account_may_reply(guarded: Guarded) -> None:
+    """RocketMQ checks nothing but the signature, Firetrail also a topic that is another one."""
+    client, signer = RemotingClient(), Signer(Credentials(*SHOP))
+    answers = {}
+    try:
+        for topic in (f"{CLUSTER}_REPLY_TOPIC", "invoices"):
+            fields = signer.fields(SEND | {"b": topic, "c": topic, "i": TO_P1}, b"re")
+            request = RemotingCommand(RequestCode.SEND_REPLY_MESSAGE_V2, fields, b"re")
+            answer = await client.request(guarded.broker, request, WAIT_S)
+            answers[topic] = "permission" in (answer.remark or "")
+    finally:
+        await client.close()
+    assert answers == {f"{CLUSTER}_REPLY_TOPIC": False, "invoices": guarded.side == "firetrail"}
+
+
 def test_mqadmin_manages_accounts(guarded: Guarded) -> None:
     at = ("-b", guarded.broker)
     new = ("-a", "new-account", "-s", "the-secret-of-the-new")
@@ -145,7 +168,7 @@ def test_only_administrators_manage_accounts(guarded: Guarded) -> None:
 
 def test_firetrail_reads_files_that_either_side_has_rewritten(guarded: Guarded) -> None:
     assert "orders=PUB|SUB" in guarded.accounts.read_text()
-    acl = PlainAcl(SYSTEM, guarded.accounts)
+    acl = PlainAcl(SYSTEM, guarded.accounts, CLUSTER)
     acl.load()
     accounts = {each.access_key: each for each in acl.accounts}
     assert accounts[SHOP[0]].secret_key == SHOP[1]

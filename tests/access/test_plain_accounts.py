@@ -22,7 +22,7 @@ def account(**members: Any) -> PlainAccount:
 
 def why(wanted: Requirement, **members: Any) -> str | None:
     """Return the text of the refusal of a request."""
-    return refusal(account(**members).user(), wanted, "10.0.0.1")
+    return refusal(account(**members).user("C1"), wanted, "10.0.0.1")
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,13 @@ def test_everybody_may_send_traces_and_look_up_the_topic_of_new_topics() -> None
     assert why(topic_need("TBW102", PUB)) is not None
 
 
+def test_everybody_may_reply_to_the_clients_of_the_cluster() -> None:
+    assert why(topic_need("C1_REPLY_TOPIC", PUB)) is None
+    assert why(topic_need("C1_REPLY_TOPIC", PUB), topicPerms=["C1_REPLY_TOPIC=DENY"]) is None
+    assert why(topic_need("C1_REPLY_TOPIC", SUB)) is not None
+    assert why(topic_need("C2_REPLY_TOPIC", PUB)) is not None
+
+
 def test_internal_topics_are_not_part_of_the_default() -> None:
     assert why(topic_need("rmq_sys_wheel_timer", SUB), defaultTopicPerm="PUB|SUB") is not None
 
@@ -125,4 +132,4 @@ def test_a_request_changes_what_it_names_only() -> None:
 
 def test_secrets_are_not_shown() -> None:
     assert KEYS["secretKey"] not in repr(account())
-    assert KEYS["secretKey"] not in repr(account().user())
+    assert KEYS["secretKey"] not in repr(account().user("C1"))

@@ -55,7 +55,7 @@ def main(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def acl(main: Path) -> PlainAcl:
-    found = PlainAcl(SYSTEM, main)
+    found = PlainAcl(SYSTEM, main, "C1")
     found.load()
     return found
 
@@ -132,11 +132,11 @@ def test_a_file_that_cannot_be_used_changes_nothing(
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not exist: create it"):
-        PlainAcl(SYSTEM, tmp_path / "plain_acl.yml").load()
+        PlainAcl(SYSTEM, tmp_path / "plain_acl.yml", "C1").load()
 
 
 def test_no_account_at_all_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    PlainAcl(SYSTEM, written(tmp_path / "plain_acl.yml", "")).load()
+    PlainAcl(SYSTEM, written(tmp_path / "plain_acl.yml", ""), "C1").load()
     assert "there are no accounts" in caplog.text
 
 
@@ -147,7 +147,7 @@ def test_changes_are_written_privately_and_counted(main: Path, acl: PlainAcl) ->
     acl.set_white_addresses(["127.0.0.1"])
     assert [version.counter for version in acl.versions.values()] == [4]
     assert SYSTEM.files.is_private(main)
-    again = PlainAcl(SYSTEM, main)
+    again = PlainAcl(SYSTEM, main, "C1")
     again.load()
     assert again.accounts == acl.accounts
     assert [each.access_key for each in again.accounts] == ["shop-account", "new-account"]
@@ -195,7 +195,7 @@ async def test_accounts_become_users_of_acl_2(
     store = UserStore(SYSTEM, tmp_path)
     store.load()
     await store.create(UserInfo("administrator", "a password of acl 2"))
-    store.migrate(acl.accounts)
+    store.migrate(acl)
     kept = store.find("administrator")
     assert kept is not None
     assert not kept.is_super

@@ -238,7 +238,11 @@ async def test_a_name_server_of_its_own_has_its_own_users(tmp_path: Path) -> Non
         await server.stop()
     found = events(tmp_path / "audit" / "audit.log")
     assert [event["event"] for event in found] == [
-        *("start", "login", "administration", "administration", "stop")
+        *("start", "administration", "login", "administration", "administration", "stop")
     ]
+    assert found[1] == {
+        **{"event": "administration", "outcome": "done", "source": "settings"},
+        **{"request": "AUTH_CREATE_USER", "username": "root", "user_type": "Super"},
+    }
     strangers = events(tmp_path / "audit" / "strangers.log")
     assert [event["event"] for event in strangers] == ["denied"]

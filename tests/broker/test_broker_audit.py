@@ -32,6 +32,7 @@ async def test_the_audit_log_has_logins_administration_and_denied_requests(
     ]
     assert found == [
         ("start", None, None, None),
+        ("administration", None, "AUTH_CREATE_USER", None),  # the user of the settings
         ("login", "root", None, None),
         ("administration", "root", "AUTH_CREATE_USER", None),
         ("administration", "root", "AUTH_CREATE_ACL", None),

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from tests.access.actors import SECRET, credentials, signed
+from tests.access.test_audit_log import events
 from tests.broker.brokers import Talk, talking
+from tests.broker.processors.test_reply import TO_P1
 from tests.broker.secured import SEND
 from tests.broker.test_access_of_waiting_requests import PULL
 from tests.client.clusters import until
@@ -64,6 +66,11 @@ class Plain:
     async def send(self, topic: str, by: str = "customer") -> RemotingCommand:
         return await self.ask(RequestCode.SEND_MESSAGE_V2, SEND | {"b": topic}, by=by)
 
+    async def reply(self, topic: str, by: str = "customer") -> RemotingCommand:
+        """Reply to a request of a client that has left."""
+        fields = SEND | {"b": topic, "c": topic, "i": TO_P1}
+        return await self.ask(RequestCode.SEND_REPLY_MESSAGE_V2, fields, by=by)
+
     async def held_pull(self, text: str, time_s: int, *, by: str) -> int:
         """Return the code of a pull that waits while the file is changed and a message is sent.
 
@@ -114,6 +121,14 @@ async def test_refusals_have_code_16_and_the_texts_of_acl_1(tmp_path: Path) -> N
         answer = await broker._client.request(broker.broker.address, forged, PATIENCE_S)
         assert answer.remark == "Check signature failed for accessKey=customer"
         assert broker.broker.store.max_offset("T2", 0) == 0
+
+
+async def test_every_account_may_reply(tmp_path: Path) -> None:
+    async with plain(tmp_path) as broker:
+        answer = await broker.reply("DefaultCluster_REPLY_TOPIC")
+        assert (answer.code, "p1" in (answer.remark or "")) == (1, True)  # there is no such client
+        assert (await broker.reply("T2")).code == 16
+        assert (await broker.reply("DefaultCluster_REPLY_TOPIC", by="stranger")).code == 16
 
 
 async def test_the_name_server_knows_the_accounts_too(tmp_path: Path) -> None:
@@ -265,7 +280,9 @@ async def test_the_file_must_be_known_and_exist(
             pass
 
 
-async def test_accounts_are_migrated_to_users(tmp_path: Path) -> None:
+async def test_accounts_are_migrated_to_users(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "plain_acl.yml"
     path.touch(0o600)
     path.write_text(ACCOUNTS)
@@ -280,3 +297,15 @@ async def test_accounts_are_migrated_to_users(tmp_path: Path) -> None:
             " deny. The request needs Pub on Topic:T2."
         )
         assert (await broker.ask(3005, by="operator")).code == 0
+        answer = await broker.reply("DefaultCluster_REPLY_TOPIC")
+        assert (answer.code, "p1" in (answer.remark or "")) == (1, True)  # there is no such client
+    assert "there are no users" not in caplog.text
+    _, customer, operator, *_ = events(tmp_path / "store" / "audit" / "audit.log")
+    entries = [(e["resource"], e["decision"]) for e in customer.pop("entries")]
+    assert ("Topic:T1", "Allow") in entries
+    assert ("Topic:*", "Deny") in entries
+    for event, name, kind in ((customer, "customer", "Normal"), (operator, "operator", "Super")):
+        assert event == {
+            **{"event": "administration", "outcome": "done", "source": "settings"},
+            **{"request": "AUTH_CREATE_USER", "username": name, "user_type": kind},
+        }

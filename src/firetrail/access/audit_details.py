@@ -12,10 +12,12 @@ from typing import Any
 
 from firetrail.access.bodies import AclInfo, PolicyEntryInfo, UserInfo
 from firetrail.access.rules import RULES, Asked
+from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.errors import ConfigError, ProtocolError, RequestError
 from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.codes import RequestCode as Code
+from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.text import printable
 
@@ -79,6 +81,17 @@ def needed_names(needs: Iterable[Requirement]) -> dict[str, Any]:
     return details
 
 
+def created_user(user: User) -> dict[str, Any]:
+    """Return what the event of a request that creates a user, with its policies, would contain."""
+    acl = AclInfo.of(user)
+    return {
+        "request": request_name(Code.AUTH_CREATE_USER),
+        "username": audit_name(user.name),
+        "user_type": user.type.value,
+        **({} if acl is None or user.is_super else _granted(acl)),
+    }
+
+
 def _names(kind: str, names: Iterable[str]) -> dict[str, Any]:
     return _listed(f"{kind}s", list(names), NAMES_MAX)
 
@@ -100,7 +113,10 @@ def _user(request: RemotingCommand) -> dict[str, Any]:
 
 
 def _policies(request: RemotingCommand) -> dict[str, Any]:
-    acl = AclInfo.decode(request.content)
+    return _granted(AclInfo.decode(request.content))
+
+
+def _granted(acl: AclInfo) -> dict[str, Any]:
     entries = [(policy.policy_type, each) for policy in acl.policies for each in policy.entries]
     shown = [_entry(kind, each) for kind, each in entries[:NAMES_MAX]]
     return {"entries": shown, **_unlisted("entries", len(entries), NAMES_MAX)}

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from firetrail.access.audit_details import audit_details, audit_name, needed_names
+from firetrail.access.audit_details import audit_details, audit_name, created_user, needed_names
 from firetrail.access.audit_trail import AuditTrail, EventKind
 from firetrail.access.rules import RULES
 from firetrail.auth.caller import NO_PERMISSION, Caller
+from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.remoting.codes import request_name
@@ -32,6 +33,8 @@ REASON_MAX = 400
 """Characters of a reason in an event."""
 DONE = "done"
 """The outcome of a request of an administrator that did not fail."""
+SETTINGS = "settings"
+"""The source of a change that the settings of a server make at its start."""
 SIGNATURE, CERTIFICATE = "signature", "certificate"
 """How a user was authenticated."""
 
@@ -61,10 +64,17 @@ class AuditLog:
         """The file with the newest events of senders that were not authenticated."""
         return self._strangers.path
 
-    def start(self) -> None:
-        """Begin to write."""
+    def start(self, created: Iterable[User] = ()) -> None:
+        """Begin to write.
+
+        Args:
+            created: The users that the settings of the server have created. Default: none.
+        """
         self._is_open = True
         self._known.put(EventKind.START, {})
+        for user in created:
+            made = {"outcome": DONE, "source": SETTINGS, **created_user(user)}
+            self._known.put(EventKind.ADMINISTRATION, made)
         self._known.start()
         self._strangers.start()
 

@@ -58,9 +58,9 @@ class FileAccess:
             StoreError: The file cannot be used.
             OSError: It cannot be written.
         """
-        open_users(self._users, first)
+        created = open_users(self._users, first)
         if self.audit is not None:
-            self.audit.start()
+            self.audit.start(created)
 
     async def follow(self) -> None:
         """Use the users of a changed file from then on, until this is cancelled."""

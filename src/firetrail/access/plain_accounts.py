@@ -5,8 +5,8 @@ An account is converted into a user, so that the rules and the decision of ACL 2
 - ``admin: true`` is a super user.
 - ``PUB`` allows Pub and Get, ``SUB`` allows Sub and Get, and ``DENY`` denies everything.
 - A listed name is decided by its own permission alone, every other one by the default.
-- Everybody may send to the topic of message traces, and look up the topic that new topics are
-  copied from.
+- Everybody may send to the topics of message traces and of replies, and look up the topic that new
+  topics are copied from.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from firetrail.auth.resources import (
     ResourceType,
 )
 from firetrail.errors import ConfigError
-from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
 from firetrail.settings.table import HIDDEN
 
 KEY_MIN = 7
@@ -182,18 +182,25 @@ class PlainAccount:
             "groupPerms": [f"{name}={perm}" for name, perm in self.groups.items()],
         }
 
-    def user(self) -> User:
-        """Return the user that has the permissions of the account."""
-        kind = UserType.SUPER if self.is_admin else UserType.NORMAL
-        return PlainUser(self.access_key, self.secret_key, kind, policies=self._policies())
+    def user(self, cluster: str) -> User:
+        """Return the user that has the permissions of the account.
 
-    def _policies(self) -> tuple[Policy, Policy]:
+        Args:
+            cluster: The cluster of the broker. Everybody may reply to the requests of its clients,
+                as in RocketMQ.
+        """
+        kind = UserType.SUPER if self.is_admin else UserType.NORMAL
+        always = {**_ALWAYS, reply_topic(cluster): frozenset({Action.PUB})}
+        policies = self._policies(always)
+        return PlainUser(self.access_key, self.secret_key, kind, policies=policies)
+
+    def _policies(self, always: Mapping[str, frozenset[Action]]) -> tuple[Policy, Policy]:
         """Return the policy for the names that are listed, and the default one.
 
         The default policy denies the listed names, because an action that their own entry does not
         mention would otherwise be decided by the default for all names.
         """
-        allowed = {(ResourceType.TOPIC, name): actions for name, actions in _ALWAYS.items()}
+        allowed = {(ResourceType.TOPIC, name): actions for name, actions in always.items()}
         denied = set()
         for kind, names in ((ResourceType.TOPIC, self.topics), (ResourceType.GROUP, self.groups)):
             for name, permission in names.items():

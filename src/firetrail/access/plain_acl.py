@@ -38,7 +38,7 @@ class _Accounts:
     white: tuple[AddressPattern, ...] = ()
 
     @classmethod
-    def of(cls, files: Mapping[Path, AclFile]) -> _Accounts:
+    def of(cls, files: Mapping[Path, AclFile], cluster: str) -> _Accounts:
         by_key: dict[str, PlainAccount] = {}
         users: dict[str, User] = {}
         white: dict[str, AddressPattern] = {}
@@ -47,7 +47,7 @@ class _Accounts:
             for account in file.accounts:
                 if by_key.setdefault(account.access_key, account) is account:
                     try:
-                        users[account.access_key] = account.user()
+                        users[account.access_key] = account.user(cluster)
                     except ConfigError as error:
                         why = f"account {account.access_key}: {error}"
                         raise ConfigError(SETTING, str(path), why) from None
@@ -66,11 +66,13 @@ class PlainAcl:
     Args:
         system: Files and clock to use.
         main: The main file; more files may be in the folder ``acl`` beside it.
+        cluster: The cluster of the broker.
     """
 
-    def __init__(self, system: System, main: Path) -> None:
+    def __init__(self, system: System, main: Path, cluster: str) -> None:
         self._system = system
         self._main = main
+        self._cluster = cluster
         self._contents: Mapping[Path, bytes] = {}
         self._modified: Mapping[Path, int | None] = {}
         self._failed: object = None
@@ -166,7 +168,7 @@ class PlainAcl:
 
     def _use(self, contents: Mapping[Path, bytes]) -> None:
         files = {path: AclFile.parse(path, content) for path, content in contents.items()}
-        self._accounts = _Accounts.of(files)
+        self._accounts = _Accounts.of(files, self._cluster)
         self._contents = contents
 
     # -- changes ------------------------------------------------------------------------------
@@ -229,7 +231,8 @@ class PlainAcl:
             path, file = change(files)
             content = file.changed_at(self._system.clock.now_ms()).content()
             written = {**contents, path: content}
-            new = _Accounts.of({**files, path: AclFile.parse(path, content)})
+            parsed = {**files, path: AclFile.parse(path, content)}
+            new = _Accounts.of(parsed, self._cluster)
             self._system.files.replace(path, content)
             self._accounts, self._contents = new, written
 

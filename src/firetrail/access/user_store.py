@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from firetrail.access.bodies import (
     user_status,
     user_type,
 )
-from firetrail.access.plain_accounts import PlainAccount
+from firetrail.access.plain_acl import PlainAcl
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import SUBJECT_PREFIX, Policy, PolicyType, User, UserStatus, UserType
 from firetrail.auth.resources import Resource
@@ -133,16 +133,16 @@ class UserStore:
         self._users = users
         return True
 
-    def migrate(self, accounts: Iterable[PlainAccount]) -> None:
+    def migrate(self, accounts: PlainAcl) -> None:
         """Create a user at the start for each account of ACL 1.0 whose name is new.
 
         White addresses are not copied: every user has to sign its requests.
         """
         users = dict(self._users)
-        for account in accounts:
-            if account.access_key in users:
+        for account in accounts.accounts:
+            found = accounts.find(account.access_key)
+            if found is None or found.name in users:
                 continue
-            found = account.user()
             users[found.name] = User(
                 found.name, found.password, found.type, policies=found.policies
             )
@@ -287,19 +287,33 @@ def _user(info: UserInfo) -> User:
     return User(name, info.password, user_type(info.user_type), user_status(info.user_status))
 
 
-def open_users(store: UserStore, *first: Credentials | None) -> None:
-    """Load the users at the start of a server, and create the super users of its settings.
+def open_users(
+    store: UserStore, *first: Credentials | None, accounts: PlainAcl | None = None
+) -> list[User]:
+    """Load the users at the start of a server, and create those of its settings.
+
+    Args:
+        store: The users.
+        first: The super users of the settings.
+        accounts: The accounts of ACL 1.0 that become users. Default: none.
+
+    Returns:
+        The users that were created.
 
     Raises:
         StoreError: The file cannot be used.
         OSError: It cannot be written.
     """
     store.load()
+    before = store.by_name
     for credentials in first:
         if credentials is not None and store.add_super(credentials):
             _log.warning("super user %s was created", credentials.access_key)
+    if accounts is not None:
+        store.migrate(accounts)
     if not store.users:
         _log.warning(
             "there are no users, so every request is refused; set initAuthenticationUser to create "
             "the first one"
         )
+    return [user for user in store.users if user.name not in before]

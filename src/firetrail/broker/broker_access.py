@@ -14,6 +14,7 @@ from firetrail.access.plain_requests import BrokerNames, PlainRequests
 from firetrail.access.user_limits import user_limits
 from firetrail.access.user_requests import UserRequests
 from firetrail.access.user_store import UserStore, open_users
+from firetrail.auth.policies import User
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.handlers import Handler
 from firetrail.system import System
@@ -56,7 +57,7 @@ class BrokerAccess:
         if (config.acl or config.authentication) and config.audit_log:
             self.audit = AuditLog(folder, config, system)
         if config.acl:
-            self._plain = plain = PlainAcl(system, config.plain_file)
+            self._plain = plain = PlainAcl(system, config.plain_file, config.cluster)
             self.guard = Guard(plain, policy, self.audit, plain.trusts, limits, plain)
             names = BrokerNames(config.cluster, config.name, address)
             self.handlers = PlainRequests(plain, names).handlers
@@ -77,18 +78,19 @@ class BrokerAccess:
             return
         if missing := unruled(answered):
             raise ValueError(f"add rules for the requests {missing} to access/rules.py")
+        created: list[User] = []
         if self._plain is not None:
             self._plain.load()
             self._watching = asyncio.create_task(self._plain.watch())
         if self.users is not None:
-            config = self._config
-            open_users(self.users, config.init_user, config.inner_credentials)
+            config, accounts = self._config, None
             if config.migrate_acl:
-                accounts = PlainAcl(self._system, config.plain_file)
+                accounts = PlainAcl(self._system, config.plain_file, config.cluster)
                 accounts.load()
-                self.users.migrate(accounts.accounts)
+            first = (config.init_user, config.inner_credentials)
+            created = open_users(self.users, *first, accounts=accounts)
         if self.audit is not None:
-            self.audit.start()
+            self.audit.start(created)
 
     async def close(self) -> None:
         """Stop to follow the files of ACL 1.0, and write the rest of the audit log."""
