@@ -21,7 +21,16 @@ from firetrail.access.bodies import UserInfo
 from firetrail.access.needs import PUB, SUB, topic_need
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
-from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigList
+from firetrail.remoting.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBody,
+    MessageQueue,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigList,
+)
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
@@ -107,9 +116,17 @@ def test_names_in_bodies_are_recorded(log: AuditLog) -> None:
     answered(log, asked(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, group.encode()))
     topics = TopicConfigList([TopicConfig("t1"), TopicConfig("t2")])
     answered(log, asked(Code.UPDATE_AND_CREATE_TOPIC_LIST, {}, topics.encode()))
+    answered(log, asked(Code.DELETE_SUBSCRIPTIONGROUP, {"groupName": "g1"}))
+    beat = HeartbeatData(
+        "c", [], [ConsumerData("g1", subscription_data_set=[SubscriptionData("t1")])]
+    )
+    answered(log, asked(Code.HEART_BEAT, {}, beat.encode()), 16)
+    lock = LockBody("g1", "c", [MessageQueue("t1", "b", 0)])
+    answered(log, asked(Code.LOCK_BATCH_MQ, {}, lock.encode()), 16)
     log.stop()
     found = [_details(event) for event in events(log.path)[1:-1]]
-    assert found == [{"group": "g1"}, {"topics": ["t1", "t2"]}]
+    both = {"group": "g1", "topic": "t1"}
+    assert found == [{"group": "g1"}, {"topics": ["t1", "t2"]}, {"group": "g1"}, both, both]
 
 
 def test_changes_of_a_user_say_what_changes(log: AuditLog) -> None:
@@ -188,7 +205,7 @@ def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> 
         {
             **{"event": "denied", "outcome": "denied", "claimed_user": "eve"},
             **{"peer": "10.0.0.5:4711", "tls": True, "request": "PULL_MESSAGE"},
-            **{"topic": "orders", "consumerGroup": "g"},
+            **{"topic": "orders", "group": "g"},
             **{"code": 16, "reason": "User:eve is not found."},
         },
         {
@@ -197,6 +214,15 @@ def test_a_denied_request_says_why_and_who_it_claims_to_be_of(log: AuditLog) -> 
             **{"code": 40100, "reason": "username cannot be null."},
         },
     ]
+
+
+def test_a_certificate_of_an_unknown_user_says_who_it_claims_to_be_of(log: AuditLog) -> None:
+    request = RemotingCommand(Code.PULL_MESSAGE, {"topic": "orders"})
+    answered(log, request, 16, peer=Peer(certificate_user="mallory"))
+    log.stop()
+    (event,) = events(log.strangers_path)
+    assert event["claimed_user"] == "mallory"
+    assert "user" not in event
 
 
 def test_messages_are_not_recorded_and_routine_once_per_connection(log: AuditLog) -> None:

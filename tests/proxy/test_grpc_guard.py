@@ -145,6 +145,10 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
             await secure.call("QueryRoute", dict(metadata), route("T1"))
         await secure.call("QueryRoute", signed_by("bob", client="c2"), route("T1"))
         await secure.call("Heartbeat", signed_by("bob"))
+        certified = FakeCall(dict(METADATA))
+        certified.certificate_user = "mallory"
+        method: Any = secure.service.methods[f"{SERVICE}QueryRoute"]
+        await resolved(method.handle(certified, route("T1")))
         await secure.service.stop()
     await asyncio.to_thread(audit.stop)
     keys = ("event", "user", "claimed_user", "request", "client", "topic")
@@ -158,11 +162,12 @@ async def test_logins_and_denied_calls_are_in_the_audit_log(tmp_path: Path) -> N
         ("denied", "bob", None, None, None, None),  # the client id of another user
         ("denied", None, None, "QueryRoute", None, "T1"),
         ("denied", None, "eve", "QueryRoute", None, "T1"),
+        ("denied", None, "mallory", "QueryRoute", None, "T1"),
     ]
     every = [*events(audit.path)[1:-1], *events(audit.strangers_path)]
     assert {event["tls"] for event in every} == {True}
     assert {event["peer"] for event in every} == {FakeCall({}).peer}
-    assert [event.get("code") for event in every] == [None, *[Code.UNAUTHORIZED] * 4]
+    assert [event.get("code") for event in every] == [None, *[Code.UNAUTHORIZED] * 5]
 
 
 @pytest.mark.parametrize("name", ["ReceiveMessage", "PullMessage"])

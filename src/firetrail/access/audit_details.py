@@ -26,11 +26,12 @@ NAME_MAX, NAMES_MAX = 255, 32
 WORD_MAX, WORDS_MAX = 64, 8
 """Characters of an action, address or other word, and number of them in an entry of a policy."""
 NAMED_FIELDS: Mapping[str, str] = {
-    **{name: name for name in ("topic", "group", "consumerGroup", "groupName", "srcGroup")},
-    **{name: name for name in ("destGroup", "clusterName", "brokerName", "brokerAddr")},
+    **{name: name for name in ("topic", "srcGroup", "destGroup")},
+    **{name: name for name in ("clusterName", "brokerName", "brokerAddr")},
     **{name: name for name in ("username", "subject", "resource", "policyType")},
     **{name: name for name in ("namespace", "key", "accessKey")},
     "b": "topic",
+    **dict.fromkeys(("group", "consumerGroup", "groupName"), "group"),
 }
 """The fields of requests that an event contains, and how it calls them. Their values are names."""
 
@@ -165,13 +166,16 @@ def _unlisted(key: str, count: int, most: int) -> dict[str, int]:
     return {f"{key}_unlisted": count - most} if count > most else {}
 
 
+_NAMED_IN_BODY = (
+    *(Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.CHECK_CLIENT_CONFIG),
+    *(Code.QUERY_ASSIGNMENT, Code.BATCH_ACK_MESSAGE, Code.SET_MESSAGE_REQUEST_MODE),
+    *(Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+)
 _DETAILED: Mapping[int, Callable[[RemotingCommand], dict[str, Any]]] = {
+    **dict.fromkeys(_NAMED_IN_BODY, _named_in_body),
     Code.UPDATE_BROKER_CONFIG: _settings,
     Code.UPDATE_NAMESRV_CONFIG: _settings,
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: _named_in_body,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _named_in_body,
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _named_in_body,
-    Code.SET_MESSAGE_REQUEST_MODE: _named_in_body,
     Code.AUTH_CREATE_USER: _user,
     Code.AUTH_UPDATE_USER: _user,
     Code.AUTH_CREATE_ACL: _policies,

@@ -145,7 +145,7 @@ class AuditLog:
             return None
         event: dict[str, Any] = {
             "outcome": outcome,
-            **_user_of(caller, request.fields.get(ACCESS_KEY, "")),
+            **_user_of(caller, request.fields.get(ACCESS_KEY) or connection.certificate_user),
             "peer": connection.peer,
             "tls": connection.is_encrypted,
             "request": name,
@@ -165,7 +165,7 @@ class AuditLog:
         *,
         code: int,
         is_encrypted: bool,
-        claimed: str = "",
+        claimed: str | None = None,
         needs: Iterable[Requirement] = (),
     ) -> None:
         """Record a gRPC call, or a connection of a replica, that was denied.
@@ -177,7 +177,8 @@ class AuditLog:
             caller: Who made the call; None if that is not known.
             code: The code of the answer, that of the HA port being the one of other requests.
             is_encrypted: Whether the connection uses TLS.
-            claimed: The user that the call names, if it was not authenticated.
+            claimed: The user that the call or a certificate names, if it was not authenticated.
+                Default: none.
             needs: The permissions that it needs, with its topics and groups. Default: none.
         """
         trail = self._trail_of(caller)
@@ -217,8 +218,8 @@ def _denial(caller: Caller | None, request: str, reason: str) -> tuple[str, str]
     return caller.user_name, f"{request} {reason.replace(caller.source, '')}"
 
 
-def _user_of(caller: Caller | None, claimed: str) -> dict[str, str]:
-    """Return the user of an event, or the name that a request claims without proof."""
+def _user_of(caller: Caller | None, claimed: str | None) -> dict[str, str]:
+    """Return the user of an event, or the name that a request or a certificate claims."""
     if caller is not None and caller.user is not None:
         return {"user": caller.user_name}
     return {"claimed_user": audit_name(claimed)} if claimed else {}

@@ -149,7 +149,8 @@ class GrpcGuard:
         except RequestError as error:
             if message not in policy.unauthenticated:
                 if not is_trusted:
-                    self._denied(name, error, call, request, claimed=claimed)
+                    named = claimed or call.certificate_user
+                    self._denied(name, error, call, request, claimed=named)
                     raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
                 trusted_as = claimed
         is_checked = is_checked and not is_trusted
@@ -227,7 +228,7 @@ class GrpcGuard:
         call: Call,
         request: Any,
         caller: Caller | None = None,
-        claimed: str = "",
+        claimed: str | None = None,
     ) -> None:
         if self.audit is not None:
             wanted = CALL_NEEDS.get(name)

@@ -138,7 +138,7 @@ class HAAdmission:
             caller.require(need(CLUSTER, self._live.current.cluster, UPDATE))
         except RequestError as error:
             if guard.audit is not None:
-                claimed = fields.get(ACCESS_KEY, "")
+                claimed = fields.get(ACCESS_KEY) or certificate_user
                 guard.audit.denied_call(
                     *(REQUEST, error.remark, address, caller),
                     code=error.code,
