@@ -33,6 +33,7 @@ Key = tuple[str, str]
 Moment = tuple[str, int, int]
 """A topic, a queue id and a time to look up."""
 QUERY_MAX = 32
+JAVA_BOUNDARIES = (Boundary.LOWER, Boundary.UPPER)
 
 
 class History:
@@ -162,9 +163,10 @@ class History:
     def questions(self, line: str, *, keys: bool = True) -> list[str]:
         """Commands of the peer whose answers :meth:`check_java` understands."""
         moments = [
-            f"time --topic {topic} --queue {queue_id} --at {at}{boundary}"
+            f"time --topic {topic} --queue {queue_id} --at {at}"
+            f"{f' --boundary {boundary}' if boundary else ''}"
             for topic, queue_id, at in self.moments()
-            for boundary in _boundaries(line)
+            for boundary in java_boundaries(line)
         ]
         by_key = [
             f"query --topic {topic} --key {key} --max {QUERY_MAX}"
@@ -184,17 +186,17 @@ class History:
             assert without_crc(next(left)) == [record]
         for name, records in self.by_key().items() if keys else ():
             self._check_query(without_crc(next(left)), records, name)
-        for topic, queue_id, at in self.moments():
-            found = [next(left)[0]["offset"] for _ in _boundaries(line)]
-            if line == "v5":
-                expected = [
-                    self.offset_at(topic, queue_id, at, boundary)
-                    for boundary in (Boundary.LOWER, Boundary.UPPER)
-                ]
-                assert found == expected, (topic, queue_id, at)
-            else:
-                self._check_nearest_v4(topic, queue_id, at, found[0], sizes)
+        for moment in self.moments():
+            found = [next(left)[0]["offset"] for _ in java_boundaries(line)]
+            self.check_java_time(moment, found, line, sizes)
         assert not list(left)
+
+    def check_java_time(self, moment: Moment, found: list[int], line: str, sizes: Sizes) -> None:
+        """Check the offsets that Java gives for a time, one for each of its boundaries."""
+        if line == "v5":
+            assert found == [self.offset_at(*moment, each) for each in JAVA_BOUNDARIES], moment
+        else:
+            self._check_nearest_v4(*moment, found[0], sizes)
 
     def _check_query(self, found: list[Json], records: list[Json], name: Key) -> None:
         """Java answers oldest first. After an unclean stop it has some messages in the index twice:
@@ -236,8 +238,9 @@ def keys_of(record: Json) -> list[str]:
     return unique + [key for key in properties.get("KEYS", "").split(" ") if key]
 
 
-def _boundaries(line: str) -> tuple[str, ...]:
-    return (" --boundary lower", " --boundary upper") if line == "v5" else ("",)
+def java_boundaries(line: str) -> tuple[str, ...]:
+    """Return the boundaries that a line knows; 4.9 looks up the nearest message."""
+    return tuple(each.value for each in JAVA_BOUNDARIES) if line == "v5" else ("",)
 
 
 def _by_file(records: list[Json], sizes: Sizes) -> list[list[Json]]:

@@ -220,10 +220,18 @@ def check_queries(scene: Scene) -> None:
                 if call.begin <= record["store_time"] <= call.end
             ]
             assert without_crc(found) == exact[: min(call.limit, MOST)], call
-            if len(java) < min(call.limit, MOST):
-                for record in (*found, *java):
-                    edge = min(abs(record["store_time"] - at) for at in (call.begin, call.end))
-                    assert edge < 1000 or (record in found and record in java), call
+            check_to_the_second(call, found, java)
+
+
+def check_to_the_second(call: Query, exact: list[Json], java: list[Json]) -> None:
+    """Check that Java's answer, unless it is cut, has the messages of the exact one.
+
+    They may differ in messages that are less than a second from the bounds.
+    """
+    if len(java) < min(call.limit, MOST):
+        for record in (*exact, *java):
+            edge = min(abs(record["store_time"] - at) for at in (call.begin, call.end))
+            assert edge < 1000 or (record in exact and record in java), call
 
 
 def test_the_table_reaches_every_answer_of_a_whole_store(rolled: Scene) -> None:
