@@ -124,8 +124,7 @@ async def test_clients_read_from_the_slave_after_the_master_was_killed(
                 await offsets_copied(slave, group, READ)
             while await log_end(namesrv, slave) < end:
                 await asyncio.sleep(0.1)
-            if line == "v5":
-                check_example(master, tmp_path, sum(ends.values()))
+            check_example(master, tmp_path, sum(ends.values()))
             await check_tables(slave, master)
             masters_life.close()
             rest = {(queue, n) for queue, end in ends.items() for n in range(READ, end)}
