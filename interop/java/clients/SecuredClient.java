@@ -19,7 +19,8 @@ import org.apache.rocketmq.remoting.RPCHook;
  * where the outcome is SEND_OK, the body that was received, or the code of the refusal. After a
  * refusal by the broker, another TAB and its text follow.
  * Arguments: name server, user, password, topic that the user may use, its group, another topic. With
- * the system property {@code trace}, the clients with the right key trace their messages.
+ * the system property {@code trace}, the clients with the right key trace their messages. They would
+ * drop traces that are not sent yet when they are shut down, so they run to the end of standard input.
  */
 public class SecuredClient {
     private static final boolean TRACE = Boolean.getBoolean("trace");
@@ -59,7 +60,11 @@ public class SecuredClient {
         if (!received.await(60, TimeUnit.SECONDS)) {
             say("received", "nothing");
         }
-        consumer.shutdown();
+        if (TRACE) {
+            System.in.read();
+        } else {
+            consumer.shutdown();
+        }
     }
 
     private static String send(String namesrv, RPCHook hook, String topic, boolean trace)
@@ -82,7 +87,9 @@ public class SecuredClient {
             }
             return "code " + error.getResponseCode();
         } finally {
-            producer.shutdown();
+            if (!trace) {
+                producer.shutdown();
+            }
         }
     }
 
