@@ -28,6 +28,7 @@ from firetrail.broker.broker import Broker
 from firetrail.errors import ProxyError
 from firetrail.format.kernels.draft import Message
 from firetrail.proxy.brokers import resolved
+from firetrail.proxy.call import StatusCode
 from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_guard import CALL_NEEDS, GrpcGuard
 from firetrail.proxy.proxy import Proxy
@@ -308,8 +309,13 @@ async def test_settings_need_a_permission_for_every_name(secured: Secured) -> No
         (dict(METADATA), producer("T1")),
     ):
         refused = secured.telemetry(metadata, settings)
-        assert not refused.is_open
+        assert refused.ended == (StatusCode.OK, "")
         assert refused.sent[-1].status.code == Code.UNAUTHORIZED
+        # The client for Go shows only how the stream ends.
+        refused = secured.telemetry({**metadata, "x-mq-language": "GO"}, settings)
+        (frame,) = refused.sent
+        assert frame.status.code == Code.UNAUTHORIZED
+        assert refused.ended == (StatusCode.PERMISSION_DENIED, frame.status.message)
 
 
 async def test_a_disabled_user_cannot_continue_on_its_stream(secured: Secured) -> None:

@@ -284,14 +284,8 @@ class _TelemetryStream:
         told = error_of(error)
         if told.code == Code.UNAUTHORIZED:
             refuse(self._stream, told)
-            return
-        if told.code == Code.TOO_MANY_REQUESTS:
-            code = StatusCode.RESOURCE_EXHAUSTED
-        elif Code.BAD_REQUEST <= told.code < Code.INTERNAL_ERROR:
-            code = StatusCode.INVALID_ARGUMENT
         else:
-            code = StatusCode.INTERNAL
-        self._stream.finish(code, told.text)
+            self._stream.finish(_ending(told.code), told.text)
 
     def closed(self) -> None:
         """End the stream when the client does."""
@@ -301,9 +295,27 @@ class _TelemetryStream:
 
 
 def refuse(stream: Stream, error: ProxyError) -> None:
-    """End a stream with a code that its client shows."""
+    """End a stream with a code that its client shows.
+
+    As in RocketMQ, it is in a frame, after which the stream ends without an error. The client for
+    Go ignores the frame and shows how the stream ends. For others, an error would be too much: the
+    client for Node.js has no listener for it any more after the frame.
+    """
     stream.send(TelemetryCommand(status=Status(code=error.code, message=error.text)))
-    stream.finish()
+    if stream.metadata.get("x-mq-language") == "GO":
+        stream.finish(_ending(error.code), error.text)
+    else:
+        stream.finish()
+
+
+def _ending(code: int) -> StatusCode:
+    """Return how a stream ends because of an error with a code of RocketMQ."""
+    if code == Code.UNAUTHORIZED:
+        return StatusCode.PERMISSION_DENIED
+    if code == Code.TOO_MANY_REQUESTS:
+        return StatusCode.RESOURCE_EXHAUSTED
+    is_of_client = Code.BAD_REQUEST <= code < Code.INTERNAL_ERROR
+    return StatusCode.INVALID_ARGUMENT if is_of_client else StatusCode.INTERNAL
 
 
 def _not_registered(client: ProxyClient, error: Exception) -> None:
