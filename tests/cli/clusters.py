@@ -16,6 +16,8 @@ from firetrail.client import PullConsumer
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.bodies import TopicConfigTable
+from firetrail.tls.config import TlsConfig
+from firetrail.tls.server_tls import ServerTls
 
 INTERRUPTIBLE = """\
 import signal, sys
@@ -26,7 +28,9 @@ sys.exit(main())
 
 
 @contextmanager
-def lonely_name_server(topics: TopicConfigTable | None = None) -> Iterator[str]:
+def lonely_name_server(
+    topics: TopicConfigTable | None = None, tls: TlsConfig | None = None
+) -> Iterator[str]:
     """The address of a name server in a thread, where no broker is running.
 
     ``topics`` are those of a broker that has registered and is down.
@@ -34,7 +38,8 @@ def lonely_name_server(topics: TopicConfigTable | None = None) -> Iterator[str]:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
-    server = NameServer(NameServerConfig(listen_port=0))
+    secured = ServerTls(tls) if tls is not None else None
+    server = NameServer(NameServerConfig(listen_port=0), tls=secured)
     if topics is not None:
         server.register_local(cluster="C", name="a", address="127.0.0.1:1", topics=topics)
     port = asyncio.run_coroutine_threadsafe(server.start(), loop).result(PATIENCE_S)

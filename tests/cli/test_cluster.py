@@ -5,11 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.clusters import lonely_name_server
 from tests.cli.conftest import Firetrail
+from tests.tls.authority import Authority
+
+from firetrail.tls.config import TlsConfig
 
 
 def test_an_unreachable_cluster_is_an_error(firetrail: Firetrail) -> None:
@@ -33,6 +37,28 @@ def test_a_server_that_closes_the_connection_may_require_tls(firetrail: Firetrai
         closing.join()
     assert result.code == 2
     assert "if the server requires TLS, set FIRETRAIL_TLS_CA" in result.err
+
+
+def test_a_refused_certificate_is_not_taken_for_a_missing_cluster(
+    firetrail: Firetrail, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    issued, refused = authority.issue(), stranger.issue("alice")
+    config = TlsConfig(
+        mode="enforcing",
+        certificate=issued.certificate,
+        key=issued.key,
+        client_auth="require",
+        trust=authority.trust,
+    )
+    monkeypatch.setenv("FIRETRAIL_TLS_CA", str(authority.trust))
+    monkeypatch.setenv("FIRETRAIL_TLS_CERT", str(refused.certificate))
+    monkeypatch.setenv("FIRETRAIL_TLS_KEY", str(refused.key))
+    with lonely_name_server(tls=config) as address:
+        result = firetrail("topic", "list", "-n", address)
+    assert result.code == 2
+    assert f"{address}: TLS failed: " in result.err
+    assert "is a cluster running" not in result.err
 
 
 def test_an_address_without_a_port_is_refused(firetrail: Firetrail) -> None:

@@ -117,6 +117,15 @@ class TestLimits:
         with pytest.raises(ProtocolError, match=f"a frame of {length} bytes"):
             list(reader.feed(pack(">iI", length, 0)))
 
+    def test_a_tls_handshake_is_named(self) -> None:
+        hello = bytes.fromhex("16030102000100")
+        reader = FrameReader()
+        assert list(reader.feed(hello)) == []  # too short for a decision
+        with pytest.raises(ProtocolError, match="the peer begins a TLS handshake, but this port"):
+            list(reader.feed(b"\1"))
+        with pytest.raises(ProtocolError, match="a frame of 369033213 bytes"):
+            list(FrameReader().feed(bytes.fromhex("15fefffd00000000")))
+
     def test_a_header_longer_than_its_frame_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="a header of 97 bytes in a frame of 100"):
             list(FrameReader().feed(pack(">iI", 100, 97)))

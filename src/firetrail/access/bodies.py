@@ -237,7 +237,9 @@ def user_status(text: str | None, default: UserStatus = UserStatus.ENABLED) -> U
 def check_user_name(name: str) -> str:
     """Return the name of a user; raise ConfigError if it is not allowed."""
     if not USER_NAME.fullmatch(name):
-        raise ConfigError("username", name, "1 to 64 letters, digits and . _ @ - are allowed")
+        raise ConfigError(
+            "username", name, "a user name must have 1 to 64 letters, digits and . _ @ -"
+        )
     return name
 
 
@@ -247,10 +249,10 @@ def check_password(password: object) -> str:
         raise ConfigError("password", "", "password can not be blank")
     size = len(password.encode("utf-8", "replace"))
     if not PASSWORD_MIN <= size <= PASSWORD_MAX or not password.isprintable():
-        allowed = f"{PASSWORD_MIN} to {PASSWORD_MAX} printable characters are allowed"
+        allowed = f"a password must have {PASSWORD_MIN} to {PASSWORD_MAX} printable characters"
         raise ConfigError("password", HIDDEN, allowed)
     if password in SAMPLE_PASSWORDS or len(set(password)) == 1:
-        raise ConfigError("password", HIDDEN, "choose one that is not easy to guess")
+        raise ConfigError("password", HIDDEN, "choose a password that is not easy to guess")
     return password
 
 

@@ -13,7 +13,13 @@ from firetrail.cli.command import Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
 from firetrail.client import Admin, NoRouteYetError, ResponseCode
-from firetrail.errors import NoSuchError, NotReachedError, NotRocketMQError, RequestError
+from firetrail.errors import (
+    NoSuchError,
+    NotReachedError,
+    NotRocketMQError,
+    RequestError,
+    TlsError,
+)
 from firetrail.remoting.access import TLS_CA, Access
 from firetrail.text import did_you_mean
 
@@ -71,7 +77,7 @@ def run(args: argparse.Namespace, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run(work)
     except BrokenPipeError:  # the reader of standard output exited, not a server
         raise
-    except NotRocketMQError:  # a server runs there, but another one
+    except (NotRocketMQError, TlsError):  # a server runs there, and the error says what is wrong
         raise
     except OSError as error:
         reason = str(error) or "no answer in time"

@@ -32,6 +32,8 @@ six."""
 _PREFIX = Struct(">iI")
 _LENGTH_SIZE = 4
 _MARK_SIZE = 4
+_TLS_HANDSHAKE = 0x1603
+"""The first two bytes of every TLS handshake: the type of its record, and the version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,11 @@ class FrameReader:
 
     def _check_limits(self, length: int, header: int) -> None:
         if not _MARK_SIZE <= length <= self._limits.frame:
+            if length >> 16 == _TLS_HANDSHAKE:
+                raise ProtocolError(
+                    "the peer begins a TLS handshake, but this port does not serve TLS; configure "
+                    "a certificate for it, or switch off TLS in the client"
+                )
             raise ProtocolError(
                 f"a frame of {length} bytes; {_MARK_SIZE} to {self._limits.frame} are allowed"
             )

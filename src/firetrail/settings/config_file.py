@@ -102,7 +102,7 @@ class ConfigFile:
             return kind()
         for problem in found.problems:
             _log.warning(
-                "%s; %s is used instead, which lacks the last change", problem, found.path.name
+                "%s; %s is used instead, which may lack the last change", problem, found.path.name
             )
         self._is_good = found.path is self.path
         self.is_ours = found.is_ours
@@ -138,8 +138,8 @@ class ConfigFile:
         if found.path is None:
             return f"{why}; a broker refuses to start; {_START_EMPTY}"
         return (
-            f"{why}; a broker uses {found.path.name} instead, which lacks the last change; restore "
-            "a good copy first if there is one"
+            f"{why}; a broker uses {found.path.name} instead, which may lack the last change; "
+            "restore a good copy first if there is one"
         )
 
     def save(self, value: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def test_a_damaged_file_with_a_good_backup_is_reported(
 ) -> None:
     damage(root / "config" / name, how)
     (detail,) = found(root, capsys).values()
-    assert f"a broker uses {name}.bak instead, which lacks the last change" in detail
+    assert f"a broker uses {name}.bak instead, which may lack the last change" in detail
     ConfigFile(System(), root, name).load(TABLES[name])  # as it says
 
 

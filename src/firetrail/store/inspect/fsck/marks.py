@@ -56,7 +56,7 @@ def check_config(view: StoreView, known: Inventory, findings: Findings) -> None:
     for name in missing_config(view.system, view.root, known):
         backup = f"{name}.bak"
         if backup in files.names(view.root / CONFIG):
-            effect = f"a broker will use {backup}, which lacks the last change"
+            effect = f"a broker will use {backup}, which may lack the last change"
         else:
             effect = f"if a broker starts without it, {CONFIG_FILES[name]}"
         findings.add(
