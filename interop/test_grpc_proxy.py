@@ -20,8 +20,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import grpc
 import pytest
 from interop.conftest import JAVA_SETTINGS, JavaProxy
+from interop.grpc_answers import Service
 from interop.grpc_checks import (
     FEATURES,
     Check,
@@ -55,6 +57,8 @@ from interop.stock import (
     registered,
 )
 from interop.test_grpc_java import program as java_program
+
+from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
 
 PROGRAMS = Path(__file__).parent / "grpc"
 LATE_CHECKS = "transactionTimeOut=5000\n"
@@ -146,6 +150,7 @@ class Conversations:
         names = [name for name, talk in TALKS.items() if shutil.which(talk.tool)]
         for name in names:
             asyncio.run(prepared(cluster.namesrv, name, KINDS_5_3))
+        warm_up(cluster.proxy, [name + kind for name in names for kind in KINDS_5_3])
         self._said: list[Mapping[str, Future[list[Event]]]] = []
         self.unread: dict[str, int] = {}
         """How many messages the groups of the messengers have not acknowledged."""
@@ -178,6 +183,14 @@ class Conversations:
         """Return what a program has said; raise if it has failed."""
         needs(TALKS[name].tool)
         return [event for part in self._said if name in part for event in part[name].result()]
+
+
+def warm_up(address: str, topics: Sequence[str]) -> None:
+    """Ask for all routes: a proxy that has just been started can be too slow for some clients."""
+    with grpc.insecure_channel(address) as channel:
+        for topic in topics:
+            request = QueryRouteRequest(topic=Resource(name=topic))
+            assert Service(channel).answer("QueryRoute", request) == "OK", topic
 
 
 async def unread(namesrv: str, group: str, topic: str) -> int:

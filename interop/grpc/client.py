@@ -19,7 +19,7 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
-from said import WAIT_S, Listener, facts, got, message, patiently, say, wait_for
+from said import WAIT_S, Listener, facts, got, message, patiently, say, started, wait_for
 
 PREFIX = sys.argv[2] if len(sys.argv) > 2 else "Grpc"
 TOPICS = [PREFIX + kind for kind in ("Normal", "Fifo", "Transaction", "Delay")]
@@ -94,8 +94,7 @@ def receives(configuration: ClientConfiguration) -> None:
 
 def main(endpoints: str) -> None:
     configuration = ClientConfiguration(endpoints, Credentials())
-    producer = Producer(configuration, TOPICS, checker=Checker())
-    producer.startup()
+    producer = started(lambda: Producer(configuration, TOPICS, checker=Checker()))
     push = {
         "fifo": (PREFIX + "Fifo", PREFIX + "Orderly", 22),
         "push": (PREFIX + "Normal", PREFIX + "Push", 6),

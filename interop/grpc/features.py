@@ -22,7 +22,7 @@ from rocketmq import (
     SimpleConsumer,
 )
 from rocketmq.grpc_protocol import FilterType
-from said import WAIT_S, Listener, facts, got, message, patiently, say, wait_for
+from said import WAIT_S, Listener, facts, got, message, patiently, say, started, wait_for
 
 PREFIX = sys.argv[3] if len(sys.argv) > 3 else "Grpc"
 TOPICS = [PREFIX + kind for kind in ("Normal", "Fifo", "Delay", "Failing")]
@@ -165,8 +165,7 @@ def restarted(producer: Producer, configuration: ClientConfiguration) -> PushCon
 
 def main(endpoints: str, part: str) -> None:
     configuration = ClientConfiguration(endpoints, Credentials())
-    producer = Producer(configuration, TOPICS)
-    producer.startup()
+    producer = started(lambda: Producer(configuration, TOPICS))
     with ThreadPoolExecutor() as pool:
         parts = [filtered, ordered, failing, delayed]
         if part == "features-5.4":

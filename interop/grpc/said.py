@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from rocketmq import ConsumeResult, Message, MessageListener
+from rocketmq import ConsumeResult, Message, MessageListener, Producer
 from rocketmq.v5.exception import InternalErrorException
 
 WAIT_S = 60
@@ -35,6 +35,20 @@ def patiently(receive: Callable[[], list[Message]]) -> list[Message]:
         try:
             return receive()
         except InternalErrorException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.2)
+
+
+def started(make: Callable[[], Producer]) -> Producer:
+    """Start a producer; a proxy that has just been started may be slow to answer."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        producer = make()
+        try:
+            producer.startup()
+            return producer
+        except Exception:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)

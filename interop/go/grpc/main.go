@@ -312,6 +312,28 @@ func one(topic string) {
 	must(err)
 }
 
+// started returns a producer. A proxy that has just been started may be slow to answer.
+func started() rmq.Producer {
+	checker := func(m *rmq.MessageView) rmq.TransactionResolution {
+		say(received("check", m))
+		if string(m.GetBody()) == "rollback" {
+			return rmq.ROLLBACK
+		}
+		return rmq.COMMIT
+	}
+	for end := time.Now().Add(wait); ; time.Sleep(200 * time.Millisecond) {
+		p, err := rmq.NewProducer(config(""),
+			rmq.WithTopics(prefix+"Normal", prefix+"Fifo", prefix+"Delay", prefix+"Transaction"),
+			rmq.WithTransactionChecker(&rmq.TransactionChecker{Check: checker}))
+		must(err)
+		if err = p.Start(); err == nil {
+			return p
+		} else if time.Now().After(end) {
+			log.Fatal(err)
+		}
+	}
+}
+
 func main() {
 	rmq.EnableSsl = os.Args[2] == "tls"
 	if topic := os.Getenv("CLIENT_TOPIC"); topic != "" {
@@ -323,18 +345,7 @@ func main() {
 		prefix = os.Args[4]
 	}
 	rmq.ResetLogger()
-	p, err := rmq.NewProducer(config(""),
-		rmq.WithTopics(prefix+"Normal", prefix+"Fifo", prefix+"Delay", prefix+"Transaction"),
-		rmq.WithTransactionChecker(&rmq.TransactionChecker{
-			Check: func(m *rmq.MessageView) rmq.TransactionResolution {
-				say(received("check", m))
-				if string(m.GetBody()) == "rollback" {
-					return rmq.ROLLBACK
-				}
-				return rmq.COMMIT
-			}}))
-	must(err)
-	must(p.Start())
+	p := started()
 	if os.Args[3] == "messages" {
 		messages(p)
 	} else {
