@@ -70,7 +70,7 @@ class EventKind(StrEnum):
     """Events that could not be written."""
 
 
-class _Sender:
+class _DeniedSender:
     """What was recorded of the denied requests of one sender.
 
     Args:
@@ -135,7 +135,7 @@ class AuditTrail:
         }
         self._limited_log = LimitedLog(_log, self._clock.monotonic)
         self._news = threading.Condition()  # over what follows
-        self._senders: dict[EventSender, _Sender] = {}
+        self._senders: dict[EventSender, _DeniedSender] = {}
         self._forgot_at = now
         self._queue: deque[tuple[dict[str, Any], Future[None]]] = deque()
         self._counts: dict[tuple[EventKind, EventSender], _Unlisted] = {}
@@ -197,7 +197,7 @@ class AuditTrail:
             unlisted.firsts += is_first
         return False
 
-    def _sender(self, name: EventSender, now: float) -> _Sender:
+    def _sender(self, name: EventSender, now: float) -> _DeniedSender:
         sender = self._senders.get(name)
         if sender is None:
             if len(self._senders) >= SENDERS_MAX:
@@ -210,7 +210,7 @@ class AuditTrail:
                 if is_user
                 else TokenBucket(ADDRESS_BURST, ADDRESS_PER_S, now)
             )
-            sender = self._senders.setdefault(name, _Sender(fresh, now))
+            sender = self._senders.setdefault(name, _DeniedSender(fresh, now))
         return sender
 
     def _forget_senders(self, now: float) -> None:
