@@ -91,6 +91,13 @@ def test_a_message_of_a_remoting_client_may_lack_fields() -> None:
         assert not system.HasField(field)
 
 
+@pytest.mark.parametrize(("text", "seen"), [(str(2**31 - 1), True), (str(2**31), False)])
+def test_priorities_up_to_the_highest_number_are_delivered(text: str, seen: bool) -> None:
+    system = delivered(record(), {"_SYS_MSG_PRIORITY_": text}, "T").system_properties
+    assert system.HasField("priority") is seen
+    assert system.priority == (int(text) if seen else 0)
+
+
 @pytest.mark.parametrize("text", ["", "x", "-1", "9" * 30, "٣"])
 def test_nonsense_in_numbers_is_ignored(text: str) -> None:
     properties = {"_SYS_MSG_PRIORITY_": text, "TIMER_DELIVER_MS": text}

@@ -127,8 +127,8 @@ def _set_optional(message: Message, properties: Mapping[str, str]) -> None:
         system.lite_topic = lite_topic
     if (trace := properties.get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
-    priority = _number(properties.get(PRIORITY), 9)
-    if priority is not None:
+    priority = _number(properties.get(PRIORITY), 10)
+    if priority is not None and priority <= INT32_MAX:
         system.priority = priority
     # A message that was sent with a relative delay has no other absolute time than this one.
     planned = properties.get(TIMER_DELIVER_MS) or properties.get(TIMER_OUT_MS)

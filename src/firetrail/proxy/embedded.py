@@ -138,7 +138,7 @@ class EmbeddedBroker:
         if broker != self._broker.config.name:
             raise ProxyError(
                 Code.BAD_REQUEST,
-                f"this proxy has no broker {broker!r:.80}, only {self._broker.config.name}",
+                f"there is no broker {broker!r:.80} here, only {self._broker.config.name}",
             )
         command.language, command.version = client.language, client.version
         if command.caller is None:  # as a request of this process, nothing would be checked
