@@ -8,11 +8,16 @@ from collections import Counter
 from pathlib import Path
 
 from tests.torture.faults import CHANGES, KILL
+from tests.torture.load import USES
 from tests.torture.process import Refused
 from tests.torture.scene import Scene, scene
+from tests.torture.timing import Timing
 
 WAYS = ("moment", "operation", "stopping")
 """When a broker is killed: after some time, before the n-th change of a file, while it stops."""
+KILLED_USES = (*USES, Timing)
+"""What clients do with brokers that are killed. Timer messages need seconds, so the other parts do
+without them."""
 
 
 class Killing:
@@ -94,7 +99,7 @@ class Killing:
 
 async def kill_loop(folder: Path, seed: int, mode: str, count: int = 25) -> Counter[str]:
     """Kill ``count`` brokers with ``flushDiskType`` ``mode``; figures."""
-    async with scene(folder, seed, {"flushDiskType": mode}) as stage:
+    async with scene(folder, seed, {"flushDiskType": mode}, KILLED_USES) as stage:
         return await kills(stage, count)
 
 

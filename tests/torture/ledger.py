@@ -19,6 +19,8 @@ from tests.torture.process import CONF
 
 from firetrail.client import PullConsumer
 from firetrail.format.delay import DelayLevels
+from firetrail.format.properties import TIMER_DEL_UNIQKEY
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
@@ -37,12 +39,21 @@ class Sent:
 
     topic: str
     delayed: bool = False
+    deliver_ms: int = 0
+    """The delivery time, in ms since 1970; 0 if it has none."""
     key: str | None = None
     acknowledged: bool = False
     ended: bool = False
     """Whether no client waits for the answer any more: if it is not stored now, it never may be."""
     place: tuple[int, int] | None = None
     """Queue id and queue offset; None for delayed messages."""
+
+    @property
+    def home(self) -> str:
+        """The topic that the broker stored the message in when it was sent."""
+        if not self.delayed:
+            return self.topic
+        return TIMER_TOPIC if self.deliver_ms else SCHEDULE
 
 
 @dataclass
@@ -74,11 +85,13 @@ class Ledger:
         source = random.Random(f"{self.seed} {serial}")
         return b"%d:" % serial + source.randbytes(source.choice((10, 100, 500, BODY_MAX)))
 
-    def new(self, topic: str, *, delayed: bool = False, keyed: bool = False) -> tuple[int, bytes]:
+    def new(
+        self, topic: str, *, delayed: bool = False, deliver_ms: int = 0, keyed: bool = False
+    ) -> tuple[int, bytes]:
         """Return number and body of a new message to be sent; every fourth may have a key."""
         serial = len(self.sent)
         key = f"k{serial}" if keyed and serial % 4 == 0 else None
-        self.sent.append(Sent(topic, delayed, key))
+        self.sent.append(Sent(topic, delayed, deliver_ms, key))
         return serial, self.body(serial)
 
     def end(self, serials: list[int]) -> None:
@@ -134,7 +147,8 @@ class Ledger:
                 text = f"I3: {key} continues with {record.queue_offset} after a gap"
                 self.violated("queue gaps", (key, record.queue_offset), text)
             queues[key] = record.queue_offset + 1
-            if record.topic.startswith(("T", SCHEDULE)):
+            is_recall = TIMER_DEL_UNIQKEY in record.properties
+            if record.topic.startswith(("T", SCHEDULE, TIMER_TOPIC)) and not is_recall:
                 self.check_body(f"the log at {record.offset}", record.body)
                 found[serial_of(record.body)].append(record)
         for serial, message in enumerate(self.sent):
@@ -151,8 +165,7 @@ class Ledger:
         self.given_up.update(number for number in gone if number not in found)
 
     def _check_one(self, serial: int, message: Sent, records: list[Raw]) -> None:
-        home = SCHEDULE if message.delayed else message.topic
-        stored = [record for record in records if record.topic == home]
+        stored = [record for record in records if record.topic == message.home]
         if message.acknowledged and not stored:
             text = f"I1: message {serial} was acknowledged and is gone: {message}"
             return self.violated("lost", serial, text)

@@ -209,13 +209,17 @@ class Load:
         await self.send_single("T-delayed", self.source.choice((1, 1, 2)))
         await asyncio.sleep(0.01)
 
-    async def send_single(self, topic: str, level: int = 0, order_key: str | None = None) -> None:
-        """Send a message and note what was said."""
-        serial, body = self.ledger.new(topic, delayed=level > 0, keyed=True)
+    async def send_single(
+        self, topic: str, level: int = 0, order_key: str | None = None, deliver_ms: int = 0
+    ) -> tuple[int, SendResult]:
+        """Send a message and note what was said; return the number of the message, and that."""
+        delayed = level > 0 or deliver_ms > 0
+        serial, body = self.ledger.new(topic, delayed=delayed, deliver_ms=deliver_ms, keyed=True)
         key = self.ledger.sent[serial].key
         keys = (key,) if key else ()
         message = Message(topic, body, keys=keys, delay_level=level)
-        await self._sent([serial], self._producer.send(message, order_key=order_key))
+        sending = self._producer.send(message, order_key=order_key, deliver_at=deliver_ms or None)
+        return serial, await self._sent([serial], sending)
 
     async def _send_batch(self) -> None:
         made = [self.ledger.new("T-batch") for _ in range(self.source.randint(2, 8))]
@@ -223,7 +227,7 @@ class Load:
         serials = [serial for serial, _ in made]
         await self._sent(serials, self._producer.send_batch(messages))
 
-    async def _sent(self, serials: list[int], sending: Awaitable[SendResult]) -> None:
+    async def _sent(self, serials: list[int], sending: Awaitable[SendResult]) -> SendResult:
         begun = time.monotonic()
         try:
             result = await sending
@@ -231,10 +235,11 @@ class Load:
             self.ledger.end(serials)
         if result.status is not SendStatus.OK:
             self.errors[result.status] += 1
-            return
+            return result
         self.note_ok("send", begun)
         for number, serial in enumerate(serials):
             self.ledger.acknowledge(serial, result.queue.queue_id, result.queue_offset + number)
+        return result
 
     # -- consumers ----------------------------------------------------------------------------
 

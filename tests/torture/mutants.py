@@ -15,21 +15,23 @@ from unittest import mock
 
 from tests.crash.oracle import Violation
 from tests.torture import load, scene
-from tests.torture.killing import kills
+from tests.torture.killing import KILLED_USES, kills
 from tests.torture.ledger import Ledger
-from tests.torture.load import USES
 from tests.torture.process import BrokerProcess
 from tests.torture.scene import scene_of
 from tests.torture.syncing import check_failed_sync
 
 from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
+from firetrail.broker.processors.recall import RecallProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.cli.main import main
 from firetrail.remoting.bodies import ConsumerOffsets
+from firetrail.remoting.headers import RecallHeader, RecallResponse
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult, PutStatus
 from firetrail.system import Files
@@ -142,6 +144,25 @@ def delays_ahead() -> None:
     Schedule.content = ahead  # type: ignore[method-assign]
 
 
+def timers_ahead() -> None:
+    """Timer messages count as delivered a little before they are."""
+    TimerService._delivered_ms = property(  # type: ignore[assignment, method-assign]
+        lambda self: self.read_ms + 2_000
+    )
+
+
+def recalls_answered_early() -> None:
+    """Acknowledge a recall before its mark is stored."""
+    recall = RecallProcessor._recall
+
+    def later(self: Any, connection: Any, request: Any) -> Any:
+        handle = self._checked(RecallHeader.decode(request.fields))
+        asyncio.get_running_loop().call_later(LATE_S, recall, self, connection, request)
+        return request.answer(fields=RecallResponse(handle.unique_key).encode())
+
+    RecallProcessor._recall = later  # type: ignore[method-assign]
+
+
 def syncs_repeated() -> None:
     """Retry a failed sync."""
     sync = Files.sync
@@ -174,6 +195,8 @@ KILLED: dict[str, tuple[str, Callable[[], None]]] = {
         saves_not_waited_for,
     ),
     "delayed messages are marked before they are delivered": ("ASYNC_FLUSH", delays_ahead),
+    "timer messages are marked before they are delivered": ("ASYNC_FLUSH", timers_ahead),
+    "a recall is acknowledged before it is stored": ("ASYNC_FLUSH", recalls_answered_early),
 }
 """Those that kills must show, with the mode of the broker."""
 UNSYNCED: dict[str, tuple[str, Callable[[], None]]] = {
@@ -199,7 +222,7 @@ async def caught(folder: Path, seed: int, bug: str) -> Counter[str]:
     """Torment a broker with a bug; raise a Violation if the bug is not found."""
     try:
         with mock.patch.object(load, "DRAIN_S", 20.0), mock.patch.object(scene, "PATIENCE_S", 15.0):
-            async with scene_of(Mutant(folder, bug), Ledger(seed), bug, USES) as stage:
+            async with scene_of(Mutant(folder, bug), Ledger(seed), bug, KILLED_USES) as stage:
                 if bug in KILLED:
                     await kills(stage, KILLS)
                 else:

@@ -90,11 +90,14 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    folder: Path, seed: int, conf: Mapping[str, object] | None = None
+    folder: Path,
+    seed: int,
+    conf: Mapping[str, object] | None = None,
+    uses: Sequence[type[Use]] = USES,
 ) -> AsyncIterator[Scene]:
     """Run ``firetrail up`` as the broker of a scene."""
     broker, ledger = BrokerProcess(folder, conf), Ledger(seed)
-    async with scene_of(broker, ledger, dict(conf or {}), USES) as stage:
+    async with scene_of(broker, ledger, dict(conf or {}), uses) as stage:
         yield stage
 
 
