@@ -18,6 +18,8 @@ async def test_a_rebuild_with_a_longer_window_delivers_far_messages_once(tmp_pat
     bench = await bench.restarted(
         lambda folder: (folder / WHEEL).unlink(), timer_roll_window_slots=100
     )
+    bench.run()
+    assert bench.timer.waiting == 1  # a Java broker that takes over delivers what is in the wheel
     bench.pass_time(12_000, 500)
     assert bench.bodies == [b"far"]
     await bench.close()

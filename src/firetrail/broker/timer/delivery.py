@@ -53,7 +53,7 @@ class TimerDelivery:
         """Messages that were due before this time may have been delivered already."""
         self.rebuilt_to = 0
         """Records before this physical offset may have a later copy in the timer topic: the timer
-        was rebuilt, and does not know how far away a message had to be to be stored again."""
+        was rebuilt, perhaps before that copy was in the index."""
         self.missing = 0
         """Messages that were removed from the commit log, or are damaged, before they were due."""
 

@@ -65,7 +65,3 @@ class SlotPlacement:
         if due_ms - current_ms - window < self._window // 3 * self.precision_ms:
             return Slot(current_ms + self._window // 2 * self.precision_ms, WAITS | ROLLS)
         return Slot(current_ms + window, WAITS | ROLLS)
-
-    def may_roll(self, due_ms: int, stored_ms: int) -> bool:
-        """Return whether a message may have got an earlier slot when it was stored."""
-        return due_ms - stored_ms >= (self._window - 1) * self.precision_ms

@@ -345,12 +345,8 @@ class TimerService:
             if not is_mark:
                 self._put |= self._counted(self._delivery.deliver(record, due, NEVER_ENQUEUED))
             self._files.pass_over(entry)
-        elif (
-            offset < self._rebuilding_to
-            and self._placement.may_roll(due, record.store_time)
-            and self._delivery.was_rolled(record)
-        ):
-            self._files.pass_over(entry)
+        elif offset < self._rebuilding_to and self._delivery.was_rolled(record):
+            self._files.pass_over(entry)  # whatever the window was when it was stored again
         else:
             slot_ms, magic = self._placement.slot_of(max(due, self.read_ms), current_ms)
             magic |= DELETES if is_mark else 0
