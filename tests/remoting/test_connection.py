@@ -254,7 +254,7 @@ class TestLimits:
             most, done = max(most, connection.queued), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.request_queue.QUEUED_MAX", 100)
+        monkeypatch.setattr("firetrail.remoting.server.QUEUED_MAX", 100)
         async with serving() as loopback:
             flood = b"".join(encode_frame(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY))) * 60_000
             async with loopback.raw() as (_, writer):
@@ -273,8 +273,8 @@ class TestLimits:
             most, done = max(most, connection.unhandled_bytes), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
-        monkeypatch.setattr("firetrail.remoting.request_queue._SLICE", 1)
-        monkeypatch.setattr("firetrail.remoting.request_queue.UNHANDLED_MAX", 150_000)
+        monkeypatch.setattr("firetrail.remoting.server._SLICE", 1)
+        monkeypatch.setattr("firetrail.remoting.server.UNHANDLED_MAX", 150_000)
         async with serving() as loopback:
             command = RemotingCommand(NOTE, {"a": "x" * 60_000}, flag=CommandFlag.ONE_WAY)
             async with loopback.raw() as (_, writer):

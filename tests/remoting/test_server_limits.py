@@ -95,9 +95,9 @@ async def test_the_headers_of_requests_in_progress_are_counted() -> None:
         asked = asyncio.ensure_future(loopback.ask(SLOW, fields={"a": "x" * 10_000}))
         while not loopback.server._tasks:
             await asyncio.sleep(0.001)
-        assert loopback.server._queue.waiting_bytes > 10_000
+        assert loopback.server._waiting_bytes > 10_000
         await asked
-        assert loopback.server._queue.waiting_bytes == 0
+        assert loopback.server._waiting_bytes == 0
 
 
 SIXTY = b"".join(frame_of(RemotingCommand(NOTE, opaque=n)) for n in range(60))
@@ -134,7 +134,7 @@ class TestUnreadAnswers:
                 while len(found) < 60:
                     found += [a.opaque for a in answers.feed(await reader.read(1 << 20))]
                 assert found == begun == list(range(60))
-            assert loopback.server._queue.waiting_bytes == 0
+            assert loopback.server._waiting_bytes == 0
 
     async def test_deferred_requests_of_a_closed_connection_are_forgotten(
         self, monkeypatch: pytest.MonkeyPatch
@@ -148,8 +148,8 @@ class TestUnreadAnswers:
                 writer.transport.abort()
             while loopback.server.connections:
                 await asyncio.sleep(0.001)
-            assert loopback.server._queue.deferred == {}
-            assert loopback.server._budget.total == loopback.server._queue.waiting_bytes == 0
+            assert loopback.server._deferred == {}
+            assert loopback.server._budget.total == loopback.server._waiting_bytes == 0
 
     async def test_a_peer_that_does_not_read_what_others_send_it_is_dropped(
         self, caplog: pytest.LogCaptureFixture

@@ -33,6 +33,24 @@ BODIES: Mapping[int, int] = {
 """The limits of other bodies: messages, tables of topics or groups, and a route, which may be in
 fastjson's dialect."""
 
+URGENT = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    }
+)
+"""Requests that are handled before all others, because a delay would make clients look dead."""
+QUEUED_MAX = 1000
+"""Requests of a connection that may be queued. Above it, the connection is not read from until half
+of them are done. Requests that were read together with the last one are queued as well."""
+UNHANDLED_MAX = 32 << 20
+"""The limit for the bytes of a connection's queued requests, headers included. Above it, the
+connection is not read from until all of them are done."""
 COSTLY = frozenset(
     {
         RequestCode.QUERY_MESSAGE,

@@ -1,21 +1,27 @@
-"""The server side of the protocol: accepts connections and dispatches requests to handlers."""
+"""The server side of the protocol: accepts connections and dispatches requests to handlers.
+
+Requests are handled in the order of their arrival, but those that keep clients alive (heartbeats
+and the like) go first. After each slice of requests the event loop runs other tasks, so a flood of
+requests delays only itself. A client that exceeds its buffer limits is not read from until they
+drain.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
 from firetrail.remoting.addresses import ClientAddresses, Share
-from firetrail.remoting.binding import binding
+from firetrail.remoting.binding import Listeners
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection, address_text
+from firetrail.remoting.connection import Connection
 from firetrail.remoting.costly_requests import CostlyRequests
 from firetrail.remoting.handlers import (
     Answer,
@@ -27,16 +33,19 @@ from firetrail.remoting.handlers import (
     outcome_of,
 )
 from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.limits import COSTLY, ServerLimits
+from firetrail.remoting.limits import COSTLY, QUEUED_MAX, UNHANDLED_MAX, URGENT, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
-from firetrail.remoting.request_queue import RequestQueue
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
 
 BUSY = "[OVERLOAD]system busy, start flow control for a while"
 """RocketMQ's remark, which stock clients look for."""
+_SLICE = 128
+"""Requests that are handled before the event loop runs other tasks."""
+_SERVER_FULL = "the server has too many bytes of requests waiting"
 _TOO_FAST = "its address sends more than is allowed per second"
+_QUEUE_FULL = "the connection has too many requests waiting"
 _SUCCESS = int(ResponseCode.SUCCESS)
 RECORDED_S = 1.0
 """How long an answer waits until it is recorded. A disk that is slower does not block requests."""
@@ -88,9 +97,12 @@ class RemotingServer:
         self._waiting_max = self._limits.waiting_requests
         self._body_max, self._bodies_max = self._limits.body, self._limits.bodies
         self._on_closed = on_closed
-        self._listeners: list[asyncio.Server] = []
+        self._listeners = Listeners(self._new_connection)
         self.connections: set[Connection] = set()
-        self._queue = RequestQueue(self.connections, self._limits.waiting_bytes, self._handle)
+        self._urgent: deque[tuple[Connection, RemotingCommand]] = deque()
+        self._ordinary: deque[tuple[Connection, RemotingCommand]] = deque()
+        self._is_scheduled = False
+        self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0  # requests that a callback will answer
@@ -101,6 +113,8 @@ class RemotingServer:
         self._shares: dict[Connection, Share] = {}
         self.costly = CostlyRequests(SYSTEM.clock.monotonic)
         self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
+        # Requests of connections whose peers do not read.
+        self._deferred: dict[Connection, deque[RemotingCommand]] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
@@ -110,28 +124,19 @@ class RemotingServer:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
-        loop = asyncio.get_running_loop()
-        with binding(host, port):
-            listener = await loop.create_server(self._new_connection, host, port, backlog=1024)
-        self._listeners.append(listener)
+        bound = await self._listeners.open(host, port)
         if self._sweeper is None:
-            self._sweeper = loop.create_task(self._sweep())
-        bound: int = listener.sockets[0].getsockname()[1]
+            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
         return bound
 
     @property
     def listens(self) -> list[str]:
         """The addresses ``ip:port`` that the server listens on."""
-        return [
-            address_text(socket.getsockname())
-            for listener in self._listeners
-            for socket in listener.sockets
-        ]
+        return self._listeners.addresses
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Accept no more requests, answer those in progress, and close all connections."""
-        for listener in self._listeners:
-            listener.close()
+        self._listeners.close()
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in self.connections:
@@ -140,8 +145,7 @@ class RemotingServer:
         await self.drain(grace_s)
         for connection in list(self.connections):
             connection.close()
-        for listener in self._listeners:
-            await listener.wait_closed()
+        await self._listeners.wait_closed()
         while self.connections and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
         for connection in list(self.connections):
@@ -155,7 +159,7 @@ class RemotingServer:
         open then.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        while (self._queue or self._tasks or self._later) and (
+        while (self._urgent or self._ordinary or self._tasks or self._later) and (
             asyncio.get_running_loop().time() < deadline
         ):
             await asyncio.sleep(0.005)
@@ -175,7 +179,7 @@ class RemotingServer:
             limits.unread_bytes,
             tls=self._tls,
         )
-        connection.on_drained = self._queue.resume
+        connection.on_drained = self._resume
         return connection
 
     def opened(self, connection: Connection) -> None:
@@ -194,15 +198,24 @@ class RemotingServer:
         if connection in self.connections:
             self.connections.discard(connection)
             self._addresses.close(self._shares.pop(connection))
-            self._queue.forget(connection)
+            self._deferred.pop(connection, None)
             if self._on_closed is not None:
                 self._on_closed(connection)
 
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Queue the requests."""
+        for request in requests:
+            queue = self._urgent if request.code in URGENT else self._ordinary
+            queue.append((connection, request))
+            self._waiting_bytes += request.size
+        connection.queued += len(requests)
         if self._has_rates:
             self._charge(connection, requests)
-        self._queue.add(connection, requests)
+        if _is_full(connection, QUEUED_MAX):
+            connection.hold(_QUEUE_FULL)
+        if self._waiting_bytes > self._limits.waiting_bytes:
+            self._hold(self.connections)
+        self._schedule()
 
     def _charge(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Count the requests, and pause the connection if its address sends too fast."""
@@ -215,6 +228,10 @@ class RemotingServer:
             connection.hold(_TOO_FAST)
             loop = asyncio.get_running_loop()
             loop.call_later(pause, connection.release, _TOO_FAST)
+
+    def _hold(self, connections: Iterable[Connection]) -> None:
+        for connection in connections:
+            connection.hold(_SERVER_FULL)
 
     async def _sweep(self) -> None:
         """Close connections that are idle, or whose current frame takes too long to arrive."""
@@ -238,6 +255,50 @@ class RemotingServer:
                     connection.close()
 
     # -- requests -----------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        for _ in range(_SLICE):
+            if self._urgent:
+                connection, request = self._urgent.popleft()
+            elif self._ordinary:
+                connection, request = self._ordinary.popleft()
+            else:
+                self._is_scheduled = False
+                return
+            if connection.is_unread and not connection.is_closed:
+                self._defer(connection, request)
+                continue
+            self._dequeued(connection)
+            self._handle(connection, request)
+        asyncio.get_running_loop().call_soon(self._work)
+
+    def _defer(self, connection: Connection, request: RemotingCommand) -> None:
+        """Keep a request until the peer reads its answers; its bytes count as those of answers."""
+        self._deferred.setdefault(connection, deque()).append(request)
+        self._forget_bytes(request)
+        connection.deferred_bytes += request.size
+        connection.account(progress=False)
+
+    def _resume(self, connection: Connection) -> None:
+        """Continue with the requests of a connection whose peer has read its answers."""
+        connection.deferred_bytes = 0
+        connection.account(progress=True)
+        for request in reversed(self._deferred.pop(connection, ())):
+            self._waiting_bytes += request.size
+            self._ordinary.appendleft((connection, request))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._work)
+
+    def _dequeued(self, connection: Connection) -> None:
+        connection.queued -= 1
+        if not connection.queued:
+            connection.unhandled_bytes = 0
+        if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
+            connection.release(_QUEUE_FULL)
 
     def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Answer a request of this process, within the limits of those that arrive on sockets.
@@ -388,7 +449,18 @@ class RemotingServer:
                 connection.send(failure(request, error))
             if response.code == _SUCCESS and not connection.is_proven:
                 self._budget.prove(connection)
-        self._queue.finished(request)
+        self._forget_bytes(request)
+
+    def _forget_bytes(self, request: RemotingCommand) -> None:
+        full = self._waiting_bytes > self._limits.waiting_bytes
+        self._waiting_bytes -= request.size
+        if full and self._waiting_bytes <= self._limits.waiting_bytes:
+            for held in self.connections:
+                held.release(_SERVER_FULL)
+
+
+def _is_full(connection: Connection, most: int) -> bool:
+    return connection.queued > most or connection.unhandled_bytes > UNHANDLED_MAX
 
 
 async def _wait_for(recorded: Future[None]) -> None:
