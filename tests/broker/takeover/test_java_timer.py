@@ -63,6 +63,17 @@ async def test_undelivered_records_are_taken_over_once(tmp_path: Path) -> None:
         assert [record.body for record in parts.revive()] == [b"1", b"3"]
 
 
+async def test_records_that_were_stored_again_count_once(tmp_path: Path) -> None:
+    """Java stores the records of a slot again in any order."""
+    async with opened(tmp_path) as parts:
+        parts.put(3)
+        checkpoint(parts, 0, NOW + 59_000, count=2)
+        note(parts, "ack", 0, NOW + 60_000, ao=1)
+        checkpoint(parts, 0, NOW + 59_000, count=2)
+        take(parts, tmp_path)
+        assert open_offsets(parts) == [{0}]
+
+
 async def test_a_timer_without_a_check_file_has_delivered_nothing(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
         parts.put(1)

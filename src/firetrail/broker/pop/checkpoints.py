@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -322,9 +322,11 @@ class PopCheckpoints:
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:
         """Record the open pops that a Java broker has recorded in another topic.
 
-        Each record comes with the id of the queue that it is for.
+        Each record comes with the id of the queue that it is for. Records may be repeated in any
+        order: Java's timer stores those again that wait for longer than its window.
         """
         taken: dict[Key, PopCheckpoint] = {}
+        acknowledged: dict[Key, set[int]] = defaultdict(set)
         for record, queue in records:
             entry = self._decode(record, queue % self.queues)
             if isinstance(entry, PopCheckpoint):
@@ -332,9 +334,10 @@ class PopCheckpoints:
                     taken[entry.key] = entry
             elif entry is not None and entry.key in self._open:
                 self.ack(self._open[entry.key], entry.offsets, wait=False)
-            elif entry is not None and entry.key in taken:
-                taken[entry.key].open.difference_update(entry.offsets)
-        for point in taken.values():
+            elif entry is not None:
+                acknowledged[entry.key].update(entry.offsets)
+        for key, point in taken.items():
+            point.open.difference_update(acknowledged.get(key, ()))
             if point.open:
                 self.add(point, wait=False)
 
