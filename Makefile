@@ -76,7 +76,7 @@ bench: setup ## Measure Firetrail and the Java store side by side (Java and Mave
 	$(BIN)/python -m benchmarks
 
 interop: setup ## Hand stores to and from the real Java store, run stock clients (Java and Maven needed)
-	$(BIN)/pytest -q -n 2 --dist loadfile interop
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile interop
 
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
 $(FUZZ)/.installed: Makefile

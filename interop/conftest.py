@@ -21,6 +21,17 @@ from interop.stores import (  # noqa: E402
     written_by_us,
 )
 
+LONG = frozenset(
+    {
+        "test_failover.py",
+        "test_grpc_proxy.py",
+        "test_java_slaves.py",
+        "test_secured_brokers.py",
+        "test_slave_brokers.py",
+        "test_timers.py",
+    }
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Limit the time of coroutine tests."""
@@ -29,7 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests whose tools are missing; some modules do not need Java."""
+    """Skip tests whose tools are missing; some modules do not need Java.
+
+    Files that take minutes begin first, so that no worker is left with one of them at the end.
+    """
+    items.sort(key=lambda item: item.path.name not in LONG)
     tool = missing_tool()
     for item in items:
         module = item.getparent(pytest.Module)
