@@ -220,7 +220,9 @@ class BrokerStore(Store):
             self._engine.flusher.add(ThreadWaiter(self._log.max_offset))
 
     def records_of(self, result: PutResult) -> memoryview:
-        """Return the consecutive records that a put has stored."""
+        """Return the consecutive records that a put has stored; none if the store is closed."""
+        if self._is_closed:
+            return memoryview(b"")
         if self._engine.config.write_buffer_pool:
             self._log.commit()  # bytes in a write buffer are not readable
         segment = self._log.queue.find(result.physical_offset)

@@ -18,6 +18,7 @@ from tests.replication.logs import SMALL
 from firetrail import Message, PutResult, PutStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+from firetrail.store.put.draft import Batch
 from firetrail.store.put.pending import PendingPut
 
 CONFIG = SMALL.replace(
@@ -138,6 +139,18 @@ async def test_a_confirmation_that_a_busy_loop_reads_late_counts(tmp_path: Path)
         time.sleep(0.02)
         loop.call_soon(store.replica_acks.note, "replica", pending.offset)
         assert (await pending).status is PutStatus.PUT_OK
+
+
+async def test_a_batch_that_waits_while_the_store_is_closed_has_no_records(tmp_path: Path) -> None:
+    with BrokerStore.open(tmp_path, CONFIG) as store:
+        store.replica_acks.note("replica", 0)
+        store.dispatch_in(asyncio.get_running_loop())
+        pending = store.begin_put(Batch.of([Message("T", b"1"), Message("T", b"2")]))
+        assert isinstance(pending, PendingPut)
+        assert store.records_of(pending.stored)
+    result = await pending
+    assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert not store.records_of(result)
 
 
 async def test_an_answered_put_keeps_nothing_of_its_caller(store: BrokerStore) -> None:

@@ -247,12 +247,11 @@ class SendProcessor:
             **self._trace,
         }
         if isinstance(message, Batch):
-            fields["msgId"] = join_ids(
-                self._store.records_of(result),
-                result.messages,
-                result.physical_offset,
-                self._id_start.encode(),
-            )
+            # The store may have been closed while the batch waited for replicas.
+            if records := self._store.records_of(result):
+                fields["msgId"] = join_ids(
+                    records, result.messages, result.physical_offset, self._id_start.encode()
+                )
         elif message.topic == TIMER_TOPIC:
             fields["queueId"] = str(real_queue_id(message))
             if handle := self._admission.recall_handle(message):
