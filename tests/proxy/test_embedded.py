@@ -127,7 +127,7 @@ async def test_a_request_is_answered_at_once(broker: Broker, brokers: EmbeddedBr
 
 
 async def test_another_broker_name_is_refused(brokers: EmbeddedBroker) -> None:
-    with pytest.raises(ProxyError, match="no broker 'other', only broker-a") as caught:
+    with pytest.raises(ProxyError, match="no broker 'other' here, only broker-a") as caught:
         brokers.request(member(), "other", sending())
     assert caught.value.code == Code.BAD_REQUEST
 
