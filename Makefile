@@ -75,8 +75,10 @@ lint: setup ## Check style (ruff) and types (mypy)
 bench: setup ## Measure Firetrail and the Java store side by side (Java and Maven needed)
 	$(BIN)/python -m benchmarks
 
+# The order is that of interop/conftest.py. By default, files with few tests would come last, and some
+# of those take minutes.
 interop: setup ## Hand stores to and from the real Java store, run stock clients (Java and Maven needed)
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile interop
+	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder interop
 
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
 $(FUZZ)/.installed: Makefile
