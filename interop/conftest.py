@@ -31,6 +31,7 @@ LONG = frozenset(
         "test_timers.py",
     }
 )
+"""Files whose tests take minutes."""
 
 
 def pytest_configure(config: pytest.Config) -> None:

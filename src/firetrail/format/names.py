@@ -190,13 +190,13 @@ def check_topic(name: str) -> None:
         raise IllegalMessageError("topic", "is empty")
     if not _TOPIC.fullmatch(name):
         raise IllegalMessageError(
-            "topic", f"{_shortened(name)} has a character other than letters, digits and % | _ -"
+            "topic", f"{shortened(name)} has a character other than letters, digits and % | _ -"
         )
     retry = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
     limit = MAX_RETRY_TOPIC if retry else MAX_TOPIC_V1
     if len(name) > limit:  # ASCII by the pattern: characters are bytes
         raise IllegalMessageError(
-            "topic", f"{_shortened(name)} has {len(name)} bytes, the limit is {limit}"
+            "topic", f"{shortened(name)} has {len(name)} bytes, the limit is {limit}"
         )
 
 
@@ -229,5 +229,6 @@ def popped_topic(topic: str, group: str) -> str:
     return topic
 
 
-def _shortened(name: str) -> str:
+def shortened(name: str) -> str:
+    """Return the literal of a name for a message, with an ellipsis if it is long."""
     return repr(name) if len(name) <= 64 else f"{name[:64]!r}…"

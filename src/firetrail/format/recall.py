@@ -10,10 +10,10 @@ import binascii
 from typing import NamedTuple
 
 from firetrail.errors import FormatError
+from firetrail.format.names import shortened
 
 _VERSION = "v1"
 _DIGITS_MAX = 18
-_SHOWN_MAX = 80
 
 
 class RecallHandle(NamedTuple):
@@ -47,5 +47,4 @@ def decode_handle(text: str) -> RecallHandle:
 
 
 def _wrong(text: str, what: str) -> FormatError:
-    shown = repr(text) if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]!r}…"
-    return FormatError("recall handle", 0, f"{shown} {what}")
+    return FormatError("recall handle", 0, f"{shortened(text)} {what}")

@@ -43,6 +43,7 @@ from firetrail.remoting.handlers import Handler, WaitingHandler
 from firetrail.remoting.headers import GroupHeader, TopicHeader
 
 POP_RETRY_TOPICS = (pop_retry_topic, pop_retry_topic_v2)
+"""Name the topics that redeliver what a group has popped from a topic."""
 
 
 class StatsProcessor:
