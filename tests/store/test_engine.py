@@ -153,6 +153,30 @@ class TestClose:
         assert again.recovery.clean
         assert sorted(stored) == list(range(again.max_offset("T")))
 
+    def test_a_put_after_the_last_look_of_dispatch_is_dispatched(
+        self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Dispatch finds nothing to do; a message is put and the store closed before it goes on."""
+        store = open_store()
+        dispatcher = store._engine.dispatcher
+        advance, found_nothing = dispatcher._advance, threading.Event()
+
+        def advance_and_linger() -> bool:
+            is_more = advance()
+            if not is_more:
+                found_nothing.set()
+                eventually(lambda: dispatcher._stopping)
+            return is_more
+
+        monkeypatch.setattr(dispatcher, "_advance", advance_and_linger)
+        store.put(Message("T", b"a"))
+        assert found_nothing.wait(PATIENCE_S)
+        store.put(Message("T", b"b"))
+        store.close()
+        again = open_store()
+        assert again.recovery.clean
+        assert bodies(again) == [b"a", b"b"]
+
     def test_an_interrupt_while_closing_releases_everything(
         self, open_store: OpenStore, machine: Machine
     ) -> None:

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.helpers import ManualClock, small_config
+from tests.helpers import Machine, ManualClock, small_config
 from tests.store.checks import checked
 from tests.stores import derived
 
@@ -83,6 +83,19 @@ def test_without_time_to_sync(tmp_path: Path) -> None:
     assert (root / "abort").exists()
     assert len(derived(root)[0]) == TOPICS
     check_complete(root)
+
+
+def test_a_stop_without_space_to_dispatch_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine()
+    store = Store.open(tmp_path / "store", small_config(), system=machine.system)
+    machine.files.fill_disk("consumequeue")
+    with store._engine.dispatcher.paused():  # which would otherwise refuse some of the messages
+        put_to_new_topics(store)
+    store.close()
+    assert "bytes of the log left to dispatch, which the next start has to recover" in caplog.text
+    check_complete(tmp_path / "store")
 
 
 def test_a_stop_with_time_enough_is_clean(tmp_path: Path) -> None:

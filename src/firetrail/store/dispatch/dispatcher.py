@@ -210,23 +210,8 @@ class Dispatcher:
 
     def _run(self) -> None:
         try:
-            while True:
-                try:
-                    if self._advance():
-                        self.starved = ""
-                        self._quiet_rounds = 0
-                        continue
-                    if self._stopping:
-                        return
-                    self._wait()
-                except (DiskFullError, OSError, MemoryError) as error:
-                    if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
-                        raise
-                    self.starved = str(error) or "not enough memory"
-                    if self._stopping:
-                        return
-                    self._wake.wait(DISK_FULL_PAUSE_S)
-                    self._wake.clear()
+            while self._round():
+                pass
         except OutOfTime:
             _log.info(
                 "stopped with %d bytes of the log left to dispatch; the next start dispatches them",
@@ -234,6 +219,37 @@ class Dispatcher:
             )
         except Exception as error:
             self._on_failure(error)
+
+    def _round(self) -> bool:
+        """Dispatch what the log has, or wait for more; return False after the last round.
+
+        A stop that is requested during a round does not make it the last one: messages may have
+        been appended between its look at the log and the stop.
+        """
+        is_last = self._stopping
+        try:
+            if self._advance():
+                self.starved = ""
+                self._quiet_rounds = 0
+            elif is_last:
+                return False
+            else:
+                self._wait()
+        except (DiskFullError, OSError, MemoryError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_DESCRIPTOR:
+                raise
+            self.starved = str(error) or "not enough memory"
+            if is_last:
+                _log.warning(
+                    "stopped with %d bytes of the log left to dispatch, which the next start has "
+                    "to recover: %s",
+                    self.behind,
+                    self.starved,
+                )
+                return False
+            self._wake.wait(DISK_FULL_PAUSE_S)
+            self._wake.clear()
+        return True
 
     def _wait(self) -> None:
         """Wait for more: briefly while the log is busy, otherwise until :meth:`wake` is called.
