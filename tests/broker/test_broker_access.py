@@ -246,3 +246,30 @@ async def test_a_name_server_of_its_own_has_its_own_users(tmp_path: Path) -> Non
     }
     strangers = events(tmp_path / "audit" / "strangers.log")
     assert [event["event"] for event in strangers] == ["denied"]
+
+
+class TestUsersWithoutAccessControl:
+    """A store that has users, such as a restored one, and no setting that switches it on."""
+
+    async def test_it_is_refused(self, tmp_path: Path) -> None:
+        async with secured(tmp_path):
+            pass
+        with pytest.raises(ConfigError) as refused:
+            Broker(tmp_path, BrokerConfig(), SMALL)
+        assert str(refused.value) == (
+            f"authenticationEnabled = False: {tmp_path}/config/firetrailUsers.json has 1 user,"
+            " but access control is switched off, so everybody could do everything; switch it on"
+            " (authenticationEnabled=true and authorizationEnabled=true, or 'firetrail up --secure"
+            " FOLDER'), or start without it by --ignore-users (in Python: ignore_users=True)"
+        )
+
+    async def test_it_starts_if_its_users_are_ignored(self, tmp_path: Path) -> None:
+        async with secured(tmp_path):
+            pass
+        broker = Broker(tmp_path, BrokerConfig(), SMALL, ignore_users=True)
+        assert broker.access.guard is None
+
+    async def test_a_store_without_users_starts(self, tmp_path: Path) -> None:
+        async with talking(tmp_path):
+            pass
+        assert Broker(tmp_path, BrokerConfig(), SMALL).access.guard is None

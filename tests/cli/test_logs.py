@@ -14,6 +14,7 @@ from tests.cli.test_up import addresses, started
 from tests.helpers import PATIENCE_S
 
 from firetrail.cli import logs
+from firetrail.system import SYSTEM
 
 
 @contextmanager
@@ -40,6 +41,33 @@ def test_a_file_that_is_rotated(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.2"]
     assert max(path.stat().st_size for path in tmp_path.iterdir()) <= 1024
     assert file.read_text().splitlines()[-1].endswith(" INFO    message 99")
+
+
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    with logging_to(file, "--log-size", "1K", "--log-keep", "2") as logger:
+        for number in range(100):
+            logger.info("message %d", number)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert modes == {"log": 0o600, "log.1": 0o600, "log.2": 0o600}
+
+
+def test_a_file_that_others_could_read_becomes_private(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("before\n")
+    file.chmod(0o644)
+    with logging_to(file) as logger:
+        logger.info("after")
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert [line.split()[-1] for line in file.read_text().splitlines()] == ["before", "after"]
+
+
+def test_a_device_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[Path] = []
+    monkeypatch.setattr(SYSTEM.files, "make_private", changed.append)
+    with logging_to(Path("/dev/null")) as logger:
+        logger.info("gone")
+    assert changed == []
 
 
 def test_names_of_clients_cannot_forge_lines(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from tests.cli.conftest import Firetrail
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message, StoreConfig
+from firetrail.access.user_store import UserStore
+from firetrail.auth.credentials import Credentials
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
@@ -26,6 +28,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.store import Store
+from firetrail.system import SYSTEM
 
 FIRETRAIL = [sys.executable, "-m", "firetrail"]
 EVERYWHERE = ["--host", "0.0.0.0", "--insecure"]
@@ -224,6 +227,22 @@ def test_a_server_is_not_exposed_by_accident(
     assert "bind = '0.0.0.0': everybody who reaches this address could do everything" in result.err
     assert "or accept it with --insecure" in result.err
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("command", ["up", "broker"])
+def test_a_store_with_users_does_not_become_open_by_accident(
+    firetrail: Firetrail, tmp_path: Path, command: str
+) -> None:
+    UserStore(SYSTEM, tmp_path).add_super(Credentials("root", "secret"))
+    result = firetrail(command, str(tmp_path), "--port", "0")
+    assert (result.code, result.out) == (2, "")
+    assert f"{tmp_path}/config/firetrailUsers.json has 1 user, but access control" in result.err
+    assert "or start without it by --ignore-users" in result.err
+    with started(command, str(tmp_path), "--port", "0", "--ignore-users", "--json") as process:
+        assert process.stdout is not None
+        assert "broker" in json.loads(process.stdout.readline())
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
 
 
 async def test_json_names_addresses_and_folder() -> None:

@@ -30,10 +30,13 @@ from firetrail.auth.resources import Resource
 from firetrail.errors import ConfigError, StoreError
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
+from firetrail.text import counted
 
 USERS_FILE = "firetrailUsers.json"
 USERS_MAX = 10_000
 """The most users: the whole file is written with every change."""
+IGNORE_USERS = "--ignore-users"
+"""The option that starts a server without access control on a folder that has users."""
 
 _log = logging.getLogger(__name__)
 
@@ -107,6 +110,11 @@ class UserStore:
     def find(self, name: str) -> User | None:
         """Return the user with a name; None if there is none."""
         return self._users.get(name)
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
 
     @property
     def by_name(self) -> Mapping[str, User]:
@@ -270,6 +278,31 @@ class UserStore:
             UserInfo(user.name, user.password, user.type, user.status) for user in users.values()
         ]
         self._file.save_both(UserFileBody(infos, acls).to_json())
+
+
+def refuse_users(system: System, root: Path) -> None:
+    """Refuse a folder with users, for a server whose access control is switched off.
+
+    Args:
+        system: Files to use.
+        root: The folder that contains ``config``.
+
+    Raises:
+        ConfigError: There are users.
+        StoreError: The file cannot be used.
+    """
+    store = UserStore(system, root)
+    store.load()
+    if not store.users:
+        return
+    raise ConfigError(
+        "authenticationEnabled",
+        False,
+        f"{store.path} has {counted(len(store.users), 'user')}, but access control is switched"
+        " off, so everybody could do everything; switch it on (authenticationEnabled=true and"
+        " authorizationEnabled=true, or 'firetrail up --secure FOLDER'), or start without it by"
+        f" {IGNORE_USERS} (in Python: ignore_users=True)",
+    )
 
 
 def _has_super(users: Mapping[str, User]) -> bool:

@@ -92,6 +92,7 @@ class Broker:
         tls: ServerTls | None = None,
         client_access: Access | None = None,
         insecure: bool = False,
+        ignore_users: bool = False,
         system: System | None = None,
     ) -> None:
         """Prepare a broker; :meth:`start` opens the store and listens.
@@ -114,11 +115,15 @@ class Broker:
                 Default: those in the settings, or in the environment.
             insecure: Whether the broker may listen beyond the loopback interface without access
                 control. Default: False.
+            ignore_users: Whether the broker may start without access control on a store that has
+                users. Default: False.
             system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Raises:
-            ConfigError: The broker would be exposed without access control, its id does not fit the
-                role, or a file of TLS cannot be used.
+            ConfigError: The broker would be exposed without access control, the store has users
+                although access control is switched off, the id does not fit the role, or a file of
+                TLS cannot be used.
+            StoreError: Access control is switched off, and the file with the users cannot be read.
         """
         self._folder = Path(folder)
         self._live = Live(config or BrokerConfig())
@@ -132,7 +137,13 @@ class Broker:
         self.tls = tls = tls if tls is not None else tls_of(self.config)
         self.client_access = client_access or client_access_of(self.config)
         self.address = ""
-        self.access = BrokerAccess(self.config, self._folder, self._system, lambda: self.address)
+        self.access = BrokerAccess(
+            self.config,
+            self._folder,
+            self._system,
+            lambda: self.address,
+            ignore_users=ignore_users,
+        )
         guard, audit = self.access.guard, self.access.audit
         check_exposure(self.config.bind, tls, guard, insecure=insecure)
         self.insecure = insecure

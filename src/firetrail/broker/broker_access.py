@@ -13,7 +13,7 @@ from firetrail.access.plain_acl import PlainAcl
 from firetrail.access.plain_requests import BrokerNames, PlainRequests
 from firetrail.access.user_limits import user_limits
 from firetrail.access.user_requests import UserRequests
-from firetrail.access.user_store import UserStore, open_users
+from firetrail.access.user_store import UserStore, open_users, refuse_users
 from firetrail.auth.policies import User
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.handlers import Handler
@@ -31,7 +31,13 @@ class BrokerAccess:
     """
 
     def __init__(
-        self, config: BrokerConfig, folder: Path, system: System, address: Callable[[], str]
+        self,
+        config: BrokerConfig,
+        folder: Path,
+        system: System,
+        address: Callable[[], str],
+        *,
+        ignore_users: bool = False,
     ) -> None:
         """Prepare the guard.
 
@@ -40,9 +46,13 @@ class BrokerAccess:
             folder: The folder of the store, which contains the file with the users.
             system: Files and clock to use.
             address: Returns the address of the broker.
+            ignore_users: Whether the folder may have users although access control is switched
+                off. Default: False.
 
         Raises:
-            ConfigError: A wrong combination of settings.
+            ConfigError: A wrong combination of settings, or access control is switched off, but
+                the folder has users.
+            StoreError: Access control is switched off, and the file with the users cannot be read.
         """
         self._config = config
         self._system = system
@@ -65,6 +75,8 @@ class BrokerAccess:
             self.users = UserStore(system, folder)
             self.guard = Guard(self.users, policy, self.audit, limits=limits)
             self.handlers = UserRequests(self.users, config.return_passwords).handlers
+        elif not ignore_users:
+            refuse_users(system, folder)
 
     def open(self, answered: Collection[int]) -> None:
         """Load the users. Called after the store was locked; until then every request is refused.

@@ -57,6 +57,7 @@ def run(args: argparse.Namespace) -> ExitCode:
         ignore_unsupported=args.ignore_unsupported,
         tls=up.broker_tls(args, config),
         insecure=args.insecure,
+        ignore_users=args.ignore_users,
     )
     port = grpc_service.port_of(args, config, NO_PORT)
     serving.run(up.serve(broker, args.store, args.json, port))

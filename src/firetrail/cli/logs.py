@@ -7,9 +7,11 @@ import json
 import logging
 import re
 from datetime import UTC, datetime
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
+from firetrail.system import SYSTEM
 from firetrail.text import printable
 
 LEVELS = ("debug", "info", "warning", "error")
@@ -71,11 +73,23 @@ def handler_of(args: argparse.Namespace) -> logging.Handler:
     """Return the handler that the arguments ask for."""
     handler: logging.Handler = logging.StreamHandler()
     if args.log_file is not None:
-        handler = RotatingFileHandler(
+        handler = PrivateFileHandler(
             args.log_file, maxBytes=args.log_size, backupCount=args.log_keep, encoding="utf-8"
         )
     handler.setFormatter(JsonLines() if args.log_json else TextLines(_TEXT))
     return handler
+
+
+class PrivateFileHandler(RotatingFileHandler):
+    """Writes a log that only the owner of the process can read: it has names and addresses."""
+
+    def _open(self) -> TextIOWrapper:
+        """Open the file, or create it; a file that others can read becomes private."""
+        path, files = Path(self.baseFilename), SYSTEM.files
+        files.close(files.open(path, writable=True, create=True))
+        if path.is_file() and not files.is_private(path):  # not a device or a pipe
+            files.make_private(path)
+        return super()._open()
 
 
 class TextLines(logging.Formatter):

@@ -96,6 +96,7 @@ def add(actions: Subparsers) -> None:
     serving.add_conf(parser, "broker.conf")
     serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
     serving.add_insecure(parser)
+    serving.add_ignore_users(parser)
     serving.add_json(parser, "print the addresses and each change of the state as JSON lines")
     logs.add_arguments(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -147,7 +148,14 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
             f"warning: broker {config.name} with id {args.id} is registered at {holder}; if it is "
             "another replica, give this one another --id: clients find only one of the two"
         )
-    broker = Broker(args.store, config, store, conf=args.conf, insecure=args.insecure)
+    broker = Broker(
+        args.store,
+        config,
+        store,
+        conf=args.conf,
+        insecure=args.insecure,
+        ignore_users=args.ignore_users,
+    )
     await broker.start()
     try:
         assert broker.replica is not None

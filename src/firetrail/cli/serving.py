@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from firetrail.access.settings import SECRET_KEYS
+from firetrail.access.user_store import IGNORE_USERS
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.system import SYSTEM, allow_many_files
@@ -99,6 +100,16 @@ def add_insecure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="listen beyond this machine although access control is switched off: everybody who "
         "reaches the ports can do everything",
+    )
+
+
+def add_ignore_users(parser: argparse.ArgumentParser) -> None:
+    """Add ``--ignore-users``."""
+    parser.add_argument(
+        IGNORE_USERS,
+        action="store_true",
+        help="start without access control although the store has users, whose permissions are "
+        "then not checked",
     )
 
 

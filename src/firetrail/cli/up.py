@@ -85,6 +85,7 @@ def add_broker_arguments(parser: argparse.ArgumentParser) -> None:
     serving.add_conf(parser, "broker.conf")
     serving.add_listening(parser, "bind in FILE, or 127.0.0.1", "listenPort in FILE, or 10911")
     serving.add_insecure(parser)
+    serving.add_ignore_users(parser)
     parser.add_argument(
         unsupported.FLAG,
         metavar="NAME",
@@ -222,6 +223,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             ignore_unsupported=args.ignore_unsupported,
             tls=ServerTls(secure.tls) if secure is not None else broker_tls(args, loaded.broker),
             insecure=args.insecure,
+            ignore_users=args.ignore_users,
         )
         serving.run(serve(broker, folder, args.json, grpc_port, secure))
     return ExitCode.OK
