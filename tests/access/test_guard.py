@@ -190,7 +190,7 @@ def test_the_caller_of_a_connection_is_kept_only_for_the_same_user() -> None:
     assert caller_of(signed(info, {}, by="alice")).user is users.find("alice")
 
 
-SEND = RequestCode.SEND_MESSAGE_V2
+SEND, SEND_ALL = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 MANY_QUEUES = "INNER_MULTI_DISPATCH\1U1\2"
 
 
@@ -201,7 +201,10 @@ MANY_QUEUES = "INNER_MULTI_DISPATCH\1U1\2"
         (SEND, {"b": "T1"}, b"", "192.168.0.5"),
         (SEND, {"b": "T1", "i": MANY_QUEUES}, b"", "10.0.0.5"),
         (SEND, {}, b"", "10.0.0.5"),
-        (RequestCode.SEND_BATCH_MESSAGE, {"b": "T1"}, MANY_QUEUES.encode(), "10.0.0.5"),
+        (SEND_ALL, {"b": "T1", "m": "true"}, MANY_QUEUES.encode(), "10.0.0.5"),
+        (SEND, {"b": "T1", "m": "true"}, MANY_QUEUES.encode(), "10.0.0.5"),
+        (SEND_ALL, {"b": "T1", "i": MANY_QUEUES}, b"", "10.0.0.5"),
+        (SEND_ALL, {"b": "T1", "i": MANY_QUEUES, "m": "true"}, b"", "10.0.0.5"),
         (RequestCode.PULL_MESSAGE, {"topic": "T1", "consumerGroup": "T1"}, b"", "10.0.0.5"),
     ],
 )
@@ -217,7 +220,7 @@ def test_a_kept_permission_allows_nothing_else(
     alice = replace(ALICE, policies=(Policy([entry]), Policy()))
     guard = guard_of(alice)
     inside: Any = Peer("10.0.0.5:4711")
-    for allowed in (SEND, RequestCode.SEND_BATCH_MESSAGE):
+    for allowed in (SEND, SEND_ALL):
         for _ in range(2):
             assert guard(inside, signed(allowed, {"b": "T1"}, by="alice")) is None
     assert len(alice.grants) == 2

@@ -31,7 +31,7 @@ from firetrail.proxy.call import (
     UnaryMethod,
 )
 from firetrail.proxy.clients import ProxyClient
-from firetrail.proxy.cluster import KNOWN_S, ClusterBrokers, KnownSettings
+from firetrail.proxy.cluster import ABSENT_S, KNOWN_S, ClusterBrokers, KnownSettings
 from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
@@ -286,6 +286,22 @@ async def test_unknown_topics_and_groups(
     assert await brokers.group("none") is None
 
 
+async def test_brokers_are_asked_once_for_a_group_that_does_not_exist(
+    brokers: ClusterBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ask = brokers._session.ask
+
+    async def counted(address: str, code: int, *more: Any) -> RemotingCommand:
+        asked.append(code)
+        return await ask(address, code, *more)
+
+    monkeypatch.setattr(brokers._session, "ask", counted)
+    for _ in range(10):
+        assert await brokers.group("none") is None
+    assert asked.count(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == 1
+
+
 async def test_a_group_decides_the_settings_of_its_consumers(service: MessagingService) -> None:
     settings = Settings(subscription=Subscription(group=Resource(name="G")))
     stream = await joined(service, settings)
@@ -370,11 +386,15 @@ def test_settings_are_known_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None
     now = 0.0
     known = KnownSettings[str](lambda: now)
     known.add("a", "settings")
-    assert known.get("a") == "settings"
+    known.add("none", None)
+    assert known.get("a") == ("settings", KNOWN_S)
+    assert known.get("none") == (None, ABSENT_S)
     assert known.get("b") is None
+    now = ABSENT_S
+    assert known.get("none") is None
     now = KNOWN_S
     assert known.get("a") is None
     monkeypatch.setattr(module, "KNOWN_MAX", 1)
     known.add("b", "others")
-    assert known.get("b") == "others"
+    assert known.get("b") == ("others", 2 * KNOWN_S)
     assert len(known._known) == 1

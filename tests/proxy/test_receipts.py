@@ -110,6 +110,7 @@ async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) ->
     mixed = await service.ack(handle, "garbage")
     assert code(mixed) == "MULTIPLE_RESULTS"
     assert codes(mixed) == ["OK", INVALID]
+    assert mixed.status.message == "MULTIPLE_RESULTS"
     assert [entry.receipt_handle for entry in mixed.entries] == [handle, "garbage"]
     assert {entry.message_id for entry in mixed.entries} == {"m"}
     assert code(await service.ack()) == "INTERNAL_SERVER_ERROR"
@@ -118,6 +119,9 @@ async def test_the_codes_of_an_acknowledgement(service: Service, waits: bool) ->
     assert codes(await service.ack(handle, topic="unknown")) == ["TOPIC_NOT_FOUND"]
     other = handle.replace("broker-a", "broker-b")
     assert codes(await service.ack(other)) == ["BAD_REQUEST"]
+    refused = await service.ack("garbage")
+    assert (code(refused), refused.status.message) == (INVALID, INVALID)
+    assert refused.entries[0].status.message == "'garbage' is not the receipt of a message"
     service.brokers.replaced[RequestCode.BATCH_ACK_MESSAGE] = RemotingCommand(
         ResponseCode.SYSTEM_BUSY
     )

@@ -451,3 +451,19 @@ async def test_a_client_that_leaves_during_a_receive_gets_no_messages(
     assert len(service.renewals) == 0
     service.client = ProxyClient("c2")
     assert len(await service.receive()) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (9, "the invisibleTime is too small. min is 10000 ms, and the request has 9000 ms"),
+        (43_201, "the invisibleTime is too large. max is 43200000 ms, and the request has "),
+    ],
+)
+async def test_a_wrong_invisible_time_has_the_text_that_clients_look_for(
+    seconds: int, text: str
+) -> None:
+    async with serving() as service:
+        await service.create_topic("T")
+        frames = await service.frames(invisible_duration=Duration(seconds=seconds))
+        assert frames[0].status.message.startswith(text)

@@ -86,6 +86,7 @@ async def test_a_client_without_settings_may_send_heartbeats(
         (ClientType.CLIENT_TYPE_UNSPECIFIED, "G", Code.UNRECOGNIZED_CLIENT_TYPE),
         (ClientType.PUSH_CONSUMER, None, Code.ILLEGAL_CONSUMER_GROUP),
         (ClientType.SIMPLE_CONSUMER, "a b", Code.ILLEGAL_CONSUMER_GROUP),
+        (ClientType.LITE_PUSH_CONSUMER, "G", Code.ILLEGAL_CONSUMER_GROUP),
     ],
 )
 async def test_heartbeats_that_are_refused(

@@ -26,7 +26,7 @@ from firetrail.proxy.schema.messages import (
     Subscription,
     SubscriptionEntry,
 )
-from firetrail.proxy.settings import SETTINGS_MAX, TOPICS_MAX, adopt, backoff_of, completed
+from firetrail.proxy.settings import LITE, SETTINGS_MAX, TOPICS_MAX, adopt, backoff_of, completed
 from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.retry_policies import (
     EXPONENTIAL,
@@ -83,11 +83,20 @@ def test_a_consumer_is_registered_with_its_subscriptions() -> None:
     }
 
 
-@pytest.mark.parametrize("client_type", list(ClientType))
+@pytest.mark.parametrize("client_type", sorted(set(ClientType) - LITE))
 def test_all_types_of_clients_are_accepted(client_type: ClientType) -> None:
     client = ProxyClient("c")
     assert adopt(client, subscribing(client_type=client_type), RESERVED) == "G"
     assert client.client_type == client_type
+
+
+@pytest.mark.parametrize("client_type", sorted(LITE))
+def test_a_lite_consumer_does_not_get_a_whole_topic(client_type: ClientType) -> None:
+    client = ProxyClient("c")
+    with pytest.raises(ProxyError, match="regular group cannot use LITE mode: G") as caught:
+        adopt(client, subscribing(client_type=client_type), RESERVED)
+    assert caught.value.code == Code.ILLEGAL_CONSUMER_GROUP
+    assert (client.subscriptions, client.client_type) == ({}, 0)
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,20 @@ from tests.stores import LIGHT as NAME
 from firetrail import Message, Store, StoreConfig
 from firetrail.errors import IllegalMessageError
 from firetrail.format import light
+from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.layout import UNIT
-from firetrail.format.properties import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
+from firetrail.format.properties import (
+    INNER_MULTI_DISPATCH,
+    INNER_MULTI_QUEUE_OFFSET,
+    encode_properties,
+)
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import ProblemKind
 from firetrail.store.put import draft as putting
+from firetrail.store.put.draft import Batch
 from firetrail.store.repair.rebuild import rebuild
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
@@ -198,6 +204,10 @@ class TestPuts:
     def test_batches_cannot_name_light_queues(self, store: Store) -> None:
         with pytest.raises(IllegalMessageError, match="messages of a batch cannot name light"):
             store.put_batch([naming(A), naming(A)])
+        shared = encode_properties({INNER_MULTI_DISPATCH: A, INNER_MULTI_QUEUE_OFFSET: "7"})
+        body = encode_batch([BatchItem(0, b"x", b"")])
+        with pytest.raises(IllegalMessageError, match="messages of a batch cannot name light"):
+            store.put_batch(Batch("mqtt", body, shared_properties=shared))
 
 
 def test_light_queues_are_enabled_in_broker_conf() -> None:

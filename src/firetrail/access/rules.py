@@ -42,6 +42,7 @@ from firetrail.remoting.bodies import (
 )
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.kernels.fields import TRUE
 from firetrail.remoting.pop_bodies import BatchAckBody, RequestModeBody
 
 USER_CODES = range(3001, 3011)
@@ -158,22 +159,32 @@ def _is_admin(actions: Iterable[Action]) -> bool:
 # -- messages ---------------------------------------------------------------------------------
 
 
-def _send(field: str, properties: str) -> Rule:
+def _send(field: str, properties: str, batch: str) -> Rule:
+    """A rule for a send: a message, or a batch if the field ``batch`` says so, whatever the code.
+
+    The properties in the header count for each message of a batch.
+    """
+
+    def names_queues_in_body(request: RemotingCommand) -> bool:
+        return request.fields.get(batch) in TRUE and _INNER_MULTI_DISPATCH in request.content
+
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield topic_need(asked.name(field), PUB)
         yield from _dispatched(asked.request.fields.get(properties, ""))
+        if names_queues_in_body(asked.request):
+            yield need(TOPIC, WHOLE, PUB)
 
     def key(request: RemotingCommand) -> tuple[str, ...] | None:
         if INNER_MULTI_DISPATCH in request.fields.get(properties, ""):
             return None
-        return (request.fields.get(field, ""),)
+        return None if names_queues_in_body(request) else (request.fields.get(field, ""),)
 
     return Rule(needs, key=key)
 
 
-def _reply(field: str, properties: str) -> Rule:
+def _reply(field: str, properties: str, batch: str) -> Rule:
     """A rule for a reply, which is pushed to a producer, whatever topic it is stored in."""
-    send = _send(field, properties)
+    send = _send(field, properties, batch)
 
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield from send.needs(asked)
@@ -191,16 +202,6 @@ def _dispatched(properties: str) -> Iterator[Requirement]:
         if name == INNER_MULTI_DISPATCH:
             for queue in value.split(","):
                 yield topic_need(queue, PUB)
-
-
-def _send_batch(asked: Asked) -> Iterator[Requirement]:
-    yield topic_need(asked.name("b"), PUB)
-    if _INNER_MULTI_DISPATCH in asked.request.content:
-        yield need(TOPIC, WHOLE, PUB)
-
-
-def _batch_key(request: RemotingCommand) -> tuple[str, ...] | None:
-    return None if _INNER_MULTI_DISPATCH in request.content else (request.fields.get("b", ""),)
 
 
 def _consume(asked: Asked) -> Iterable[Requirement]:
@@ -312,6 +313,8 @@ def _register(asked: Asked) -> Iterator[Requirement]:
 
 
 _SIGNED = Rule(_nothing)
+_SEND = _send("topic", "properties", "batch")
+_SEND_V2 = _send("b", "i", "m")
 _SUPER = Rule(_nothing, is_admin=True, is_super=True)
 _OFFSETS = _topic(SUB, GET)
 _CONSUME = Rule(_consume, key=_consume_key)
@@ -322,11 +325,11 @@ _GET_BOTH = _get_named(("consumerGroup", "group", "filterGroups", "compareGroup"
 
 RULES: Mapping[int, Rule] = {
     # messages
-    Code.SEND_MESSAGE: _send("topic", "properties"),
-    Code.SEND_MESSAGE_V2: _send("b", "i"),
-    Code.SEND_BATCH_MESSAGE: Rule(_send_batch, key=_batch_key),
-    Code.SEND_REPLY_MESSAGE: _reply("topic", "properties"),
-    Code.SEND_REPLY_MESSAGE_V2: _reply("b", "i"),
+    Code.SEND_MESSAGE: _SEND,
+    Code.SEND_MESSAGE_V2: _SEND_V2,
+    Code.SEND_BATCH_MESSAGE: _SEND_V2,
+    Code.SEND_REPLY_MESSAGE: _reply("topic", "properties", "batch"),
+    Code.SEND_REPLY_MESSAGE_V2: _reply("b", "i", "m"),
     Code.RECALL_MESSAGE: _topic(PUB),
     Code.END_TRANSACTION: Rule(_end_transaction),
     Code.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),

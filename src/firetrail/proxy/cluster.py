@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from firetrail.access.needs import consumed, real_topic_of
 from firetrail.auth.caller import Caller
@@ -45,6 +45,9 @@ from firetrail.remoting.pop_headers import AckHeader
 
 KNOWN_S = 20.0
 """Settings of topics and groups are requested again after this time, as by RocketMQ's proxy."""
+ABSENT_S = 5.0
+"""A broker is asked again after this time whether a group exists. Every receive, assignment and
+settings of a client needs the settings of its group, and a new group should take effect soon."""
 KNOWN_MAX = 10_000
 """Maximum number of topics, and of groups, whose settings are kept."""
 WAITING_FIELDS: Mapping[int, str] = {
@@ -58,23 +61,32 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
+class Answered(NamedTuple, Generic[T]):
+    """What brokers have answered about a name, and until when that counts."""
+
+    value: T | None
+    """The settings; None if they do not exist."""
+    until: float
+
+
 class KnownSettings(Generic[T]):
-    """Settings by name, each for a while."""
+    """Settings by name, each for a while; also that there are none."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._known: dict[str, tuple[float, T]] = {}
+        self._known: dict[str, Answered[T]] = {}
 
-    def get(self, name: str) -> T | None:
-        """Return what is known under a name, None if it is too old."""
+    def get(self, name: str) -> Answered[T] | None:
+        """Return what is known about a name; None if nothing is, or if it is too old."""
         known = self._known.get(name)
-        return known[1] if known is not None and self._now() - known[0] < KNOWN_S else None
+        return known if known is not None and self._now() < known.until else None
 
-    def add(self, name: str, value: T) -> None:
-        """Keep a value; if there are too many, all others are dropped."""
+    def add(self, name: str, value: T | None) -> None:
+        """Keep settings, or that there are none; if there are too many, all others are dropped."""
         if len(self._known) >= KNOWN_MAX:
             self._known.clear()
-        self._known[name] = (self._now(), value)
+        lasts_s = ABSENT_S if value is None else KNOWN_S
+        self._known[name] = Answered(value, self._now() + lasts_s)
 
 
 class ClusterBrokers:
@@ -128,7 +140,7 @@ class ClusterBrokers:
         """Return the settings of a topic with its attributes, None if it does not exist."""
         known = self._topics.get(topic)
         if known is not None:
-            return known
+            return known.value
         try:
             route = await self._session.route(topic)
         except RequestError as error:
@@ -148,7 +160,7 @@ class ClusterBrokers:
         """Return the settings of a consumer group, None if it does not exist."""
         known = self._groups.get(group)
         if known is not None:
-            return known
+            return known.value
         header = GroupNameHeader(group)
         for address in (await self._session.brokers()).values():
             try:
@@ -161,6 +173,7 @@ class ClusterBrokers:
             found = SubscriptionGroupConfig.decode(answer.content)
             self._groups.add(group, found)
             return found
+        self._groups.add(group, None)
         return None
 
     async def request(

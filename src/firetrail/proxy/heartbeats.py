@@ -13,13 +13,10 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 
-SIMPLE = frozenset({ClientType.SIMPLE_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
-"""Consumers that ask for messages themselves; the others are listed as push consumers."""
-
 
 def heartbeat_of(client: ProxyClient) -> RemotingCommand:
     """Return the heartbeat that tells a broker which groups the client belongs to."""
-    is_simple = client.client_type in SIMPLE
+    is_simple = client.client_type == ClientType.SIMPLE_CONSUMER  # others are push consumers
     consume_type = ConsumeType.ACTIVELY if is_simple else ConsumeType.PASSIVELY
     body = HeartbeatData(
         client.client_id,

@@ -46,18 +46,17 @@ RESERVED = frozenset(
         *("TIMER_DEQUEUE_MS", "TIMER_ROLL_TIMES", "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
         *("TIMER_DELAY_LEVEL", "__BORNHOST", "BORN_TIMESTAMP", "DLQ_ORIGIN_TOPIC"),
         *("DLQ_ORIGIN_MESSAGE_ID", "__CRC32#", "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"),
+        *(INNER_MULTI_DISPATCH, INNER_NUM, INNER_BASE, TRANSACTION_CHECK_TIMES),
     }
 )
-"""Names that clients cannot send as properties of their own, as in RocketMQ 5.4."""
+"""Names that clients cannot send as properties of their own. The last line is not reserved by
+RocketMQ 5.4: these properties would put a message into other queues, or claim that a transaction
+was checked before."""
 HIDDEN = RESERVED | {
     SHARDING_KEY,
     TRACE_CONTEXT,
     TRANSACTION_ID,
-    TRANSACTION_CHECK_TIMES,
     CHECK_IMMUNITY_TIME,
-    INNER_MULTI_DISPATCH,
-    INNER_NUM,
-    INNER_BASE,
     "REDIRECT",
 }
 """Names that are not delivered as properties of the user. RocketMQ delivers the additional ones."""

@@ -23,6 +23,7 @@ from firetrail.proxy.schema.messages import (
     ChangeInvisibleDurationRequest,
     ChangeInvisibleDurationResponse,
     Code,
+    Duration,
     ForwardMessageToDeadLetterQueueRequest,
     ForwardMessageToDeadLetterQueueResponse,
     Status,
@@ -216,12 +217,7 @@ class ReceiptCalls:
         """Let a message become visible again at another time; return its new handle."""
         topic = topic_name(request.topic, self._brokers.reserved)
         group = group_name(request.group)
-        time_ms = milliseconds(request.invisible_duration)
-        if not 0 <= time_ms <= INVISIBLE_MAX_MS:
-            raise ProxyError(
-                Code.ILLEGAL_INVISIBLE_TIME,
-                f"the invisible time is {time_ms} ms; allowed are 0 to {INVISIBLE_MAX_MS} ms",
-            )
+        time_ms = invisible_ms(request.invisible_duration, 0)
         receipt = await self._current(client, group, request.receipt_handle)
         if receipt.revive_queue != ORDERED:
             time_ms = max(time_ms, REDELIVERY_MIN_MS)
@@ -259,17 +255,44 @@ class ReceiptCalls:
         return valid_receipt(handle, now_ms)
 
 
+def invisible_ms(duration: Duration, least_ms: int) -> int:
+    """Return the time for which a client hides a message, in ms.
+
+    Clients look for the beginning of the texts, which are those of RocketMQ.
+
+    Raises:
+        ProxyError: The time is less than ``least_ms``, or more than :data:`INVISIBLE_MAX_MS`.
+    """
+    time_ms = milliseconds(duration)
+    bound = None
+    if time_ms < least_ms:
+        bound = f"small. min is {least_ms}"
+    elif time_ms > INVISIBLE_MAX_MS:
+        bound = f"large. max is {INVISIBLE_MAX_MS}"
+    if bound is not None:
+        raise ProxyError(
+            Code.ILLEGAL_INVISIBLE_TIME,
+            f"the invisibleTime is too {bound} ms, and the request has {time_ms} ms",
+        )
+    return time_ms
+
+
 def common_status(statuses: Sequence[Status]) -> Status:
     """Return the status that all entries of a response share, or MULTIPLE_RESULTS."""
     first = statuses[0]
     if any(status.code != first.code for status in statuses):
-        return Status(code=Code.MULTIPLE_RESULTS, message="the entries have different codes")
+        return Status(code=Code.MULTIPLE_RESULTS, message=Code.MULTIPLE_RESULTS.name)
     return first
 
 
 def _ack_response(acks: Sequence[EntryAck], statuses: Sequence[Status]) -> AckMessageResponse:
+    """Return the response: its own text is the name of its code, and entries have the reasons.
+
+    RocketMQ answers the same, and clients show only the text of the response.
+    """
+    code = common_status(statuses).code
     return AckMessageResponse(
-        status=common_status(statuses),
+        status=Status(code=code, message=Code(code).name),
         entries=[
             AckMessageResultEntry(
                 message_id=ack.message_id, receipt_handle=ack.handle, status=status

@@ -18,13 +18,13 @@ from firetrail.proxy.codes import OK, code_of
 from firetrail.proxy.delivered import attempt_after, delivered, records_in
 from firetrail.proxy.encoded_message import encoded_delivery, encoded_topic
 from firetrail.proxy.grpc_guard import GrpcGuard
-from firetrail.proxy.message_properties import milliseconds, set_milliseconds
+from firetrail.proxy.message_properties import set_milliseconds
 from firetrail.proxy.names import group_name, topic_name
 from firetrail.proxy.polling import filter_of, poll_s
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
 from firetrail.proxy.protobuf_wire import EncodedMessage
 from firetrail.proxy.queue_choice import open_queues
-from firetrail.proxy.receipts import INVISIBLE_MAX_MS
+from firetrail.proxy.receipts import invisible_ms
 from firetrail.proxy.renewal import Renewals
 from firetrail.proxy.schema.messages import (
     Code,
@@ -120,7 +120,7 @@ class ReceiveCalls:
         wait_s = poll_s(call, asked, client.settings)
         topic = topic_name(request.message_queue.topic, self._brokers.reserved)
         group = group_name(request.group)
-        invisible_ms = _invisible_ms(request)
+        hidden_ms = _invisible_ms(request)
         wanted = filter_of(topic, request.filter_expression)
         if request.batch_size <= 0:
             raise ProxyError(Code.BAD_REQUEST, f"the batch size {request.batch_size} is too small")
@@ -132,7 +132,7 @@ class ReceiveCalls:
             topic,
             ANY_QUEUE,
             min(request.batch_size, BATCH_MAX),
-            invisible_ms,
+            hidden_ms,
             int(wait_s * 1000),
             self._now_ms(),
             FROM_LAST,
@@ -340,14 +340,7 @@ def _frame(popped: PoppedMessage, topic: str, attempt: int, handle: str) -> Fram
 def _invisible_ms(request: ReceiveMessageRequest) -> int:
     if request.auto_renew:
         return RENEWED_MS
-    time_ms = milliseconds(request.invisible_duration)
-    if not INVISIBLE_MIN_MS <= time_ms <= INVISIBLE_MAX_MS:
-        raise ProxyError(
-            Code.ILLEGAL_INVISIBLE_TIME,
-            f"the invisible time is {time_ms} ms; allowed are {INVISIBLE_MIN_MS} to "
-            f"{INVISIBLE_MAX_MS} ms",
-        )
-    return time_ms
+    return invisible_ms(request.invisible_duration, INVISIBLE_MIN_MS)
 
 
 def _reason(code: Code, remark: str | None) -> str:

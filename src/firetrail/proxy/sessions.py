@@ -20,6 +20,7 @@ from firetrail.proxy.schema.messages import (
     SyncLiteSubscriptionRequest,
     SyncLiteSubscriptionResponse,
 )
+from firetrail.proxy.settings import check_type
 from firetrail.remoting.codes import ResponseCode
 
 
@@ -38,7 +39,7 @@ class SessionCalls:
         if kind == ClientType.CLIENT_TYPE_UNSPECIFIED:
             raise ProxyError(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has not told its type")
         if kind != ClientType.PRODUCER:
-            group_name(request.group)
+            check_type(kind, group_name(request.group))
         client.client_type = kind
         try:
             beat = self._brokers.heartbeat(client)

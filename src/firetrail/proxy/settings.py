@@ -15,6 +15,7 @@ from firetrail.proxy.names import group_name, topic_name
 from firetrail.proxy.polling import POLL_MAX_S, subscription_of
 from firetrail.proxy.receive import BATCH_MAX
 from firetrail.proxy.schema.messages import (
+    ClientType,
     Code,
     CustomizedBackoff,
     Duration,
@@ -30,6 +31,8 @@ SETTINGS_MAX = 64 << 10
 """Maximum size of the settings of a client in bytes; they are kept for as long as it is known."""
 TOPICS_MAX = 1_000
 """Maximum number of topics that a client publishes or subscribes to."""
+LITE = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
+"""Consumers of lite topics."""
 SEND_ATTEMPTS = 3
 """How often a producer sends a message before it gives up."""
 
@@ -50,7 +53,8 @@ def adopt(client: ProxyClient, settings: Settings, reserved: Iterable[str]) -> s
         The consumer group of the client, None if it is a producer.
 
     Raises:
-        ProxyError: The settings are too large, or a name or filter in them is not allowed.
+        ProxyError: The settings are too large, or a name or filter in them is not allowed, or
+            they are those of a consumer of lite topics.
     """
     if settings.ByteSize() > SETTINGS_MAX:
         raise ProxyError(
@@ -70,6 +74,7 @@ def adopt(client: ProxyClient, settings: Settings, reserved: Iterable[str]) -> s
         client.client_type = settings.client_type
         return None
     group = group_name(subscription.group)
+    check_type(settings.client_type, group)
     entries: dict[str, SubscriptionData] = {}
     for entry in subscription.subscriptions:
         topic = topic_name(entry.topic, names)
@@ -77,6 +82,20 @@ def adopt(client: ProxyClient, settings: Settings, reserved: Iterable[str]) -> s
     client.subscriptions = {group: entries}
     client.client_type = settings.client_type
     return group
+
+
+def check_type(client_type: int, group: str) -> None:
+    """Raise ProxyError if a consumer is of a type that its group does not have.
+
+    A consumer of lite topics expects the messages of those that it has subscribed to, so it must
+    not get those of a whole topic. RocketMQ refuses it with the same code and words.
+    """
+    if client_type in LITE:
+        raise ProxyError(
+            Code.ILLEGAL_CONSUMER_GROUP,
+            f"regular group cannot use LITE mode: {group}; lite topics are not supported, use a "
+            "PushConsumer or SimpleConsumer",
+        )
 
 
 def _check_count(count: int) -> None:

@@ -8,6 +8,9 @@ names: ``DNS``, ``EMAIL`` and ``URI``. Ordered patterns select one of these name
 A pattern is a kind of name, a colon, and a text with at most one asterisk. The part of the name at
 the asterisk is the name of the user. Without an asterisk, it is the whole name. The first pattern
 that matches a name of the certificate counts.
+
+An ambiguous certificate names no user, whatever the patterns are: one with several common names, or
+one of which a pattern selects several users.
 """
 
 from __future__ import annotations
@@ -73,16 +76,19 @@ class UserNames:
         return cls(tuple(NamePattern.parse(word) for word in words))
 
     def user_of(self, certificate: Mapping[str, Any]) -> str | None:
-        """Return the user that a certificate names; None if it names none.
+        """Return the user that a certificate names; None if it names none, or is ambiguous.
 
         Args:
             certificate: A verified certificate, as :meth:`ssl.SSLSocket.getpeercert` returns it.
         """
         names = list(_names(certificate))
+        if sum(kind == "CN" for kind, _ in names) > 1:
+            return None
         for pattern in self.patterns:
-            for kind, name in names:
-                if kind == pattern.kind and (user := pattern.user_of(name)) is not None:
-                    return user
+            users = {pattern.user_of(name) for kind, name in names if kind == pattern.kind}
+            users.discard(None)
+            if users:
+                return users.pop() if len(users) == 1 else None
         return None
 
 

@@ -190,7 +190,8 @@ class Drafter:
             raise IllegalMessageError("topic", f"{batch.topic}: a retry topic accepts no batches")
         if batch.sys_flag & layout.TRANSACTION_MASK:
             raise IllegalMessageError("sys_flag", "a batch cannot be part of a transaction")
-        if self.rules.light_queues and _LIGHT_NAME in bytes(batch.body):
+        named = bytes(batch.body), batch.shared_properties
+        if self.rules.light_queues and any(_LIGHT_NAME in each for each in named):
             raise IllegalMessageError(
                 INNER_MULTI_DISPATCH,
                 "messages of a batch cannot name light queues; send them one by one",
