@@ -9,6 +9,8 @@ RELEASE = build/release-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.ve
 DIST ?= dist
 FUZZ := .venv-fuzz
 FUZZ_S ?= 60
+# The program that tests of failover run: the machine's own, or one that is fetched.
+ETCD := $(or $(FIRETRAIL_ETCD),$(shell command -v etcd),build/etcd)
 MINUTES ?= 5
 
 # Without compiled files, every process of the tests would compile Firetrail and its packages again.
@@ -34,7 +36,7 @@ logged = $(1) > build/wheel/log 2>&1 || { echo failed; tail -n 30 build/wheel/lo
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.kernels $(VENV)/spark-classes.jsa ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
+setup: $(VENV)/.kernels $(VENV)/spark-classes.jsa $(ETCD) ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -52,6 +54,10 @@ $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 # Without the archive, every test that starts Spark takes some seconds longer, and nothing else changes.
 $(VENV)/spark-classes.jsa: tests/jvm.py $(VENV)/.installed | $(VENV)/.kernels
 	-$(call step,archiving classes of Spark for the tests,$(BIN)/python -m tests.jvm)
+
+# Without etcd, tests that need it are skipped, and the last lines of the run say so.
+build/etcd: | $(VENV)/.installed
+	-$(call step,fetching etcd for the tests,$(BIN)/python -m tests.etcd_program)
 
 $(VENV)/stock-client: interop/cpp/requirements.txt | $(VENV)/.installed
 	-$(call step,installing the C++ client of RocketMQ,$(BIN)/python -m pip install --quiet \

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from tests import time_limits
+from tests import time_limits, untested
 
 pytest.register_assert_rewrite("interop.commands", "interop.grpc_checks", "interop.history")
 
@@ -35,9 +35,10 @@ LONG = frozenset(
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Limit the time of coroutine tests."""
-    if not config.pluginmanager.is_registered(time_limits):  # tests/conftest.py registers it, too
-        config.pluginmanager.register(time_limits)
+    """Limit the time of coroutine tests; say at the end which tests were skipped."""
+    for plugin in (time_limits, untested):
+        if not config.pluginmanager.is_registered(plugin):  # tests/conftest.py registers it, too
+            config.pluginmanager.register(plugin)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

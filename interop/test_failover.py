@@ -1,45 +1,31 @@
 """A group of Firetrail brokers on a real etcd: the master is tormented, and nothing is lost.
 
 What clients sent and read is checked as the history of a log, also by porcupine, which needs Go.
-Without Go, a test that passes counts as skipped. No Java is needed. The program is Debian's
-``etcd-server``, which is fetched on first use.
+Without Go, a test that passes counts as skipped. No Java is needed. ``make setup`` fetches etcd.
 """
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
-from tests.replication.etcd_server import FETCHED, find_etcd
+from tests.etcd_program import MISSING, find_etcd
 from tests.torture.failing_over import CHECKED, KINDS, fail_over
 from tests.torture.faults import compiler
 from tests.torture.networks import can_partition
 
 NEEDS_JAVA = False
-PACKAGE = "etcd-server"
 SEED = 1
 
 pytestmark = pytest.mark.time_limit(600)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def etcd() -> None:
-    """Fetch etcd, unless the machine has it; skip the tests if that is not possible."""
-    folder = FETCHED.parents[2]
-    folder.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if find_etcd() is not None:
-            return
-        if not shutil.which("apt-get"):
-            pytest.skip("there is neither etcd nor apt-get on this machine")
-        script = f"apt-get download {PACKAGE} && dpkg-deb -x {PACKAGE}_*.deb ."
-        done = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            pytest.skip(f"{PACKAGE} cannot be fetched: {done.stderr[-300:]}")
+    """Skip the test if there is no etcd."""
+    if find_etcd() is None:
+        pytest.skip(MISSING)
 
 
 @pytest.fixture(autouse=True)

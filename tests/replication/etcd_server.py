@@ -1,9 +1,7 @@
-"""A real etcd in a process of its own, if the machine has one."""
+"""A real etcd in a process of its own; without etcd, tests that need it are skipped."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import socket
 import subprocess
 import time
@@ -13,26 +11,8 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
+from tests.etcd_program import MISSING, find_etcd
 from tests.helpers import PATIENCE_S
-
-FETCHED = Path(__file__).parents[2] / "interop" / "target" / "etcd" / "usr" / "bin" / "etcd"
-"""Where ``make interop`` puts the program."""
-PROGRAM = "FIRETRAIL_ETCD"
-"""The environment variable that names another one."""
-
-
-def find_etcd() -> str | None:
-    """Return the path of the program; None if there is none."""
-    found = os.environ.get(PROGRAM) or shutil.which("etcd")
-    return found or (str(FETCHED) if FETCHED.exists() else None)
-
-
-def etcd_program() -> str:
-    """Return the path of the program; skip the test if there is none."""
-    found = find_etcd()
-    if found is None:
-        pytest.skip(f"there is no etcd: install etcd-server, run make interop, or set {PROGRAM}")
-    return found
 
 
 @contextmanager
@@ -41,7 +21,9 @@ def etcd_server(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = (
 
     ``prefix`` is the beginning of a command that runs another one elsewhere, at ``host``.
     """
-    program = etcd_program()
+    program = find_etcd()
+    if program is None:
+        pytest.skip(MISSING)
     client, peer = _free_ports(2)
     url, peer_url = f"http://{host}:{client}", f"http://{host}:{peer}"
     command = [

@@ -17,7 +17,7 @@ from tests.crash.pair import pair_config
 from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
-from tests.replication.etcd_server import find_etcd
+from tests.etcd_program import find_etcd
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.exhausting import exhaust
 from tests.torture.failing import (
