@@ -56,8 +56,16 @@ def _closed(address: str) -> ConnectionError:
     return ConnectionError(f"{address}: the client was closed")
 
 
+def _with_remedy(error: TlsError) -> TlsError:
+    return TlsError(f"{error}{_remedy(str(error))}")
+
+
 def _remedy(failure: str) -> str:
     """Return what to do about a failed handshake; empty if the failure says it."""
+    if "certificate required" in failure:
+        return "; name one in FIRETRAIL_TLS_CERT and its key in FIRETRAIL_TLS_KEY"
+    if "alert unknown ca" in failure:
+        return "; the server does not trust the issuer of the certificate in FIRETRAIL_TLS_CERT"
     if "issuer" in failure or "self-signed" in failure:
         return "; name its issuer in FIRETRAIL_TLS_CA, or with Access(tls=ClientTls(ca=...))"
     if "mismatch" in failure or "not valid for" in failure:
@@ -105,7 +113,10 @@ class RemotingClient:
     ) -> RemotingCommand:
         """Return the response of a peer, whatever its code; raise OSError if there is none."""
         connection = await self.connect(address)
-        return await connection.request(command, timeout_s)
+        try:
+            return await connection.request(command, timeout_s)
+        except TlsError as error:
+            raise _with_remedy(error) from None
 
     async def ask(
         self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
@@ -118,15 +129,20 @@ class RemotingClient:
         return response
 
     async def tell(self, address: str, command: RemotingCommand) -> None:
-        """Send a one-way request."""
-        (await self.connect(address)).tell(command)
+        """Send a one-way request; raise OSError if it is known that it cannot be sent."""
+        connection = await self.connect(address)
+        try:
+            connection.check_usable()
+        except TlsError as error:
+            raise _with_remedy(error) from None
+        connection.tell(command)
 
     async def connect(self, address: str) -> Connection:
         """Return the connection to a peer; open it if necessary."""
         if self._is_closed:
             raise _closed(address)
         connection = self._connections.get(address)
-        if connection is not None and not connection.is_closed:
+        if connection is not None and connection.is_usable:
             return connection
         task = self._connecting.get(address)
         if task is None:
@@ -158,7 +174,7 @@ class RemotingClient:
                 await connection.secure()
                 self._connections[address] = connection
         except TlsError as error:
-            raise TlsError(f"{error}{_remedy(str(error))}") from None
+            raise _with_remedy(error) from None
         except TimeoutError:
             raise TimeoutError(f"{address}: no connection within {CONNECT_S:g} s") from None
         except OSError as error:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Protocol, cast
 
@@ -32,6 +34,8 @@ COUNTED_MIN = 16 << 10
 """From this many unwritten bytes on, a connection counts as one whose peer does not read."""
 UNREAD_MAX = 64 << 20
 """When this many bytes wait to be written, the next command closes the connection."""
+_REST_BYTES = 64 << 10
+"""How much is read at once of what arrived before a write failed."""
 _NOT_READ = "the peer does not read"
 _LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the server use TLS?"
 
@@ -119,9 +123,9 @@ class Connection(asyncio.Protocol):
             self._tls = TlsChannel(tls)
         elif tls is not None:
             self._tls = ServerChannel(tls, self.abort, self.last_heard)
+        self._is_tls_client = self._is_shaking_hands = isinstance(tls, TlsSession)
         self._secured: asyncio.Future[None] | None = None
-        self._tls_failure: TlsError | None = None
-        self._violation: ProtocolError | None = None  # the bytes because of which it was closed
+        self._end: Exception | None = None  # why it ends, noted before anyone is told
 
     # -- called by the event loop -------------------------------------------------------------
 
@@ -163,7 +167,7 @@ class Connection(asyncio.Protocol):
         if requests:
             self._owner.received(self, requests)
         if error is not None:
-            self._violation = error
+            self._note_end(error)
             self.drop(str(error))
 
     def _decrypted(self, tls: TlsChannel, data: bytes, now: float) -> bytes:
@@ -177,7 +181,7 @@ class Connection(asyncio.Protocol):
             failure = str(error)
         self._write_output(tls)
         if failure:
-            self._tls_failure = TlsError(f"{self.peer}: {failure}")
+            self._note_end(TlsError(f"{self.peer}: {failure}"))
             text = f"the connection of {self.peer} is closed: {failure}"
             self._log.log(logging.INFO, "failed TLS", text)
             self._close_transport()
@@ -186,8 +190,10 @@ class Connection(asyncio.Protocol):
             self._tls = None
         elif tls.is_ended:
             self._loop.call_soon(self.close)
-        elif tls.is_open and self._secured is not None and not self._secured.done():
-            self._secured.set_result(None)
+        elif tls.is_open and self._is_shaking_hands:
+            self._is_shaking_hands = False
+            if self._secured is not None and not self._secured.done():
+                self._secured.set_result(None)
         return data
 
     def _write_output(self, tls: TlsChannel) -> None:
@@ -203,7 +209,7 @@ class Connection(asyncio.Protocol):
         if self._tls is None:
             return
         if self.is_closed:
-            raise TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}")
+            raise self._loss()
         self._secured = self._loop.create_future()
         self._decrypted(self._tls, b"", self._loop.time())
         await self._secured
@@ -215,6 +221,11 @@ class Connection(asyncio.Protocol):
         self._written()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None and self._end is None:
+            self._read_rest()
+            self._note_end(error)
+        if self._is_shaking_hands:
+            self._note_end(TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}"))
         self.is_closed = True
         self._out.clear()
         self.unwritten = self.deferred_bytes = 0
@@ -225,19 +236,39 @@ class Connection(asyncio.Protocol):
         if self._tls is not None:
             self._tls.lost()
         if self._secured is not None and not self._secured.done():
-            lost = TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}")
-            self._secured.set_exception(self._tls_failure or lost)
+            self._secured.set_exception(self._loss())
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
                 future.set_exception(self._loss())
         self._owner.closed(self, error)
 
+    def _read_rest(self) -> None:
+        """Handle what has arrived, but was not read before a write failed.
+
+        It may contain the answers to requests, or the alert with which a server refuses the
+        certificate of a client: with TLS 1.3 the handshake of the client is over by then.
+        """
+        found = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if found is None or found.fileno() < 0:
+            return
+        with socket.fromfd(found.fileno(), found.family, found.type) as rest, suppress(OSError):
+            while self._end is None and (self._pending or self._is_tls_client):
+                data = rest.recv(_REST_BYTES, socket.MSG_DONTWAIT)
+                if not data:
+                    return
+                self.data_received(data)
+
+    def _note_end(self, reason: Exception) -> None:
+        """Note why the connection ends; the first reason counts."""
+        self._end = self._end or reason
+
     def _loss(self) -> Exception:
-        if self._tls_failure is not None:
-            return TlsError(str(self._tls_failure))
+        """Return a new error for a request that gets no answer."""
+        if isinstance(self._end, TlsError):
+            return TlsError(str(self._end))
         lost = ConnectionResetError(f"{self.peer}: the connection was lost")
-        lost.__cause__ = self._violation
+        lost.__cause__ = self._end
         return lost
 
     # -- called by the owner ------------------------------------------------------------------
@@ -279,11 +310,11 @@ class Connection(asyncio.Protocol):
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send a request and return the response.
 
-        Raises TimeoutError without a response in time, and ConnectionError if the connection ends;
-        its cause is a ProtocolError if the peer has sent what cannot be decoded.
+        Raises TimeoutError without a response in time, and ConnectionError if the connection ends
+        or has ended: TlsError if TLS is the reason. Its cause is a ProtocolError if the peer has
+        sent what cannot be decoded.
         """
-        if self.is_closed:
-            raise ConnectionResetError(f"{self.peer}: the connection is closed")
+        self.check_usable()
         command.opaque = opaque = next(self._numbers)
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         self._pending[opaque] = future
@@ -297,6 +328,16 @@ class Connection(asyncio.Protocol):
             raise TimeoutError(f"{self.peer}: {what}") from None
         finally:
             self._pending.pop(opaque, None)
+
+    def check_usable(self) -> None:
+        """Raise ConnectionError if the connection ends or has ended: see :meth:`request`."""
+        if not self.is_usable:
+            raise self._loss()
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether requests can be sent."""
+        return not self.is_closed and self._end is None
 
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request."""
