@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HELPERS = re.compile(r"format\.(?!kernels\.)\w+|format\.kernels\.(_bigendian|checksum|text)")
+HELPERS = re.compile(
+    r"format\.(?!kernels\.)\w+|format\.kernels\.(_bigendian|checksum|properties|text)"
+)
 """Modules that only compute a value from their arguments."""
 
 

@@ -9,17 +9,20 @@ from firetrail.format.message_types import (
     fits,
     is_typed,
     queue_of_priority,
-    type_in_text,
     type_of_message,
     type_of_topic,
 )
-from firetrail.format.properties import encode_properties
+from firetrail.format.properties import decode_properties, encode_properties
+
+NORMAL = MessageType.NORMAL
 
 CASES = [
     ({}, MessageType.NORMAL),
     ({"TAGS": "A", "MY_DELAY": "1", "TRAN_MSG": "false"}, MessageType.NORMAL),
     ({"TRAN_MSG": "true", "DELAY": "1"}, MessageType.TRANSACTION),
-    ({"TRAN_MSG": "TRUE"}, MessageType.NORMAL),
+    ({"TRAN_MSG": "True"}, MessageType.TRANSACTION),  # as Java's Boolean.parseBoolean
+    ({"TRAN_MSG": "trueish"}, MessageType.NORMAL),
+    ({"IS_TRAN_MSG": "true"}, MessageType.NORMAL),
     ({"DELAY": "3"}, MessageType.DELAY),
     ({"TIMER_DELAY_SEC": "3"}, MessageType.DELAY),
     ({"TIMER_DELAY_MS": "3"}, MessageType.DELAY),
@@ -35,7 +38,7 @@ def test_the_first_property_that_matches_decides(
     properties: dict[str, str], expected: MessageType
 ) -> None:
     assert type_of_message(properties) is expected
-    assert type_in_text(encode_properties(properties).decode()) is expected
+    assert type_of_message(decode_properties(encode_properties(properties))) is expected
 
 
 @pytest.mark.parametrize(
@@ -51,11 +54,11 @@ def test_the_first_property_that_matches_decides(
     ],
 )
 def test_the_priority_of_a_message_is_its_queue(properties: dict[str, str], queue_id: int) -> None:
-    assert queue_of_priority(encode_properties(properties).decode(), 4, 1) == queue_id
+    assert queue_of_priority(properties, 4, 1) == queue_id
 
 
 def test_a_property_without_a_value_is_none() -> None:
-    assert type_in_text("__SHARDINGKEY\x01\x02TAGS\x01A\x02") is MessageType.NORMAL
+    assert type_of_message(decode_properties(b"__SHARDINGKEY\x01\x02TAGS\x01A\x02")) is NORMAL
 
 
 @pytest.mark.parametrize(

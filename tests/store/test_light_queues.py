@@ -209,6 +209,13 @@ class TestPuts:
         with pytest.raises(IllegalMessageError, match="messages of a batch cannot name light"):
             store.put_batch(Batch("mqtt", body, shared_properties=shared))
 
+    def test_batches_may_mention_the_property(self, store: Store) -> None:
+        """Only a property of exactly this name names light queues."""
+        text = b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"
+        near = Message("T", text, raw_properties=b"X" + text)
+        store.put_batch([near, near])
+        assert [record.body for record in store.read("T")] == [text, text]
+
 
 def test_light_queues_are_enabled_in_broker_conf() -> None:
     loaded = StoreConfig.from_properties("enableLmq=true\nenableMultiDispatch=true\n")

@@ -18,7 +18,7 @@ from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
-from firetrail.format.properties import UNIQ_KEY, WAIT, get_property
+from firetrail.format.properties import UNIQ_KEY, WAIT, encode_properties, get_property
 from firetrail.format.whole import INT32_MAX, INT32_MIN
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
@@ -126,7 +126,7 @@ def draft_of(
     """
     _check(message, queue)
     raw, message_id = _properties(message, ids)
-    raw += b"".join(_property(name, value) for name, value in (more or {}).items())
+    raw += encode_properties(more or {})
     _check_properties(raw)
     body, sys_flag = _compressed(bytes(message.body))
     sys_flag |= TRANSACTION_PREPARED if half else 0
@@ -170,7 +170,7 @@ def batch_of(
         names.append(message_id)
         items.append(BatchItem(message.flag, bytes(message.body), raw))
     # Brokers give the properties of the batch to each of its messages.
-    properties = _property(WAIT, "true").decode()
+    properties = encode_properties({WAIT: "true"}).decode()
     return OutgoingMessage(
         topic, ",".join(names), properties, encode_batch(items), 0, 0, True, born
     )
@@ -275,9 +275,9 @@ def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:
     message_id = get_property(raw, UNIQ_KEY)
     if message_id is None:
         message_id = next(ids)
-        raw += _property(UNIQ_KEY, message_id)
+        raw += encode_properties({UNIQ_KEY: message_id})
     if get_property(raw, WAIT) is None:
-        raw += _property(WAIT, "true" if message.wait_for_flush else "false")
+        raw += encode_properties({WAIT: "true" if message.wait_for_flush else "false"})
     return raw, message_id
 
 
@@ -288,10 +288,6 @@ def _check_properties(raw: bytes) -> None:
         raise IllegalMessageError("raw_properties", "are not UTF-8") from None
     if len(raw) > MAX_PROPERTIES:
         raise PropertiesTooLongError("properties", f"{len(raw)} bytes, at most {MAX_PROPERTIES}")
-
-
-def _property(name: str, value: str) -> bytes:
-    return f"{name}\x01{value}\x02".encode()
 
 
 def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:

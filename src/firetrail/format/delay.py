@@ -14,6 +14,12 @@ UNKNOWN_LEVEL_MS = 1000
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]+)([smhd])")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+
+
+def level_in(text: str | None) -> int:
+    """Return the delay level in a value of DELAY; 0 if there is none: producers write anything."""
+    return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ accept it over the remoting protocol.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 
+from firetrail.format.delay import level_in
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -20,7 +20,7 @@ from firetrail.format.properties import (
     TIMER_TIMES,
     TRAN_MSG,
     TRANSFER_FLAG,
-    decode_properties,
+    WAIT,
 )
 
 TYPE_ATTRIBUTE = "message.type"
@@ -56,15 +56,44 @@ IN_MIXED_TOPICS = (
 
 _PRIORITY = MessageType.PRIORITY
 _TYPES: Mapping[str, MessageType] = {each.value: each for each in MessageType}
-_DELAYS = frozenset({DELAY, *TIMER_TIMES})
-_DECISIVE = re.compile(
-    f"(?:^|\x02)(?:{'|'.join((TRAN_MSG, *_DELAYS, SHARDING_KEY, PRIORITY, LITE_TOPIC))})\x01"
-)
+_TIMES = frozenset(TIMER_TIMES)
+_DELAYS = _TIMES | {DELAY}
+
+
+def is_transactional(properties: Mapping[str, str]) -> bool:
+    """Return whether a message with these properties is of a transaction."""
+    return _is_true(properties.get(TRAN_MSG, ""))
+
+
+def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> bool:
+    """Return whether a message that a client sends is stored as a half message.
+
+    A delayed retry is not: consumers before RocketMQ 4.6.1 send it with all properties of the
+    message, which may have been committed long ago.
+    """
+    if TRAN_MSG not in properties or not is_transactional(properties):
+        return False
+    return not (reconsume_times > 0 and level_in(properties.get(DELAY)) > 0)
+
+
+def has_delivery_time(properties: Mapping[str, str]) -> bool:
+    """Return whether a message with these properties asks for delivery at a time."""
+    return not _TIMES.isdisjoint(properties)
+
+
+def waits_for_disk(properties: Mapping[str, str]) -> bool:
+    """Return whether the producer of a message waits until it is on disk: unless WAIT says no."""
+    return _is_true(properties.get(WAIT, "true"))
+
+
+def _is_true(value: str) -> bool:
+    """Return the value of a flag by the rule of Java's ``Boolean.parseBoolean``."""
+    return value == "true" or value.lower() == "true"
 
 
 def type_of_message(properties: Mapping[str, str]) -> MessageType:
     """Return the type of a message with these properties; as in Java, the first match decides."""
-    if properties.get(TRAN_MSG) == "true":
+    if is_transactional(properties):
         return MessageType.TRANSACTION
     if not _DELAYS.isdisjoint(properties):
         return MessageType.DELAY
@@ -75,13 +104,6 @@ def type_of_message(properties: Mapping[str, str]) -> MessageType:
     if LITE_TOPIC in properties:
         return MessageType.LITE
     return MessageType.NORMAL
-
-
-def type_in_text(properties: str) -> MessageType:
-    """Return the type of a message by the text of its properties, in their stored form."""
-    if _DECISIVE.search(properties) is None:
-        return MessageType.NORMAL
-    return type_of_message(decode_properties(properties.encode("utf-8", "replace")))
 
 
 def type_of_topic(attributes: Mapping[str, str] | None) -> MessageType:
@@ -98,19 +120,19 @@ def fits(topic: MessageType, message: MessageType) -> bool:
     return topic in (message, MessageType.MIXED)
 
 
-def queue_of_priority(properties: str, queues: int, queue_id: int) -> int:
+def queue_of_priority(properties: Mapping[str, str], queues: int, queue_id: int) -> int:
     """Return the queue of a message: for a PRIORITY message, the one with its priority as number.
 
     Args:
-        properties: The text of its properties, in their stored form.
+        properties: Its properties.
         queues: The number of queues; higher priorities go to the last one.
         queue_id: The queue of any other message.
     """
-    found = decode_properties(properties.encode("utf-8", "replace"))
-    priority = found.get(PRIORITY, "")
+    priority = properties.get(PRIORITY, "")
     if not (priority.isascii() and priority.isdecimal()):
         return queue_id
-    return min(int(priority), queues - 1) if type_of_message(found) is _PRIORITY else queue_id
+    is_priority = type_of_message(properties) is _PRIORITY
+    return min(int(priority), queues - 1) if is_priority else queue_id
 
 
 def is_typed(topic: str, properties: Mapping[str, str]) -> bool:

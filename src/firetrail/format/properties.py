@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from firetrail.errors import IllegalMessageError
 from firetrail.format.javahash import java_text
+from firetrail.format.kernels.properties import parse_properties
 from firetrail.format.layout import PROPERTY_CRC_MARK, PROPERTY_CRC_NAME
 
 if TYPE_CHECKING:
@@ -120,17 +121,11 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def decode_properties(raw: ReadableBuffer) -> dict[str, str]:
-    """Return all properties of the stored form, as the Java parser reads it. This never fails.
+    """Return all properties of the stored form by :func:`parse_properties`. This never fails.
 
-    An item without a name, a ``\\x01`` or a value is dropped. If a name occurs several times, the
-    last one counts. Bytes that are not UTF-8 become U+FFFD.
+    Bytes that are not UTF-8 become U+FFFD.
     """
-    properties = {}
-    for item in java_text(bytes(raw)).split(VALUE_END):
-        name, _, value = item.partition(NAME_END)
-        if name and value:
-            properties[name] = value
-    return properties
+    return parse_properties(java_text(bytes(raw)))
 
 
 def get_property(raw: ReadableBuffer, name: str) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from firetrail.errors import ProxyError
+from firetrail.format.kernels.properties import join_properties
 from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
 from firetrail.format.message_types import fits, is_typed, type_of_message, type_of_topic
 from firetrail.format.names import AUTO_CREATE_TOPIC
@@ -282,7 +283,7 @@ def _command(
     sys_flag = COMPRESSED if system.body_encoding == Encoding.GZIP else 0
     if system.message_type == MessageType.TRANSACTION:
         sys_flag |= TRANSACTION_PREPARED
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    text = join_properties(properties)
     size = len(text) if text.isascii() else len(text.encode())
     if size > STORED_SIZE_MAX:
         raise ProxyError(

@@ -13,6 +13,7 @@ from firetrail.broker.services.type_conflicts import (
     TypeConflicts,
 )
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.kernels.properties import parse_properties
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.headers import SendHeader
 
@@ -45,7 +46,8 @@ class Conflicts:
     def check(self, kind: TopicConfig, sent: SendHeader, content: bytes = b"") -> list[str]:
         """Return the new log lines."""
         self._caplog.clear()
-        self._conflicts.check(kind, sent, content, PEER)
+        properties = parse_properties(sent.properties or "")
+        self._conflicts.check(kind, sent, properties, content, PEER)
         return [record.getMessage() for record in self._caplog.records]
 
 

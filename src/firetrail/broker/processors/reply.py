@@ -11,7 +11,8 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.services.clients import Client
 from firetrail.errors import RequestError
-from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT, get_property
+from firetrail.format.kernels.properties import join_properties, parse_properties
+from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -48,7 +49,7 @@ class ReplyProcessor:
     async def _reply(
         self, connection: Connection, request: RemotingCommand, header: SendHeader
     ) -> RemotingCommand | None:
-        client_id = get_property((header.properties or "").encode(), REPLY_TO_CLIENT)
+        client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
         if client_id is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the reply has no {REPLY_TO_CLIENT}")
         await self._push(self._waiting(client_id), connection, request, header)
@@ -69,8 +70,8 @@ class ReplyProcessor:
         self, client: Client, connection: Connection, request: RemotingCommand, header: SendHeader
     ) -> None:
         now = self._clock.now_ms()
-        properties = header.properties or ""
-        separator = "" if not properties or properties.endswith("\x02") else "\x02"
+        properties = parse_properties(header.properties or "")
+        properties[PUSH_REPLY_TIME] = str(now)
         pushed = PushReplyHeader(
             connection.peer,
             self._address,
@@ -83,7 +84,7 @@ class ReplyProcessor:
             header.sys_flag,
             header.born_timestamp,
             header.flag,
-            f"{properties}{separator}{PUSH_REPLY_TIME}\x01{now}\x02",
+            join_properties(properties),
             header.reconsume_times,
             header.unit_mode,
         )

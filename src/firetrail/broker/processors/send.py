@@ -7,7 +7,6 @@ response has to wait for the disk, and calls back if it has to wait for replicas
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from random import randrange
@@ -25,14 +24,22 @@ from firetrail.format.hosts import Host, parse_host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.kernels.ids import join_ids
-from firetrail.format.message_types import queue_of_priority
+from firetrail.format.kernels.properties import join_properties, parse_properties
+from firetrail.format.message_types import (
+    begins_transaction,
+    has_delivery_time,
+    queue_of_priority,
+    waits_for_disk,
+)
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     CLUSTER,
+    DELAY,
     MSG_REGION,
     PRIORITY,
     TRACE_ON,
     UNIQ_KEY,
+    WAIT,
     get_property,
 )
 from firetrail.format.timer import TIMER_TOPIC
@@ -46,15 +53,8 @@ from firetrail.store.put.draft import Batch
 from firetrail.store.put.pending import PendingPut
 from firetrail.store.results import PutResult, PutStatus
 
-_WAIT = re.compile("(?:^|(?<=\x02))WAIT\x01([^\x02]*)(?:\x02|$)")
-_WAITS = "\x02WAIT\x01true\x02"
-"""The property as nearly every producer writes it: with this value, between two others."""
-_TRANSACTION = "TRAN_MSG\x01true"
-_TIMER = "TIMER_DEL"
-"""The common prefix of the three properties that ask for delivery at a time."""
-_ADDED = re.compile("(?:^|(?<=\x02))(?:MSG_REGION|TRACE_ON|CLUSTER)\x01[^\x02]*\x02")
-"""Properties that the broker sets. A message that was stored before has them, and they are
-replaced."""
+_REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
+"""Properties that are not stored as they were sent."""
 _OFFSET_DIGITS = 16
 # Plain numbers, because operators and hashes of an enum would cost measurable time in every send.
 _WRITE = int(Permission.WRITE)
@@ -81,8 +81,7 @@ class SendProcessor:
         self._type_conflicts = TypeConflicts(state.system.clock.monotonic)
         config = state.config
         self._trace = {MSG_REGION: config.region, TRACE_ON: str(config.trace_on).lower()}
-        added = {**self._trace, CLUSTER: config.cluster}
-        self._added = "".join(f"{name}\x01{value}\x02" for name, value in added.items())
+        self._added = join_properties({**self._trace, CLUSTER: config.cluster})
         self._id_start = encode_message_id(state.store.config.store_host, 0)[:-_OFFSET_DIGITS]
         self.handlers: dict[int, Handler] = {
             RequestCode.SEND_MESSAGE: self._send_v1,
@@ -104,22 +103,22 @@ class SendProcessor:
             is_new = topic is None
             topic = self._writable_topic(header)
             registration = self._pending_registration() if is_new else None
+        properties = parse_properties(header.properties or "")
         if topic.attributes:
             _check_attributes(topic)
-            self._type_conflicts.check(topic, header, request.content, connection.peer)
+            self._type_conflicts.check(topic, header, properties, request.content, connection.peer)
         queue_id = header.queue_id
         if header.reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)
             topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
-        elif PRIORITY in (header.properties or "") and not header.batch:
-            queue_id = queue_of_priority(
-                header.properties or "", topic.write_queue_nums, header.queue_id
-            )
+            properties.pop(DELAY, None)
+        elif PRIORITY in properties and not header.batch:
+            queue_id = queue_of_priority(properties, topic.write_queue_nums, queue_id)
         if queue_id < 0:
             queue_id = randrange(topic.write_queue_nums)
         elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise _no_queue(topic, queue_id)
-        message = self._message(topic.topic_name, queue_id, connection, request, header)
+        message = self._message(topic.topic_name, queue_id, connection, request, header, properties)
         result = self._store.begin_put(message)
         if registration is not None:
             return self._answer_with_route(request, result, message, registration)
@@ -136,11 +135,19 @@ class SendProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: SendHeader,
+        properties: dict[str, str],
     ) -> Message | Batch:
-        """Return the message or the batch of a request, as it is stored."""
-        properties, wait = self._properties(header.properties)
+        """Return the message or the batch of a request, as it is stored.
+
+        Properties that the broker sets replace those of the same name, which a message that was
+        stored before has.
+        """
+        wait = waits_for_disk(properties)
+        for name in _REPLACED:
+            properties.pop(name, None)
+        raw = (join_properties(properties) + self._added).encode("utf-8", "replace")
         if header.batch:
-            if _TIMER in properties:
+            if has_delivery_time(properties):
                 raise _no_batch()
             return Batch(
                 topic,
@@ -150,7 +157,7 @@ class SendProcessor:
                 header.born_timestamp,
                 _host(connection.peer),
                 header.reconsume_times or 0,
-                properties.encode("utf-8", "replace"),
+                raw,
                 wait,
             )
         message = Message(
@@ -162,12 +169,13 @@ class SendProcessor:
             born_time=header.born_timestamp,
             born_host=_host(connection.peer),
             reconsume_times=header.reconsume_times or 0,
-            raw_properties=properties.encode("utf-8", "replace"),
+            raw_properties=raw,
             wait_for_flush=wait,
         )
-        if _TIMER in properties:
+        if has_delivery_time(properties):
             message = self._admission.admitted(message)
-        return self._transactions.half(message) if _TRANSACTION in properties else message
+        is_half = begins_transaction(properties, message.reconsume_times)
+        return self._transactions.half(message) if is_half else message
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -194,24 +202,6 @@ class SendProcessor:
         if version >= Version.V3_4_9 and header.max_reconsume_times is not None:
             most = header.max_reconsume_times
         return (header.reconsume_times or 0) > most
-
-    def _properties(self, text: str | None) -> tuple[str, bool]:
-        """Return the properties to store, and whether the producer waits for the disk."""
-        if not text:
-            return self._added, True
-        if not text.endswith("\x02"):
-            text += "\x02"
-        wait = True
-        if _WAITS in text:
-            text = text.replace(_WAITS, "\x02", 1)
-        elif "WAIT\x01" in text:
-            match = _WAIT.search(text)
-            if match is not None:
-                wait = match[1] != "false"
-                text = text[: match.start()] + text[match.end() :]
-        if "MSG_REGION\x01" in text or "TRACE_ON\x01" in text or "CLUSTER\x01" in text:
-            text = _ADDED.sub("", text)
-        return text + self._added, wait
 
     # -- answers ------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ send them, so they usually show that a topic was created for something else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from firetrail.errors import FormatError
@@ -15,10 +15,11 @@ from firetrail.format.batch import first_item
 from firetrail.format.message_types import (
     TYPE_ATTRIBUTE,
     fits,
-    type_in_text,
+    is_typed,
+    type_of_message,
     type_of_topic,
 )
-from firetrail.format.properties import NAME_END, TRANSFER_FLAG
+from firetrail.format.properties import decode_properties
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.headers import SendHeader
 
@@ -27,7 +28,6 @@ REPORT_INTERVAL_S = 60.0
 TOPICS_MAX = 1_000
 """Maximum number of topics whose conflicts are counted; the one counted longest is forgotten."""
 
-_MOVED = TRANSFER_FLAG + NAME_END
 _log = logging.getLogger(__name__)
 
 
@@ -48,19 +48,25 @@ class TypeConflicts:
         self._monotonic = monotonic
         self._counts: dict[str, _ConflictCount] = {}
 
-    def check(self, topic: TopicConfig, header: SendHeader, content: bytes, peer: str) -> None:
+    def check(
+        self,
+        topic: TopicConfig,
+        header: SendHeader,
+        properties: Mapping[str, str],
+        content: bytes,
+        peer: str,
+    ) -> None:
         """Report a message, or the first message of a batch, if it does not fit its topic."""
         attributes = topic.attributes or {}
         if TYPE_ATTRIBUTE not in attributes:
             return
-        properties = header.properties or ""
         if header.batch:
             try:
-                properties = first_item(content).properties.decode("utf-8", "replace")
+                properties = decode_properties(first_item(content).properties)
             except FormatError:  # the store refuses the batch and gives the reason
                 return
-        found, wanted = type_in_text(properties), type_of_topic(attributes)
-        if fits(wanted, found) or _MOVED in properties:
+        found, wanted = type_of_message(properties), type_of_topic(attributes)
+        if fits(wanted, found) or not is_typed(topic.topic_name, properties):
             return
         count = self._count(topic.topic_name)
         count.messages += 1

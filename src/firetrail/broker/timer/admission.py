@@ -10,7 +10,9 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.stored import parsed_number
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
+from firetrail.format.delay import level_in
 from firetrail.format.kernels.draft import Message
+from firetrail.format.message_types import has_delivery_time, is_transactional
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -22,7 +24,6 @@ from firetrail.format.properties import (
     TIMER_DELIVER_MS,
     TIMER_OUT_MS,
     TIMER_TIMES,
-    TRAN_MSG,
     UNIQ_KEY,
     decode_properties,
     replace_properties,
@@ -57,16 +58,15 @@ class TimerAdmission:
         """
         raw = message.raw_properties or b""
         found = decode_properties(raw)
-        if found.keys().isdisjoint(TIMER_TIMES):
+        if not has_delivery_time(found):
             return message
-        if parsed_number(found.get(DELAY), 9):  # a delay level takes precedence
+        if level_in(found.get(DELAY)):  # a delay level takes precedence
             gone: dict[str, str | None] = dict.fromkeys(TIMER_TIMES)
             changed = replace_properties(raw, gone)
             return stored_as(message, message.topic, message.queue_id, changed)
         if TIMER_OUT_MS in found or message.topic == TIMER_TOPIC:
             return message  # it was delivered by a timer before
-        is_half = found.get(TRAN_MSG) == "true"
-        if is_half or message.sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
+        if is_transactional(found) or message.sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a half message cannot have a delivery time: remove TIMER_DELAY_SEC, "

@@ -25,6 +25,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import check_topic
+from firetrail.format.properties import encode_properties
 from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
@@ -59,7 +60,7 @@ class RowIds:
         digest.update(head.encode())
         digest.update(body)
         digest.update(properties)
-        return f"{SINK_ROW}\x01{digest.hexdigest()}\x02".encode()
+        return encode_properties({SINK_ROW: digest.hexdigest()})
 
 
 class Parcel(NamedTuple):

@@ -5,7 +5,6 @@ All of this happens before the append lock is taken.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from firetrail.errors import FormatError, IllegalMessageError, PropertiesTooLong
 from firetrail.format import layout
 from firetrail.format.arguments import instance, number, several, truth
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
+from firetrail.format.delay import level_in
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import measure_batch
@@ -34,7 +34,6 @@ from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     WAIT,
-    encode_properties,
     get_property,
     replace_properties,
     without_crc,
@@ -51,7 +50,6 @@ DELAY_ELAPSED = -1
 Java leaves that property in the delivered message, where consumers read it."""
 
 
-_DELAY = re.compile(rb"(?:^|\x02)" + DELAY.encode() + rb"\x01([0-9]{1,9})(?:\x02|$)")
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
@@ -167,19 +165,18 @@ class Drafter:
         """Return the message as it is stored in the schedule; itself if it has no delay."""
         if message.delay_level == DELAY_ELAPSED:
             return message
-        match = _DELAY.search(draft.properties)
-        level = int(match[1]) if match else 0
-        if match is None or level == 0 or not layout.takes_queue_offset(draft.sys_flag):
+        properties = without_crc(message.encode_properties())  # as in the draft
+        level = level_in(get_property(properties, DELAY))
+        if level == 0 or not layout.takes_queue_offset(draft.sys_flag):
             return message
         clamped = self._config.delay_levels.clamp(level)
-        properties = without_crc(message.encode_properties())  # as in the draft
-        start, end = match.span(1)
-        properties = properties[:start] + b"%d" % clamped + properties[end:]
-        if not properties.endswith(b"\x02"):
-            properties += b"\x02"
-        properties += encode_properties(
-            {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id)}
-        )
+        changes: dict[str, str | None] = {
+            REAL_TOPIC: message.topic,
+            REAL_QID: str(message.queue_id),
+        }
+        if clamped != level:
+            changes = {DELAY: str(clamped), **changes}
+        properties = replace_properties(properties, changes)
         return stored_as(message, SCHEDULE_TOPIC, clamped - 1, properties)
 
     def draft_batch(self, batch: Batch) -> BatchDraft:
@@ -190,8 +187,7 @@ class Drafter:
             raise IllegalMessageError("topic", f"{batch.topic}: a retry topic accepts no batches")
         if batch.sys_flag & layout.TRANSACTION_MASK:
             raise IllegalMessageError("sys_flag", "a batch cannot be part of a transaction")
-        named = bytes(batch.body), batch.shared_properties
-        if self.rules.light_queues and any(_LIGHT_NAME in each for each in named):
+        if self.rules.light_queues and _names_light_queues(batch):
             raise IllegalMessageError(
                 INNER_MULTI_DISPATCH,
                 "messages of a batch cannot name light queues; send them one by one",
@@ -299,12 +295,26 @@ def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) ->
     )
 
 
+def _names_light_queues(batch: Batch) -> bool:
+    """Return whether a message of a batch, or the batch for all of them, names light queues."""
+    if get_property(batch.shared_properties, INNER_MULTI_DISPATCH) is not None:
+        return True
+    return _LIGHT_NAME in bytes(batch.body) and any(
+        get_property(item.properties, INNER_MULTI_DISPATCH) is not None
+        for item in _items(batch.body)
+    )
+
+
 def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:
     """Return a batch without the record checksums that its items were copied with."""
     if layout.PROPERTY_CRC_MARK not in bytes(batch):
         return batch
+    items = _items(batch)
+    return encode_batch(item._replace(properties=without_crc(item.properties)) for item in items)
+
+
+def _items(batch: bytes | memoryview) -> tuple[BatchItem, ...]:
     try:
-        items = decode_batch(batch)
+        return decode_batch(batch)
     except FormatError as error:
         raise IllegalMessageError("batch", str(error)) from error
-    return encode_batch(item._replace(properties=without_crc(item.properties)) for item in items)

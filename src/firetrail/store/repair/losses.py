@@ -11,7 +11,9 @@ from typing import NamedTuple
 from firetrail.format import columns as col
 from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.light import numbered_queues
 from firetrail.format.properties import INNER_MULTI_DISPATCH
+from firetrail.format.record import decode_message
 from firetrail.format.unit import PRE_BLANK
 from firetrail.store.dispatch.deriver import derive_runs, note_runs
 from firetrail.store.inspect.tail import TailKind, read_tail
@@ -148,7 +150,13 @@ class DeletedRecords(NamedTuple):
             return record.in_queue
         begin = self.beginnings.get(key, 0)
         is_former = place < begin or self.catalog.was_removed(record.topic, place)
-        return is_former and _LIGHT_NAME not in bytes(record.content)
+        return is_former and not _is_in_light_queues(record)
+
+
+def _is_in_light_queues(record: GoodRecord) -> bool:
+    """Return whether a record is in light queues as well."""
+    content = bytes(record.content)
+    return _LIGHT_NAME in content and bool(numbered_queues(decode_message(content).raw_properties))
 
 
 def find_deleted(view: StoreView) -> DeletedRecords:

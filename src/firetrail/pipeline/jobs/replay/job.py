@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 from firetrail.errors import StoreError
 from firetrail.format import layout, properties
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.kernels.properties import join_properties
 from firetrail.format.names import check_topic, name_server
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, decode_message
@@ -322,7 +323,7 @@ def _properties(record: Record) -> bytes:
     raw = record.raw_properties
     if any(name in raw for name in _LEFT_OUT_BYTES):
         kept = {n: v for n, v in decode_properties(raw).items() if n not in _LEFT_OUT}
-        raw = b"".join(f"{name}\x01{value}\x02".encode() for name, value in kept.items())
+        raw = join_properties(kept).encode()
     if raw and not raw.endswith(b"\x02"):
         raw += b"\x02"
     return raw + encode_properties({ORIGIN: record.message_id})

@@ -1,0 +1,233 @@
+"""Properties decide by exact names, whichever way a message takes into the store.
+
+The oracle is the parsed mapping, by a parser of its own. Each way is fed the same table of texts.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.broker.brokers import SMALL, Talk, talking
+from tests.client.clusters import running_cluster
+from tests.proxy.services import message, serving
+
+from firetrail import Store
+from firetrail.client import Message, Producer
+from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.format.ids import decode_message_id
+from firetrail.format.kernels.properties import join_properties, parse_properties
+from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.properties import (
+    MSG_REGION,
+    TIMER_TIMES,
+    decode_properties,
+    get_property,
+)
+from firetrail.proxy.message_properties import RESERVED
+from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
+ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+PLACES = {"REAL_TOPIC", "REAL_QID"}
+"""Properties of a message that waits in another topic than its own."""
+TEXTS = [
+    "",
+    "K\x01v",
+    "K\x01v\x02",
+    # A name that ends, begins or goes on like a special one.
+    *("IS_TRAN_MSG\x01true\x02", "TRAN_MSGS\x01true\x02", "xTRAN_MSG\x01true\x02K\x01v\x02"),
+    *("MY_DELAY\x013\x02", "DELAYED\x013\x02", "TIMER_DELAYS\x015\x02", "NO_WAIT\x01false\x02"),
+    *("XTIMER_DELAY_SEC\x015\x02", "TIMER_DELAY_SECS\x015\x02", "MY_CLUSTER\x01c\x02"),
+    *("WAITS\x01false\x02", "MSG_REGIONS\x01r\x02", "X_SYS_MSG_PRIORITY_\x013\x02"),
+    "A_INNER_MULTI_DISPATCH\x01%LMQ%q\x02",
+    # A value that is, or goes on like, a special text.
+    *("TRAN_MSG\x01trueish\x02", "TRAN_MSG\x01 true\x02", "TRAN_MSG\x01false\x02"),
+    *("K\x01TRAN_MSG\x02", "K\x01TRAN_MSG\x01true\x02", "K\x01WAIT\x01false\x02"),
+    *("K\x01TIMER_DELAY_SEC\x02", "DELAY\x013x\x02", "DELAY\x01-1\x02", "DELAY\x010\x02"),
+    # The special ones themselves.
+    *("TRAN_MSG\x01true\x02", "TRAN_MSG\x01True\x02", "K\x01v\x02TRAN_MSG\x01true"),
+    *("DELAY\x013\x02", "DELAY\x012\x02K\x01v", "DELAY\x0199\x02"),
+    *("WAIT\x01false\x02K\x01v\x02", "WAIT\x01FALSE\x02", "K\x01v\x02WAIT\x01true"),
+    # A name several times: the last value counts.
+    *("TRAN_MSG\x01true\x02TRAN_MSG\x01no\x02", "TRAN_MSG\x01no\x02TRAN_MSG\x01true\x02"),
+    *("DELAY\x013\x02DELAY\x010\x02", "DELAY\x010\x02DELAY\x013\x02", "K\x01a\x02K\x01b\x02"),
+    "K\x01v\x02WAIT\x01true\x02WAIT\x01false\x02",
+    "MSG_REGION\x01a\x02K\x01v\x02MSG_REGION\x01b\x02",
+    # Separators in odd places, and items without a name or a value.
+    *("\x01TRAN_MSG\x01true\x02", "\x02\x02TRAN_MSG\x01true\x02", "TRAN_MSG\x01\x01true\x02"),
+    *("TRAN_MSG\x02true\x02", "TRAN_MSG\x01\x02true\x02", "\x01true\x02", "\x01\x02\x01", "\x02"),
+    *("TRAN_MSG\x01true\x02\x02\x02K\x01v\x02", "K\x01v\x02TRAN_MSG\x01", "\x01\x01\x01\x02K"),
+    *("DELAY\x01\x023\x02", "\x02DELAY\x013\x02\x01DELAY\x012\x02", "K\x02TRAN_MSG\x01true"),
+]
+
+
+class Expected(NamedTuple):
+    """How a message with some properties has to be stored."""
+
+    place: str
+    """``half``, ``delayed`` or ``topic``."""
+    properties: dict[str, str]
+
+
+def parsed(text: str) -> dict[str, str]:
+    """Return the properties of a text, in the plainest way."""
+    items = [item.split("\x01", 1) for item in text.split("\x02")]
+    return {item[0]: item[1] for item in items if len(item) == 2 and item[0] and item[1]}
+
+
+def is_level(value: str) -> bool:
+    return value.isdecimal() and int(value) > 0
+
+
+def expected_by_broker(text: str) -> Expected:
+    """Return how a broker stores a single message."""
+    found = parsed(text)
+    kept = {name: value for name, value in found.items() if name != "WAIT"} | ADDED
+    if found.get("TRAN_MSG", "").lower() == "true":
+        kept.pop("DELAY", None)
+        return Expected("half", kept)
+    if is_level(found.get("DELAY", "")):
+        return Expected("delayed", kept | {"DELAY": str(min(int(found["DELAY"]), 18))})
+    return Expected("topic", kept)
+
+
+def place_of(topic: str) -> str:
+    return {HALF_TOPIC: "half", SCHEDULE_TOPIC: "delayed"}.get(topic, "topic")
+
+
+def stored(talk: Talk, answer: RemotingCommand) -> Expected:
+    """Return where and with which properties a message of a send was stored."""
+    assert answer.code == 0, answer.remark
+    record = talk.broker.store.at(decode_message_id(answer.fields["msgId"]).physical_offset)
+    assert record is not None
+    properties = record.properties
+    place = place_of(record.topic)
+    if place != "topic":
+        properties = {name: properties[name] for name in properties if name not in PLACES}
+    return Expected(place, properties)
+
+
+async def test_a_single_message(talk: Talk) -> None:
+    for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+        for text in TEXTS:
+            answer = await talk.send("T", i=text, code=code)
+            assert stored(talk, answer) == expected_by_broker(text), text
+
+
+async def test_a_retry_of_an_old_consumer_is_no_half_message(talk: Talk) -> None:
+    """Consumers before 4.6.1 send a delayed retry with all properties of the message."""
+    await talk.beat("CG")
+    text = "TRAN_MSG\x01true\x02DELAY\x013\x02"
+    assert stored(talk, await talk.send("%RETRY%CG", i=text, j=1)).place == "delayed"
+    assert stored(talk, await talk.send("%RETRY%CG", i=text, j=0)).place == "half"
+
+
+async def test_a_dead_letter_is_not_delayed(talk: Talk) -> None:
+    await talk.beat("CG")
+    dead = stored(talk, await talk.send("%RETRY%CG", i="K\x01v\x02DELAY\x013\x02", j=17))
+    assert dead == Expected("topic", {"K": "v", **ADDED})
+
+
+async def test_a_batch_and_its_messages(talk: Talk) -> None:
+    """The properties of a batch are those of each message; neither makes it anything special."""
+    for text in TEXTS:
+        items = [BatchItem(0, b"0", text.encode()), BatchItem(0, b"1", b"")]
+        answer = await talk.send("T", encode_batch(items), m=True, i=None)
+        assert answer.code == 0, (text, answer.remark)
+        first = talk.broker.store.at(
+            decode_message_id(answer.fields["msgId"].split(",")[0]).physical_offset
+        )
+        assert first is not None and first.topic == "T"
+        if not text or text.endswith("\x02"):
+            assert first.properties == parsed(text) | ADDED, text
+        whole = await talk.send("T", encode_batch(items[1:]), m=True, i=text)
+        kept = {name: value for name, value in parsed(text).items() if name != "WAIT"}
+        assert stored(talk, whole) == Expected("topic", kept | ADDED), text
+
+
+@pytest.mark.parametrize("name", TIMER_TIMES)
+async def test_only_a_delivery_time_refuses_a_batch(name: str, talk: Talk) -> None:
+    items = encode_batch([BatchItem(0, b"0", b"")])
+    for text in (f"X{name}\x015\x02", f"{name}S\x015\x02", f"K\x01{name}\x02", "TIMER_DEL\x011"):
+        assert (await talk.send("T", items, m=True, i=text)).code == 0, text
+    refused = await talk.send("T", items, m=True, i=f"{name}\x015\x02")
+    assert "a batch cannot have a delivery time" in (refused.remark or "")
+
+
+async def test_a_reply() -> None:
+    pushed: list[dict[str, str]] = []
+
+    def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        pushed.append(parsed(request.fields["properties"]))
+        return request.answer()
+
+    async with talking(client_handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: take}) as talk:
+        await talk.beat(producer="PG", client_id="p1")
+        for text in TEXTS:
+            sent = f"{text}\x02REPLY_TO_CLIENT\x01p1\x02XREPLY_TO_CLIENT\x01p2\x02"
+            code = RequestCode.SEND_REPLY_MESSAGE_V2
+            answer = await talk.send(REPLY_TOPIC, code=code, c=REPLY_TOPIC, i=sent)
+            assert stored(talk, answer) == expected_by_broker(sent), text
+            assert pushed[-1].pop("PUSH_REPLY_TIME").isdecimal()
+            assert pushed[-1] == parsed(sent), text
+
+
+async def test_a_message_over_grpc() -> None:
+    async with serving() as service:
+        await service.create_topic("T")
+        for number, text in enumerate(TEXTS):
+            properties = parsed(text)
+            if not RESERVED.isdisjoint(properties) or "\x01" in "".join(properties.values()):
+                continue  # refused, see tests/proxy/test_send.py
+            key = f"m{number}"
+            answer = await service.send(message(message_id=key, properties=properties))
+            assert answer.status.code == 20000, (text, answer.status.message)
+            (record,) = service.broker.store.query("T", key)
+            found = {name: record.properties[name] for name in properties}
+            assert (record.topic, found) == ("T", properties)
+
+
+async def test_a_message_of_the_client() -> None:
+    async with running_cluster() as namesrv, Producer(namesrv, "PG") as producer:
+        for text in TEXTS:
+            result = await producer.send(Message("T", b"x", raw_properties=text.encode()))
+            assert (result.transaction_id is not None) == (
+                expected_by_broker(text).place == "half"
+            ), text
+
+
+def test_a_message_of_the_embedded_store(tmp_path: Path) -> None:
+    """The store knows delays; everything else in the properties is for brokers."""
+    with Store.open(tmp_path, SMALL) as store:
+        for text in TEXTS:
+            place = store.put(Message("T", b"x", raw_properties=text.encode())).physical_offset
+            record = store.at(place)
+            assert record is not None
+            wanted = parsed(text)
+            if is_level(wanted.get("DELAY", "")):
+                wanted["DELAY"] = str(min(int(wanted["DELAY"]), 18))
+                assert record.topic == SCHEDULE_TOPIC
+                found = {n: v for n, v in record.properties.items() if n not in PLACES}
+            else:
+                assert record.topic == "T"
+                found = record.properties
+            assert found == wanted, text
+
+
+SPECIAL = ["TRAN_MSG", "WAIT", "DELAY", "true", "K", MSG_REGION, "\x01", "\x02", "ü", "X", ""]
+
+
+@given(st.lists(st.sampled_from(SPECIAL), max_size=16).map("".join))
+def test_all_readers_of_properties_agree(text: str) -> None:
+    wanted = parsed(text)
+    assert parse_properties(text) == decode_properties(text.encode()) == wanted
+    assert parse_properties(join_properties(wanted)) == wanted
+    for name in (*SPECIAL, *wanted):
+        assert get_property(text.encode(), name) == wanted.get(name)
