@@ -26,7 +26,6 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.auth.signature import SIGNATURE, Signer, Verifier, parse_grpc_authorization
     from firetrail.broker.filter import sql92
     from firetrail.broker.state import attributes
-    from firetrail.client import compression
     from firetrail.errors import (
         ConfigError,
         FormatError,
@@ -34,7 +33,7 @@ with atheris.instrument_imports(include=["firetrail"]):
         ProtocolError,
         RequestError,
     )
-    from firetrail.format import config_json
+    from firetrail.format import compression, config_json
     from firetrail.format.batch import decode_batch
     from firetrail.format.java_properties import parse_properties
     from firetrail.format.properties import decode_properties

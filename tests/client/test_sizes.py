@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.client.clusters import read_all
 
-from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer, compression
+from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer
 from firetrail.client.send import OutgoingMessage, batch_of, check_frame, draft_of
 from firetrail.errors import PropertiesTooLongError
+from firetrail.format import compression
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import COMPRESSED
 from firetrail.remoting.codes import Language, RequestCode

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from firetrail.client.arguments import checked_group, checked_queue
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
-from firetrail.client.compression import inflated
 from firetrail.client.delivery_time import delivery_properties, is_delayed
 from firetrail.client.message_sender import MessageSender
 from firetrail.client.received import Received
@@ -39,6 +38,7 @@ from firetrail.client.transaction import (
 from firetrail.client.turns import Turns
 from firetrail.errors import ConfigError, FormatError, NoAnswerError, RequestError
 from firetrail.format.arguments import MS, function, instance, number, seconds, text
+from firetrail.format.compression import inflated
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import check_topic, reply_topic

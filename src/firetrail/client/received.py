@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from firetrail.client.compression import inflated
 from firetrail.errors import FormatError
+from firetrail.format.compression import inflated
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import RETRY_TOPIC

@@ -9,9 +9,9 @@ from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
-from firetrail.client import compression
 from firetrail.client.arguments import checked_queue
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
+from firetrail.format import compression
 from firetrail.format.arguments import instance, number, several
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from hashlib import md5
 
-from firetrail.client.compression import ZLIB, inflated, method_of
 from firetrail.errors import FormatError
+from firetrail.format.compression import ZLIB, inflated, method_of
 from firetrail.format.hosts import format_host
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.message_types import type_of_message
@@ -33,7 +33,7 @@ from firetrail.proxy.message_properties import (
 from firetrail.proxy.schema.messages import DigestType, Encoding, Message, MessageType, Resource
 from firetrail.remoting.command import Payload
 
-INFLATED_MAX = 16 << 20
+DELIVERED_MAX = 16 << 20
 """Maximum size of a decompressed body. A receive may deliver 32 of them."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -149,7 +149,7 @@ def _set_body(message: Message, record: Record) -> None:
         encoding = Encoding.GZIP
     else:
         try:
-            message.body = inflated(record.body, record.sys_flag, INFLATED_MAX)
+            message.body = inflated(record.body, record.sys_flag, DELIVERED_MAX)
         except FormatError as error:
             if is_zlib:
                 encoding = Encoding.GZIP

@@ -1,6 +1,5 @@
-"""Decompression of bodies."""
+"""Decompression of the bodies of a batch; tests/format/test_compression.py is about single ones."""
 
-import gzip
 import zlib
 from pathlib import Path
 
@@ -10,8 +9,8 @@ from tests.pipeline.source.shelf import fill, rows_of
 
 from firetrail import Message
 from firetrail.errors import FormatError
+from firetrail.format import compression
 from firetrail.pipeline.source import bodies
-from firetrail.pipeline.source.bodies import inflate_one
 
 TEXT = b"again and again " * 500
 ZLIB, LZ4, ZSTD, ZLIB_AGAIN = 0x1, 0x101, 0x201, 0x301
@@ -30,34 +29,6 @@ PACKED = {
     LZ4: packed("lz4"),
     ZSTD: packed("zstd"),
 }
-
-
-def test_gzip_is_decompressed_under_the_flag_of_zlib() -> None:
-    assert inflate_one(gzip.compress(TEXT), ZLIB) == TEXT
-
-
-@pytest.mark.parametrize("flag", PACKED)
-class TestOne:
-    def test_a_complete_body_is_decompressed(self, flag: int) -> None:
-        assert inflate_one(PACKED[flag], flag) == TEXT
-
-    def test_a_truncated_body_is_an_error(self, flag: int) -> None:
-        for cut in (1, len(PACKED[flag]) // 2, len(PACKED[flag])):
-            with pytest.raises((ValueError, OSError, zlib.error)):
-                inflate_one(PACKED[flag][:-cut], flag)
-
-    def test_a_body_that_is_not_compressed_is_an_error(self, flag: int) -> None:
-        with pytest.raises((ValueError, OSError, zlib.error)):
-            inflate_one(b"plain text", flag)
-
-    def test_a_body_beyond_the_limit_is_an_error(
-        self, flag: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT))
-        assert inflate_one(PACKED[flag], flag) == TEXT
-        monkeypatch.setattr(bodies, "INFLATED_MAX", len(TEXT) - 1)
-        with pytest.raises(ValueError, match="truncated, or longer than"):
-            inflate_one(PACKED[flag], flag)
 
 
 @pytest.fixture
@@ -82,6 +53,20 @@ def test_a_body_that_does_not_inflate(store: Path) -> None:
     (row,) = [row for row in rows if row["body"] is None]
     assert row["physical_offset"] == caught.value.offset
     assert rows[-1]["body"] == b"more"
+
+
+def test_an_unknown_method_is_an_error_as_in_the_client(tmp_path: Path) -> None:
+    fill(tmp_path, [Message("T", zlib.compress(TEXT), sys_flag=0x501)])
+    with pytest.raises(FormatError, match=r"method 5 is unknown; read with decompress=false"):
+        rows_of(tmp_path, how={"decompress": True})
+
+
+def test_a_body_beyond_the_limit_is_an_error(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "INFLATED_MAX", len(TEXT))
+    assert len(rows_of(store, how={"decompress": True})) == 5
+    monkeypatch.setattr(compression, "INFLATED_MAX", len(TEXT) - 1)
+    with pytest.raises(FormatError, match="more than 7999 bytes"):
+        rows_of(store, how={"decompress": True})
 
 
 def test_bodies_that_are_too_large_together(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

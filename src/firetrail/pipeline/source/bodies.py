@@ -1,28 +1,15 @@
-"""Decompression of bodies that the producing client compressed.
-
-The sys flag gives the method: zlib or gzip (also if no method is set), LZ4 frames or zstd. The
-size of decompressed bodies is limited, because a few bytes can expand to very many.
-"""
+"""Decompression of the bodies of a batch, which producing clients compressed."""
 
 from __future__ import annotations
-
-import zlib
 
 import pyarrow as pa
 
 from firetrail.errors import FormatError
-from firetrail.format.layout import (
-    COMPRESSED,
-    COMPRESSION_LZ4,
-    COMPRESSION_MASK,
-    COMPRESSION_ZSTD,
-    ZLIB_OR_GZIP,
-)
+from firetrail.format.compression import inflated
+from firetrail.format.layout import COMPRESSED
 
-INFLATED_MAX = 64 << 20
-"""Larger bodies are not decompressed; RocketMQ's own limit is 4 MiB unless configured higher."""
 BATCH_INFLATED_MAX = (1 << 31) - 1
-_CODECS = {COMPRESSION_LZ4: "lz4", COMPRESSION_ZSTD: "zstd"}
+"""The most bytes that an Arrow array of bodies can have."""
 
 
 def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient: bool) -> pa.Array:
@@ -39,14 +26,11 @@ def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient:
         raw = values[row]
         assert raw is not None
         try:
-            values[row] = inflate_one(raw, flags[row])
-        except (ValueError, OSError, zlib.error) as error:
+            values[row] = inflated(raw, flags[row])
+        except FormatError as error:
             if not lenient:
-                raise FormatError(
-                    "compressed body",
-                    places[row],
-                    f"{error}; read with decompress=false, or with mode=permissive to get null",
-                ) from error
+                remedy = "read with decompress=false, or with mode=permissive to get null"
+                raise FormatError(error.field, places[row], f"{error.detail}; {remedy}") from error
             values[row] = None
     if sum(len(value) for value in values if value) > BATCH_INFLATED_MAX:
         raise FormatError(
@@ -55,19 +39,3 @@ def inflate(bodies: pa.Array, flags: memoryview, places: memoryview, *, lenient:
             f"have more than {BATCH_INFLATED_MAX} bytes together; read with decompress=false",
         )
     return pa.array(values, pa.binary())
-
-
-def inflate_one(raw: bytes, sys_flag: int) -> bytes:
-    """Decompress one body; raise ValueError, OSError or zlib.error if it is not valid."""
-    codec = _CODECS.get(sys_flag & COMPRESSION_MASK)
-    if codec is None:
-        inflater = zlib.decompressobj(ZLIB_OR_GZIP)
-        body = inflater.decompress(raw, INFLATED_MAX)
-        whole = inflater.eof
-    else:
-        with pa.input_stream(pa.py_buffer(raw), compression=codec) as stream:
-            body = stream.read(INFLATED_MAX + 1)
-        whole = len(raw) > 0 and len(body) <= INFLATED_MAX
-    if not whole:
-        raise ValueError(f"it is truncated, or longer than {INFLATED_MAX} bytes")
-    return body

@@ -13,27 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrail.client import compression
-from firetrail.client.compression import inflated
 from firetrail.errors import FormatError
+from firetrail.format import compression
+from firetrail.format.compression import inflated
 
 TEXT = b"what a lot of words " * 500
-MODULES = {0x100: {"lz4.frame"}, 0x200: {"compression.zstd", "zstandard"}}
+STANDARD = {"compression.zstd"} if sys.version_info >= (3, 14) else {"zstandard"}
+MODULES = {0x100: {"lz4.frame", "pyarrow"}, 0x200: {*STANDARD, "pyarrow"}}
 CODECS = {0x100: "lz4", 0x200: "zstd"}
-
-
-def installed(module: str) -> bool:
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
 
 
 def compressed(body: bytes, kind: int) -> bytes:
     if kind in CODECS:
-        if not any(map(installed, MODULES[kind])):
-            pytest.skip(f"{CODECS[kind]} comes with the extra compression")
         return bytes(pa.compress(body, codec=CODECS[kind], asbytes=True))
     return zlib.compress(body)
 
@@ -84,13 +75,32 @@ def test_a_missing_library_is_named(kind: int, monkeypatch: pytest.MonkeyPatch) 
         inflated(b"", kind | 1)
 
 
-@pytest.mark.parametrize("absent", sorted(MODULES[0x200]))
-def test_either_zstd_module_suffices(absent: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The standard library has one from Python 3.14 on; the extra is for older versions."""
-    if not any(map(installed, MODULES[0x200] - {absent})):
-        pytest.skip(f"only {absent} is installed")
-    monkeypatch.setitem(sys.modules, absent, None)
-    assert inflated(compressed(TEXT, 0x200), 0x201) == TEXT
+LIBRARIES = [(kind, name) for kind, names in MODULES.items() for name in sorted(names)]
+
+
+@pytest.mark.parametrize(("kind", "library"), LIBRARIES)
+class TestLibraries:
+    """Whatever library is installed, the same bodies are decompressed and refused."""
+
+    @pytest.fixture(autouse=True)
+    def only(self, kind: int, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        for other in MODULES[kind] - {library}:
+            monkeypatch.setitem(sys.modules, other, None)
+
+    def test_bodies(self, kind: int, library: str) -> None:
+        assert inflated(compressed(TEXT, kind), kind | 1) == TEXT
+        assert inflated(compressed(b"", kind), kind | 1) == b""
+
+    def test_the_limit_is_exact(self, kind: int, library: str) -> None:
+        assert inflated(compressed(TEXT, kind), kind | 1, len(TEXT)) == TEXT
+        with pytest.raises(FormatError, match=f"more than {len(TEXT) - 1} bytes"):
+            inflated(compressed(TEXT, kind), kind | 1, len(TEXT) - 1)
+
+    def test_bodies_that_are_refused(self, kind: int, library: str) -> None:
+        raw = compressed(TEXT, kind)
+        for wrong in (b"", b"no stream at all", raw[:5], raw[: len(raw) // 2], raw[:-1]):
+            with pytest.raises(FormatError, match="compressed body"):
+                inflated(wrong, kind | 1)
 
 
 def test_gzip_is_decompressed_under_the_flag_of_zlib() -> None:
