@@ -69,7 +69,6 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/jobs/restore.py", "open"): "a new segment, mapped for writing by a Spark task",
     ("pipeline/jobs/restore.py", "rename"): "synced afterwards, once for all segments",
     ("pipeline/sink/staging.py", "mkdir"): "temporary files, written by pyarrow",
-    ("pipeline/sink/staging.py", "rmdir"): "temporary files, written by pyarrow",
     ("pipeline/sink/writers.py", "rmdir"): "temporary files, written by pyarrow",
     ("pipeline/source/places.py", "firetrail.system.System"): "a system whose files are remote",
     ("pipeline/source/places.py", "read_text"): "/proc of the process that started Spark",

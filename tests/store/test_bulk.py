@@ -130,6 +130,27 @@ def test_a_store_that_another_takes_right_after_the_commit(
         assert [message.body for message in store.read("T")] == [b"one"]
 
 
+@pytest.mark.parametrize("failing", ["conclude", "derive"])
+def test_a_failure_after_the_commit_is_not_reported_as_a_failed_commit(
+    failing: str, root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A caller that is told of a failure writes the messages again."""
+
+    def full(*_: object) -> None:
+        raise DiskFullError("no space for a queue")
+
+    if failing == "derive":
+        append(root, [b"first"])  # else the store does not exist, and is created by an opening
+        monkeypatch.setattr(BulkAppend, "_derive", full)
+    else:
+        monkeypatch.setattr("firetrail.store.bulk.Journal.conclude", full)
+    assert append(root, [b"x", b"y"], Ticket("w", 7)) == 2
+    assert "2 messages are stored" in caplog.text
+    monkeypatch.undo()
+    assert append(root, [b"x", b"y"], Ticket("w", 7)) == 0
+    assert sorted(bodies_in(root))[-2:] == [b"x", b"y"]
+
+
 def test_nothing_is_appended_without_a_commit(root: Path) -> None:
     append(root, MANY[:10])
     with BulkAppend(root, small_config()) as bulk:

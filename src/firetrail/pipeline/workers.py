@@ -1,4 +1,4 @@
-"""The worker that a task runs on, by name, and checks that it shares its folders with the driver.
+"""The worker that a task runs on, by name, and the files that it shares with the driver.
 
 The driver and every task must see the same files under the same paths.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from firetrail.errors import NotSharedError
-from firetrail.system import SYSTEM, Files
+from firetrail.errors import DiskFullError, NotSharedError
+from firetrail.system import NO_SPACE, SYSTEM, Files
 
 _GENERATIONS = 4
 """Parents to look at: a task's process is forked by a daemon that the executor's JVM started."""
@@ -84,6 +85,28 @@ def check_arrived(path: str | Path, size: int, worker: str) -> None:
             f"{path}: the worker {worker} wrote {size} bytes, but the driver sees {seen}, so "
             f"nothing was committed; {_REMEDY}"
         )
+
+
+@contextmanager
+def naming_file(path: str | Path, remedy: str) -> Iterator[None]:
+    """Name the file in an error about writing it, which Arrow does not.
+
+    Args:
+        path: The file.
+        remedy: What to do if the disk is full, after "the disk is full; ".
+
+    Raises:
+        DiskFullError: The disk or the quota has no space left.
+        OSError: Any other error of the file system, with the path.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(f"{path}: the disk is full; {remedy}") from error
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def _size(files: Files, path: Path) -> int | None:

@@ -15,6 +15,7 @@ twice. The file ``firetrail.sink`` has the last number of each writer
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -42,6 +43,7 @@ from firetrail.store.queues.table import QueueKey
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 
+_log = logging.getLogger(__name__)
 _HEAD = layout.BLANK.size
 _ITEM_SIZE = layout.BATCH_ITEM.offsets["total_size"]
 
@@ -296,7 +298,10 @@ class BulkAppend:
     # -- the commit ---------------------------------------------------------------------------
 
     def commit(self) -> Appended:
-        """Make all messages durable and visible, and derive queues and index."""
+        """Make all messages durable and visible, and derive queues and index.
+
+        An error means that nothing was committed. What fails after the commit is logged.
+        """
         start, end = self._start, self._end
         commit = None
         if self._ticket is not None:
@@ -310,12 +315,27 @@ class BulkAppend:
             self._committed = True  # from here on, the pending note and the log decide
             head_segment.view[at : at + _HEAD] = head
             head_segment.sync()
+        try:
+            self._conclude(commit)
+        except (OSError, StoreError) as error:
+            if not self._committed:
+                raise
+            _log.warning(
+                "%s: %d messages are stored, but their queues could not be derived (%s); the next "
+                "opening of the store derives them",
+                self._root,
+                self.messages,
+                error,
+            )
+        return Appended(self.messages, start, end)
+
+    def _conclude(self, commit: Commit | None) -> None:
+        """Do what follows the commit; if it fails, the next opening of the store does it."""
         self._journal.conclude(commit)
         self.close()
-        if end > start:
+        if self._committed:
             with suppress(StoreLockedError):  # the process that has opened it derives them
                 self._derive()
-        return Appended(self.messages, start, end)
 
     def close(self) -> None:
         """Release the store; discard what was not committed."""

@@ -22,6 +22,7 @@ from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import SinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.vectors import chunks, vectors
+from firetrail.pipeline.workers import naming_file
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.put.draft import Drafter
 from firetrail.system import SYSTEM
@@ -31,6 +32,10 @@ CHUNK_BYTES = 256 << 10
 MORE_LEVELS = (
     "if the broker has more, name its file with messageDelayLevel in the option brokerConf"
 )
+_CREATE_TRIES = 100
+"""How often a folder may vanish while a file is created in it. Each time, another write has ended
+at that very moment."""
+_REMEDY = "free some space, or name a folder on another disk with the option stagingPath"
 CHUNKS = pa.schema(
     [
         pa.field("topic", pa.string()),
@@ -47,7 +52,7 @@ class Stager:
     def __init__(self, options: SinkOptions, folder: Path) -> None:
         self._options = options
         self._drafter = Drafter(options.config)
-        self._folder = folder
+        self._file = StagedFile(folder)
         self._chunks: dict[tuple[str, int], list[BatchItem]] = {}
         self._sizes: dict[tuple[str, int], int] = {}
         self._topics: dict[str, bytes] = {}
@@ -56,20 +61,13 @@ class Stager:
 
     def stage(self, batches: Iterable[pa.RecordBatch]) -> str | None:
         """Write all rows to a new file and return its path; None if there are no rows."""
-        path = self._folder / f"{uuid.uuid4().hex}.arrows"
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, CHUNKS) as writer:
+        with self._file as file:
             for batch in batches:
-                self._stage(batch, writer)
-            self._write_all(writer)
-        if self.messages == 0:
-            SYSTEM.files.discard(path)
-            with suppress(OSError):  # not empty if other tasks have rows
-                self._folder.rmdir()
-            return None
-        return str(path)
+                self._stage(batch)
+            self._write_all()
+        return str(file.path) if file.exists else None
 
-    def _stage(self, batch: pa.RecordBatch, writer: pa.RecordBatchWriter) -> None:
+    def _stage(self, batch: pa.RecordBatch) -> None:
         queues = self._options.queues
         batch = prefer_columns(batch)
         check_rows(batch, self.messages, self._options.config.delay_levels.max_level, MORE_LEVELS)
@@ -78,13 +76,13 @@ class Stager:
             for row in rows_of(batch):
                 key = self._add(row)
                 if self._sizes[key] >= CHUNK_BYTES:
-                    self._write(writer, key)
+                    self._write(key)
             return
-        self._write_all(writer)  # earlier rows must come first
+        self._write_all()  # earlier rows must come first
         for topic in rows.topics.dictionary.to_pylist():
             check_topic(topic)
         for chunk in chunks(rows, CHUNK_BYTES):
-            writer.write_batch(_batch(*chunk))
+            self._file.write(_batch(*chunk))
         self.messages += batch.num_rows
         if "queue_id" not in batch.schema.names:
             self._turn = (self._turn + batch.num_rows) % queues
@@ -111,14 +109,65 @@ class Stager:
             self._turn = (self._turn + 1) % self._options.queues
         return message_of(row, queue_id)
 
-    def _write(self, writer: pa.RecordBatchWriter, key: tuple[str, int]) -> None:
+    def _write(self, key: tuple[str, int]) -> None:
         items = self._chunks.pop(key)
         del self._sizes[key]
-        writer.write_batch(_batch(*key, encode_batch(items), len(items)))
+        self._file.write(_batch(*key, encode_batch(items), len(items)))
 
-    def _write_all(self, writer: pa.RecordBatchWriter) -> None:
+    def _write_all(self) -> None:
         for key in list(self._chunks):
-            self._write(writer, key)
+            self._write(key)
+
+
+class StagedFile:
+    """A file of chunks, which is created with its first chunk.
+
+    A task without rows leaves nothing to remove: its neighbours may be using the folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / f"{uuid.uuid4().hex}.arrows"
+        self._file: pa.NativeFile | None = None
+        self._writer: pa.RecordBatchWriter | None = None
+
+    @property
+    def exists(self) -> bool:
+        """Whether the file was created."""
+        return self._file is not None
+
+    def __enter__(self) -> StagedFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._file is None:
+            return
+        try:
+            with naming_file(self.path, _REMEDY), self._file:
+                if self._writer is not None:
+                    self._writer.close()
+        except BaseException as error:
+            kind = type(error)
+            raise
+        finally:
+            if kind is not None:  # no one will ask for the file of a failed task
+                SYSTEM.files.discard(self.path)
+
+    def write(self, chunk: pa.RecordBatch) -> None:
+        """Append a chunk."""
+        with naming_file(self.path, _REMEDY):
+            if self._writer is None:
+                self._file = self._create()
+                self._writer = pa.ipc.new_stream(self._file, CHUNKS)
+            self._writer.write_batch(chunk)
+
+    def _create(self) -> pa.NativeFile:
+        """Create the file; try again if another writer removes an empty folder in between."""
+        for _ in range(_CREATE_TRIES):
+            with suppress(FileNotFoundError, FileExistsError):
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                return pa.OSFile(str(self.path), "wb")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return pa.OSFile(str(self.path), "wb")
 
 
 def _batch(topic: str, queue_id: int, items: bytes | memoryview, messages: int) -> pa.RecordBatch:

@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from firetrail.errors import StoreLockedError
+from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.sink.columns import SinkOptions, check_appended, parse_options
 from firetrail.pipeline.sink.repeats import RepeatedWrite
 from firetrail.pipeline.sink.staging import Stager, append_staged
@@ -99,7 +100,7 @@ class _StoreSinkWriter:
         """Stage the rows of a task."""
         stager = Stager(self._options, self._folder)
         path = stager.stage(iterator)
-        size = 0 if path is None else Path(path).stat().st_size
+        size = 0 if path is None else SYSTEM.files.size(Path(path))
         return StagedRows(path, stager.messages, size, worker_name(), current_query())
 
     def _append(
@@ -134,20 +135,39 @@ class _StoreSinkWriter:
             SYSTEM.clock.sleep_ms(round(1000 * LOCK_POLL_S))
 
     def _discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Remove the staged files, and leftovers of jobs that were killed long ago."""
+        """Remove the staged files, and leftovers of jobs that were killed long ago.
+
+        It raises nothing, because a commit that has happened must not be reported as failed. What
+        cannot be removed now is a leftover for a later write.
+        """
         for message in messages:
             if isinstance(message, StagedRows) and message.path is not None:
                 path = Path(message.path)  # the tasks may have used another writer and folder
-                SYSTEM.files.discard(path)
-                with suppress(OSError):  # not empty
-                    path.parent.rmdir()
-        if self._options.staging.exists():
-            abandoned_ms = SYSTEM.clock.now_ms() - 1000 * ABANDONED_S
-            for folder in self._options.staging.iterdir():
-                if SYSTEM.files.modified_ms(folder) < abandoned_ms:
-                    SYSTEM.files.remove_tree(folder, ignore_errors=True)
-        with suppress(OSError):
-            self._options.staging.rmdir()
+                try:
+                    SYSTEM.files.discard(path)
+                except OSError as error:
+                    LOGGER.warning("%s: the staged file is left over: %s", path, error)
+                _remove_empty(path.parent)
+        _remove_abandoned(self._options.staging)
+        _remove_empty(self._options.staging)
+
+
+def _remove_abandoned(staging: Path) -> None:
+    """Remove the folders of jobs that were killed long ago; other writers may do so as well."""
+    abandoned_ms = SYSTEM.clock.now_ms() - 1000 * ABANDONED_S
+    folders: list[str] = []
+    with suppress(OSError):
+        folders = SYSTEM.files.folders(staging)
+    for name in folders:
+        with suppress(OSError):  # its own writer, or another one, is removing it
+            if SYSTEM.files.modified_ms(staging / name) < abandoned_ms:
+                SYSTEM.files.remove_tree(staging / name, ignore_errors=True)
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder unless somebody uses it: it then has files, or is created again."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 class BatchWriter(_StoreSinkWriter, DataSourceArrowWriter):
