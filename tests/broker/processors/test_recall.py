@@ -90,7 +90,33 @@ async def test_recalls_can_be_switched_off(
         assert (await recall(talk, handle)).code == code
 
 
-def mark(bench: Bench, message: Message, key: str, value: str) -> None:
+async def test_a_handle_must_name_the_message_that_has_its_key(talk: Talk) -> None:
+    sent = await talk.send("T1", i=LATER.format(50, "U1"))
+    await talk.send("T2", i=LATER.format(60, "U2"))
+    handle = decode_handle(sent.fields["recallHandle"])
+    end = talk.broker.store.log_range[1]
+    for forged, remark in (
+        (handle._replace(topic="T2"), "topic not match: no message of this topic has the key"),
+        (handle._replace(time_ms=handle.time_ms + 5_000), "waits for another time"),
+    ):
+        answer = await recall(talk, forged.encode(), forged.topic)
+        assert answer.code == ResponseCode.ILLEGAL_OPERATION
+        assert remark in (answer.remark or "")
+    assert talk.broker.store.log_range[1] == end  # no mark was stored
+    assert (await recall(talk, handle.encode())).code == 0
+    assert (await recall(talk, handle.encode())).code == 0  # the mark is not taken for a message
+
+
+async def test_two_topics_may_have_messages_with_the_same_key(tmp_path: Path) -> None:
+    async with talking(tmp_path) as talk:
+        await talk.send("T1", b"kept", i=LATER.format(2, "U1"))
+        sent = await talk.send("T2", b"gone", i=LATER.format(2, "U1"))
+        assert (await recall(talk, sent.fields["recallHandle"], "T2")).code == 0
+        (record,) = await talk.pull_until("T1", 1)
+        assert record.body == b"kept"
+
+
+def mark(bench: Bench, message: Message, key: str, value: str, topic: str = "T") -> None:
     """Store a mark of any form for a message."""
     text = bench.admission.recall_handle(message)
     assert text is not None
@@ -101,7 +127,7 @@ def mark(bench: Bench, message: Message, key: str, value: str) -> None:
         "TIMER_DEL_UNIQKEY": value,
     }
     raw = encode_properties(properties)
-    bench.store.put(bench.admission.admitted(Message("T", b"0", raw_properties=raw)))
+    bench.store.put(bench.admission.admitted(Message(topic, b"0", raw_properties=raw)))
 
 
 @pytest.mark.parametrize("form", [0, 1])
@@ -117,7 +143,10 @@ async def test_marks_of_all_versions_are_obeyed(tmp_path: Path, form: int) -> No
 
 async def test_a_mark_names_one_topic(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    mark(bench, bench.send(b"a", 3_000), "Ua", "T2+Ua")
+    message = bench.send(b"a", 3_000)
+    mark(bench, message, "Ua", "T2+Ua")
+    for value in ("Ua", "T+Ua"):  # somebody may send to T2 only
+        mark(bench, message, "Ua", value, "T2")
     bench.pass_time(6_000)
     assert bench.bodies == [b"a"]
     await bench.close()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.broker.timer.bench import Bench
 
+from firetrail import Message
+from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.timer import WHEEL
 
 
@@ -52,4 +54,20 @@ async def test_a_far_message_that_the_previous_master_stored_again_is_not_repeat
     assert not bench.timer._delivery.roll(waiting, bench.clock.ms, bench.clock.ms)
     bench.pass_time(12_000, 500)
     assert bench.bodies == [b"far"]
+    await bench.close()
+
+
+async def test_a_message_of_another_topic_is_no_copy(tmp_path: Path) -> None:
+    """Somebody may send to T2 only, and knows key, body and time of a message for T."""
+    bench = Bench(tmp_path, timer_roll_window_slots=3)
+    sent = bench.send(b"a", 10_000)
+    properties = {**decode_properties(sent.raw_properties or b""), "TIMER_ROLL_TIMES": "9"}
+    del properties["TIMER_OUT_MS"]
+    raw = encode_properties(properties)
+    bench.store.put(bench.admission.admitted(Message("T2", b"a", raw_properties=raw)))
+    assert bench.store.wait_dispatched()
+    waiting, _ = bench.waiting
+    assert not bench.timer._delivery.was_rolled(waiting)
+    bench.pass_time(12_000, 500)
+    assert bench.bodies == [b"a"]
     await bench.close()

@@ -142,3 +142,17 @@ class TestProducersThatAreAway:
 
 def _nothing(offset: int) -> Message:
     raise InterruptedError
+
+
+async def test_a_half_message_of_another_topic_is_no_copy(tmp_path: Path) -> None:
+    """Somebody may send to T2 only, and knows group and key of a transaction in T1."""
+    async with talking(tmp_path) as talk:
+        first = await begin(talk)
+        properties = f"{PROPERTIES}TRANSACTION_CHECK_TIMES\x011\x02"
+        forged = await talk.send("T2", b"forged", e=0, f=4, i=properties)
+    async with talking(tmp_path) as talk:
+        assert await end(talk, forged, ROLLBACK) == 0
+        assert len(talk.broker._parts.transactions._open) == 1
+        assert await end(talk, first, COMMIT) == 0
+        assert stored(talk, "T1", 2) == [b"body"]
+        assert stored(talk, "T2") == []

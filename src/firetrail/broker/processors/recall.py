@@ -10,28 +10,35 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import UNCONFIRMED
-from firetrail.broker.timer.admission import TimerAdmission
+from firetrail.broker.stored import UNCONFIRMED, parsed_number
+from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
+    REAL_TOPIC,
     TAGS,
     TIMER_DEL_UNIQKEY,
     TIMER_DELIVER_MS,
+    TIMER_OUT_MS,
     UNIQ_KEY,
     encode_properties,
 )
 from firetrail.format.recall import RecallHandle, decode_handle
+from firetrail.format.record import decode_message
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.handlers import Answer, Handler, WaitingHandler
 from firetrail.remoting.headers import RecallHeader, RecallResponse
 from firetrail.store.results import PutResult
 
 RECALL_TAG = "_RECALL_TAG_"
 """The tag of marks."""
+COMPARED_MAX = 64
+"""Messages with the same key that are compared with a handle. If there are more, the handle is
+accepted: its mark counts for its own topic only."""
 
 
 class RecallProcessor:
@@ -43,7 +50,9 @@ class RecallProcessor:
         self._live = state.live
         self._admission = admission
         self._now_ms = state.system.clock.now_ms
-        self.handlers: dict[int, Handler] = {RequestCode.RECALL_MESSAGE: self._recall}
+        self.handlers: dict[int, Handler] = {
+            RequestCode.RECALL_MESSAGE: WaitingHandler(state.store.catch_up, self._recall)
+        }
 
     def _recall(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = RecallHeader.decode(request.fields)
@@ -63,6 +72,7 @@ class RecallProcessor:
                 f"recall failed, the topic[{header.topic:.255}] not exist",
             )
         handle = self._checked(header)
+        self._check_stored(handle)
         first, second = (self._mark(handle, key) for key in delete_keys(*handle[::3]))
         result = self._store.begin_put(first)
         if isinstance(result, PutResult) and not result.ok:
@@ -90,6 +100,27 @@ class RecallProcessor:
                 f"delivery time, and the handle is for {left} ms from now"
             )
         return handle
+
+    def _check_stored(self, handle: RecallHandle) -> None:
+        """Raise RequestError if the message with the key of a handle is not the one it names.
+
+        The message, not the handle, says which topic and time it has. RocketMQ accepts a handle
+        without a message as well, and so does this; its mark has no effect.
+        """
+        key, most = handle.unique_key, COMPARED_MAX
+        found = self._store.query_buffers(TIMER_TOPIC, key, max_count=most).buffers
+        places = {place for buffer in found if (place := _place_of(buffer, key)) is not None}
+        if not places or len(found) >= most:
+            return
+        if handle.topic not in {topic for topic, _ in places}:
+            raise _refused("topic not match: no message of this topic has the key of the handle")
+        precision = self._live.current.timer_precision_ms
+        slot = slot_before(handle.time_ms, precision)
+        if not any(
+            topic == handle.topic and slot_before(out + 1, precision) == slot
+            for topic, out in places
+        ):
+            raise _refused("timestamp invalid: the message of the handle waits for another time")
 
     def _mark(self, handle: RecallHandle, key: str) -> Message:
         properties = {
@@ -123,6 +154,18 @@ class RecallProcessor:
         if not result.ok and result.status not in UNCONFIRMED:
             return request.answer(ResponseCode.SYSTEM_ERROR, f"recall failed: {result.detail}")
         return request.answer(fields=RecallResponse(handle.unique_key).encode())
+
+
+def _place_of(buffer: bytes | memoryview, key: str) -> tuple[str, int] | None:
+    """Return the real topic and the slot of a waiting message; None for marks and other keys."""
+    try:
+        properties = decode_message(buffer).properties
+    except FormatError:
+        return None
+    topic, out = properties.get(REAL_TOPIC), parsed_number(properties.get(TIMER_OUT_MS), 18)
+    if properties.get(UNIQ_KEY) != key or TIMER_DEL_UNIQKEY in properties:
+        return None
+    return None if topic is None or out is None else (topic, out)
 
 
 def _refused(reason: str) -> RequestError:

@@ -138,9 +138,18 @@ class TimerDelivery:
         return True
 
     def was_rolled(self, record: Record) -> bool:
-        """Return whether a later copy of the message waits in the timer topic."""
+        """Return whether a later copy of the message waits in the timer topic.
+
+        A message of another topic is none, although it can have the same key and body.
+        """
         times = rolled_times(record)
-        return self.has_copy(record, TIMER_TOPIC, lambda copy: rolled_times(copy) > times)
+        topic = get_property(record.raw_properties, REAL_TOPIC)
+
+        def is_later(copy: Record) -> bool:
+            same = get_property(copy.raw_properties, REAL_TOPIC) == topic
+            return same and rolled_times(copy) > times
+
+        return self.has_copy(record, TIMER_TOPIC, is_later)
 
     def has_copy(
         self, record: Record, topic: str, fits: Callable[[Record], bool] = lambda copy: True

@@ -9,7 +9,12 @@ from array import array
 from collections.abc import Iterator
 
 from firetrail.broker.timer.timer_log import TimerLog
-from firetrail.format.properties import REAL_TOPIC, UNIQ_KEY, get_property
+from firetrail.format.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    UNIQ_KEY,
+    get_property,
+)
 from firetrail.format.record import Record
 from firetrail.format.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
 
@@ -23,14 +28,14 @@ class DueSlot:
     Attributes:
         time_ms: The time of the slot.
         is_broken: Whether the chain ends with bytes that are not a unit of the slot.
-        recalled: The values of the marks that cancel messages.
+        recalled: The topics and values of the marks that cancel messages.
     """
 
     def __init__(self, log: TimerLog, time_ms: int, slot: TimerSlot) -> None:
         self._log = log
         self.time_ms = time_ms
         self.is_broken = False
-        self.recalled: set[str] = set()
+        self.recalled: set[tuple[str, str]] = set()
         self._next = slot.last
         self._left = slot.waiting  # less those that are read
         self._positions = array("q")
@@ -76,15 +81,27 @@ class DueSlot:
         """Remove the unit that :meth:`next_message` returned."""
         self._positions.pop()
 
+    def recall(self, mark: Record) -> None:
+        """Cancel the message that a mark names."""
+        topic = get_property(mark.raw_properties, REAL_TOPIC)
+        key = get_property(mark.raw_properties, TIMER_DEL_UNIQKEY)
+        if topic and key:
+            self.recalled.add((topic, key))
+
     def is_recalled(self, record: Record) -> bool:
-        """Return whether a mark, of any version of RocketMQ, cancels this message."""
+        """Return whether a mark, of any version of RocketMQ, cancels this message.
+
+        A mark counts for the topic that it was sent to, because it was stored with the permission
+        for that topic. The mark of RocketMQ 5.4 has only a key, which a producer of another topic
+        can use as well.
+        """
         if not self.recalled:
             return False
         topic = get_property(record.raw_properties, REAL_TOPIC)
         key = get_property(record.raw_properties, UNIQ_KEY)
         if topic is None or key is None:
             return False
-        return not self.recalled.isdisjoint(delete_keys(topic, key))
+        return any((topic, value) in self.recalled for value in delete_keys(topic, key))
 
 
 def delete_keys(topic: str, unique_key: str) -> Iterator[str]:

@@ -384,9 +384,8 @@ class TimerService:
             if mark is None:
                 break
             record = self._delivery.record(mark.physical_offset)
-            key = record and get_property(record.raw_properties, TIMER_DEL_UNIQKEY)
-            if key:
-                slot.recalled.add(key)
+            if record is not None:
+                slot.recall(record)
             slot.mark_done()
         else:
             return False

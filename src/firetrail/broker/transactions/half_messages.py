@@ -29,8 +29,9 @@ from firetrail.store.results import PutResult
 
 QUEUE = 0
 """The only queue of the broker's internal topics for half messages."""
-Identity = tuple[str, str]
-"""Producer group and unique key."""
+Identity = tuple[str, str, str]
+"""Real topic, producer group and unique key. Producers choose the last two, so without the topic
+the message of one could pass for a copy of another's."""
 
 
 @dataclass(slots=True)
@@ -84,7 +85,8 @@ def identity_of(record: Record) -> Identity | None:
     """Return what all copies of a half message have in common, None if it has no unique key."""
     properties = record.properties
     unique = properties.get(UNIQ_KEY)
-    return (properties.get(PGROUP, ""), unique) if unique else None
+    topic, group = properties.get(REAL_TOPIC, ""), properties.get(PGROUP, "")
+    return (topic, group, unique) if unique else None
 
 
 def copy_of(record: Record, topic: str, properties: bytes) -> Message:
