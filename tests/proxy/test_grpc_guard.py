@@ -350,10 +350,8 @@ async def test_a_client_id_belongs_to_the_user_who_used_it_first(secured: Secure
     await secured.users.merge_acl(acl("bob", "* All"))
     assert (await secured.call("QueryRoute", signed_by("alice"), route("T1"))).code
     status = await secured.call("QueryRoute", signed_by("bob"), route("T1"))
-    assert (status.code, status.message) == (
-        Code.UNAUTHORIZED,
-        "client c1 belongs to another user",
-    )
+    assert status.code == Code.UNAUTHORIZED
+    assert status.message.startswith("client c1 belongs to another user; use another client id")
 
 
 def forwarding(topic: str, group: str) -> Any:
@@ -436,7 +434,7 @@ async def test_a_signed_client_may_make_calls_of_the_white_list(tmp_path: Path) 
         assert status.code != Code.UNAUTHORIZED
         # The client id is no proof of being alice.
         status = await secure.call("Heartbeat", {**METADATA, "x-mq-client-id": "c1"})
-        assert status.message == "client c1 belongs to another user"
+        assert status.message.startswith("client c1 belongs to another user")
         await secure.service.stop()
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
+from firetrail.access.client_owners import ClientOwners
 from firetrail.access.rules import RULES, Asked
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
@@ -24,6 +25,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
 from firetrail.remoting.local_connection import LocalConnection
+from firetrail.system import SYSTEM
 from firetrail.text import printable
 
 NAME_SHOWN = 64
@@ -104,6 +106,9 @@ class Guard:
         limits: What each user may use. Default: users have no limits.
         files: The files of the users, if others change them. Default: only requests change users.
 
+    Attributes:
+        owners: The users that client ids belong to.
+
     Raises:
         ConfigError: A white list contains a request of administrators.
     """
@@ -117,6 +122,7 @@ class Guard:
         limits: UserLimits | None = None,
         files: UserFiles | None = None,
     ) -> None:
+        self.owners = ClientOwners(SYSTEM.clock.monotonic)
         self.limits = limits
         self._files = files
         self.users = users

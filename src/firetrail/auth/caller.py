@@ -49,6 +49,11 @@ class Caller:
         """The name of the user; empty for a sender without one."""
         return "" if self.user is None else self.user.name
 
+    @property
+    def identity(self) -> str:
+        """Whose client this is: the user, or the name with which its address is trusted."""
+        return self.user_name or self.trusted_as or ""
+
     def refusal(self, needs: Iterable[Requirement]) -> str | None:
         """Return why one of the needs is not met; None if all are."""
         if not self.is_checked:

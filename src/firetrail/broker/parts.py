@@ -202,7 +202,11 @@ def build(
         orders,
         ReviveService(store, topics, groups, checkpoints, now_ms),
         RebalanceLockManager(
-            asyncio.get_running_loop().time, env.live.current.name, topics, groups
+            asyncio.get_running_loop().time,
+            env.live.current.name,
+            topics,
+            groups,
+            None if env.guard is None else env.guard.owners,
         ),
         registration,
         AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.routes.route),

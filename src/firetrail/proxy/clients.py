@@ -10,23 +10,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
+from firetrail.access.client_owners import ClientOwners
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
-from firetrail.errors import ProxyError
+from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.call import Call, StatusCode, Stream
 from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
 from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import Language, Version
-from firetrail.text import printable
 
 CLIENTS_MAX = 10_000
 """Maximum number of known clients, like that of connections; calls of further ones are answered
 TOO_MANY_REQUESTS."""
 CLIENT_ID_MAX = 255
 """Maximum length of a client id in characters."""
-CLIENT_ID_SHOWN = 64
-"""The most characters of it in a message."""
 STREAMS_MAX = 8
 """Telemetry streams of one client. Released clients have one per address; a client that reconnects
 has another until the lost one is noticed. The oldest is ended in favour of a new one."""
@@ -89,6 +87,7 @@ class ProxyClients:
         now: the event loop's clock.
         audit: records logins. Default: logins are not recorded.
         limits: what each user may use. Default: users have no limits.
+        owners: the users that client ids belong to. Default: there is no access control.
 
     Attributes:
         on_left: Called with each client that has left or was silent for too long.
@@ -99,7 +98,9 @@ class ProxyClients:
         now: Callable[[], float],
         audit: AuditLog | None = None,
         limits: UserLimits | None = None,
+        owners: ClientOwners | None = None,
     ) -> None:
+        self._owners = owners
         self._now = now
         self._limits = limits
         self._audit = audit
@@ -130,11 +131,13 @@ class ProxyClients:
         client_id = call.metadata.get("x-mq-client-id", "")
         client = self._clients.get(client_id)
         if client is None:
-            client = self._new(client_id, call)
+            _check_id(client_id)
         caller = call.caller
         if caller is not None:
-            if client.caller is not None and client.caller.user_name != caller.user_name:
-                raise self._not_its_own(client_id, call, caller)
+            self._claim(client_id, call, caller)
+        if client is None:
+            client = self._new(client_id, call)
+        if caller is not None:
             if client.caller is None and caller.user is not None:
                 self._log_in(client, call, caller.user)
             client.caller = caller
@@ -154,24 +157,21 @@ class ProxyClients:
                 user.name, method, call.peer, client=client.client_id, is_encrypted=encrypted
             )
 
-    def _not_its_own(self, client_id: str, call: Call, caller: Caller) -> ProxyError:
-        """Return the refusal of a call with the client id of another user."""
-        reason = f"client {printable(client_id, CLIENT_ID_SHOWN)} belongs to another user"
-        if self._audit is not None:
-            code, encrypted = Code.UNAUTHORIZED, call.is_encrypted
-            self._audit.denied_call(
-                "", reason, call.peer, caller, code=code, is_encrypted=encrypted
-            )
-        return ProxyError(Code.UNAUTHORIZED, reason)
+    def _claim(self, client_id: str, call: Call, caller: Caller) -> None:
+        """Note whose client makes a call; raise ProxyError if it has the id of another user."""
+        if self._owners is None:
+            return
+        try:
+            self._owners.claim(client_id, caller)
+        except RequestError as error:
+            if self._audit is not None:
+                code, encrypted = Code.UNAUTHORIZED, call.is_encrypted
+                self._audit.denied_call(
+                    "", error.remark, call.peer, caller, code=code, is_encrypted=encrypted
+                )
+            raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
 
     def _new(self, client_id: str, call: Call) -> ProxyClient:
-        if not client_id.strip():
-            raise ProxyError(Code.CLIENT_ID_REQUIRED, "the metadata x-mq-client-id is missing")
-        if len(client_id) > CLIENT_ID_MAX:
-            raise ProxyError(
-                Code.CLIENT_ID_REQUIRED,
-                f"x-mq-client-id has {len(client_id)} characters, the limit is {CLIENT_ID_MAX}",
-            )
         if len(self._clients) >= CLIENTS_MAX:
             raise ProxyError(
                 Code.TOO_MANY_REQUESTS, f"the proxy has {CLIENTS_MAX} clients, which is the limit"
@@ -187,6 +187,12 @@ class ProxyClients:
         while len(client.streams) > STREAMS_MAX:
             oldest = client.streams.pop(0)
             oldest.finish(StatusCode.ABORTED, "the client has opened newer telemetry streams")
+
+    def end(self, client: ProxyClient) -> None:
+        """Forget a client that announced its end; another user may use its id from then on."""
+        self.leave(client)
+        if self._owners is not None and client.caller is not None:
+            self._owners.release(client.client_id, client.caller)
 
     def leave(self, client: ProxyClient) -> None:
         """Forget a client."""
@@ -205,3 +211,14 @@ class ProxyClients:
             self.leave(client)
             for stream in client.streams:
                 stream.finish(StatusCode.ABORTED, f"the client was silent for {SILENT_S:g} s")
+
+
+def _check_id(client_id: str) -> None:
+    """Raise ProxyError if the id of a new client is missing or too long."""
+    if not client_id.strip():
+        raise ProxyError(Code.CLIENT_ID_REQUIRED, "the metadata x-mq-client-id is missing")
+    if len(client_id) > CLIENT_ID_MAX:
+        raise ProxyError(
+            Code.CLIENT_ID_REQUIRED,
+            f"x-mq-client-id has {len(client_id)} characters, the limit is {CLIENT_ID_MAX}",
+        )

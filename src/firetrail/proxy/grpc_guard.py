@@ -122,6 +122,7 @@ class GrpcGuard:
         self._guard = guard
         self.audit = guard.audit
         self.limits = guard.limits
+        self.owners = guard.owners
         self._now_ms = now_ms
 
     def authenticated(self, name: str, call: Call, request: Any = None) -> Caller:

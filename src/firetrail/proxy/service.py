@@ -81,7 +81,7 @@ class MessagingService:
         if guard is None:
             self.clients = ProxyClients(now)
         else:
-            self.clients = ProxyClients(now, guard.audit, guard.limits)
+            self.clients = ProxyClients(now, guard.audit, guard.limits, guard.owners)
         known = KnownTransactions()
         requests = PopRequests(brokers)
         self._renewals = Renewals(requests, brokers, now_ms)

@@ -59,7 +59,7 @@ class SessionCalls:
         self, call: Call, client: ProxyClient, request: NotifyClientTerminationRequest
     ) -> NotifyClientTerminationResponse:
         """Forget a client, also one that was not known."""
-        self._clients.leave(client)
+        self._clients.end(client)
         return NotifyClientTerminationResponse(status=OK)
 
     def sync_lite(

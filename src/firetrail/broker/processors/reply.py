@@ -57,10 +57,9 @@ class ReplyProcessor:
         return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
 
     def _waiting(self, client_id: str) -> Client:
-        for producers in self._clients.producers.values():
-            for client in producers.values():
-                if client.client_id == client_id:
-                    return client
+        client = self._clients.waiting_producer(client_id)
+        if client is not None:
+            return client
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
             f"the producer {client_id:.255} that sent the request is not connected any more",

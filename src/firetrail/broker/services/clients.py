@@ -163,15 +163,32 @@ class Clients:
 
         Its user may have been changed, disabled or deleted since its last heartbeat.
         """
-        caller = client.caller
-        if caller is None:
+        if client.caller is None:
             return True
+        caller = self._present(client.caller)
+        return caller is not None and caller.refusal([wanted]) is None
+
+    def _present(self, caller: Caller) -> Caller | None:
+        """Return the sender of a heartbeat as it is now; None if its user is gone or disabled."""
         try:
-            if self._guard is not None:
-                caller = self._guard.present(caller)
+            return caller if self._guard is None else self._guard.present(caller)
         except RequestError:
-            return False
-        return caller.refusal([wanted]) is None
+            return None
+
+    def waiting_producer(self, client_id: str) -> Client | None:
+        """Return the producer with an id that gets its replies; None if there is none.
+
+        Of several connections, the one that sent the last heartbeat counts: an earlier one may be
+        lost, which is noticed later.
+        """
+        found = [
+            client
+            for clients in self.producers.values()
+            for client in clients.values()
+            if client.client_id == client_id
+            and (client.caller is None or self._present(client.caller) is not None)
+        ]
+        return max(found, key=lambda client: client.last_seen, default=None)
 
     def check_again(self, connection: Connection, request: RemotingCommand) -> None:
         """Raise RequestError if the sender of a request that has waited may not make it now."""
@@ -187,6 +204,8 @@ class Clients:
     def _heartbeat(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         beat = HeartbeatData.decode(request.content)
         check_client_id(beat.client_id)
+        if self._guard is not None and request.caller is not None:
+            self._guard.owners.claim(beat.client_id, request.caller)
         self._check_groups(connection, beat)
         client = Client(
             beat.client_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from firetrail.access.client_owners import ClientOwners
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.topics import TopicTable
 from firetrail.errors import RequestError
@@ -31,11 +32,18 @@ class RebalanceLockManager:
         name: The name of the broker.
         topics: Its topics.
         groups: Its consumer groups.
+        owners: The users that client ids belong to. Default: there is no access control.
     """
 
     def __init__(
-        self, now: Callable[[], float], name: str, topics: TopicTable, groups: GroupTable
+        self,
+        now: Callable[[], float],
+        name: str,
+        topics: TopicTable,
+        groups: GroupTable,
+        owners: ClientOwners | None = None,
     ) -> None:
+        self._owners = owners
         self._now = now
         self._name = name
         self._topics = topics
@@ -46,8 +54,15 @@ class RebalanceLockManager:
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
         }
 
+    def _body(self, request: RemotingCommand) -> LockBody:
+        """Return the body of a request, whose client must be one of the user that sends it."""
+        body = LockBody.decode(request.content)
+        if self._owners is not None and request.caller is not None:
+            self._owners.check(body.client_id, request.caller)
+        return body
+
     def _lock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        wanted = LockBody.decode(request.content)
+        wanted = self._body(request)
         check_client_id(wanted.client_id)
         self._groups.require(wanted.consumer_group)
         now = self._now()
@@ -67,7 +82,7 @@ class RebalanceLockManager:
         return 0 <= queue.queue_id < max(topic.read_queue_nums, topic.write_queue_nums)
 
     def _unlock(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        given = LockBody.decode(request.content)
+        given = self._body(request)
         held = self._held.get(given.consumer_group, {})
         for queue in given.mq_set:
             if queue in held and held[queue][0] == given.client_id:
