@@ -26,6 +26,7 @@ from firetrail.broker.pop.checkpoints import PopCheckpoints
 from firetrail.broker.pop.orders import PopOrders
 from firetrail.broker.pop.pop import PopProcessor
 from firetrail.broker.pop.revive import ReviveService
+from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.processors.pull import PullProcessor
 from firetrail.broker.processors.query import QueryProcessor
 from firetrail.broker.processors.recall import RecallProcessor
@@ -287,13 +288,14 @@ def handlers_of(
     """
     state = parts.state
     has_master = parts.registration.masters.are_named
+    checks = ConsumerChecks(state, divergence)
     admission = TimerAdmission(parts.timer, state.live, state.system.clock.now_ms)
     send = SendProcessor(state, parts.transactions, admission, parts.registration.pending)
     answering = (
         send,
         ReplyProcessor(state, send),
-        PullProcessor(state, has_master, divergence),
-        PopProcessor(state, parts.checkpoints, parts.orders),
+        PullProcessor(state, has_master, checks),
+        PopProcessor(state, parts.checkpoints, parts.orders, checks),
         AckProcessor(state, parts.checkpoints, parts.orders),
         parts.assignment,
         SendBackProcessor(state),

@@ -439,6 +439,7 @@ class Engine:
     def configure(self, changed: StoreConfig) -> None:
         """Apply changed settings that ``check_changes`` has accepted."""
         self.live.current = changed
+        self.reader.forget_cursors()
         self.acks.settings_changed()
         self.drafter.rules.body_max = changed.max_message_size
         self.drafter.rules.record_max = changed.max_record_size

@@ -165,6 +165,8 @@ class Reader:
                 config.max_transfer_bytes_in_memory,
                 self._memory,
             )
+            if config is not self._live.current:  # changed meanwhile, and other cursors forgotten
+                self._cursors.clear()
 
     def _nothing(
         self, status: GetStatus, asked: int, next_offset: int, low: int, high: int

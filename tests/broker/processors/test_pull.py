@@ -165,8 +165,8 @@ class TestRefusals:
     async def test_invalid_topics_groups_and_queues_are_refused(self, talk: Talk) -> None:
         await send(talk, "A")
         assert (await talk.pull("T2")).code == ResponseCode.TOPIC_NOT_EXIST
-        assert (await talk.pull("T1", queueId=4)).code == ResponseCode.SYSTEM_ERROR
-        assert (await talk.pull("T1", queueId=-1)).code == ResponseCode.SYSTEM_ERROR
+        assert (await talk.pull("T1", queueId=4)).code == ResponseCode.INVALID_PARAMETER
+        assert (await talk.pull("T1", queueId=-1)).code == ResponseCode.INVALID_PARAMETER
         assert (await talk.pull("T1", consumerGroup="a/b")).code == ResponseCode.SYSTEM_ERROR
         talk.broker.groups.put([SubscriptionGroupConfig("CG", consume_enable=False)])
         assert (await talk.pull("T1")).code == ResponseCode.NO_PERMISSION

@@ -24,12 +24,13 @@ from firetrail.broker.pop.checkpoints import (
 )
 from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
+from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Woken
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
@@ -99,10 +100,15 @@ class Attempt(NamedTuple):
 class PopProcessor:
     """Handles POP_MESSAGE, PEEK_MESSAGE, NOTIFICATION and POLLING_INFO."""
 
-    def __init__(self, state: BrokerState, checkpoints: PopCheckpoints, orders: PopOrders) -> None:
+    def __init__(
+        self,
+        state: BrokerState,
+        checkpoints: PopCheckpoints,
+        orders: PopOrders,
+        checks: ConsumerChecks,
+    ) -> None:
+        self._checks = checks
         self._store = state.store
-        self._topics = state.topics
-        self._groups = state.groups
         self._offsets = state.offsets
         self._selector = state.selector
         self._long_polling = state.long_polling
@@ -194,21 +200,8 @@ class PopProcessor:
     # -- checks -------------------------------------------------------------------------------
 
     def _check(self, header: _Header) -> None:
-        group = self._groups.require(header.consumer_group)
-        topic = self._topics.require(header.topic)
-        readable = self._live.current.permission & topic.perm & Permission.READ
-        if not readable or not group.consume_enable:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"topic {header.topic} may not be read on this broker, or group "
-                f"{header.consumer_group} may not consume",
-            )
-        if header.queue_id >= topic.read_queue_nums:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-            )
+        """Raise RequestError if the consumer may not read the queue."""
+        self._checks.require_poppable(header.consumer_group, header.topic, header.queue_id)
 
     # -- taking -------------------------------------------------------------------------------
 
@@ -307,6 +300,7 @@ class PopProcessor:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
+                self._check(header)
                 answer, took_all = attempt(is_over)
             except Exception as error:
                 answer, took_all = failure(request, error), False

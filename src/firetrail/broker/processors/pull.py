@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.filter.selection import MessageFilter
-from firetrail.broker.processors.slave_refusals import BUSY
+from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, Woken
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
-from firetrail.remoting.codes import CommandFlag, Permission, PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler, failure
@@ -41,11 +41,7 @@ _AT_END = (*_EMPTY, GetStatus.OFFSET_OVERFLOW_ONE, GetStatus.OFFSET_OVERFLOW_BAD
 # Plain numbers, because the operators of an enum would cost measurable time in every pull.
 _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
-_READ = int(Permission.READ)
 _RESPONSE = int(CommandFlag.RESPONSE)
-SLAVE_READ = "slaveReadEnable=true"
-"""The setting that makes a slave serve pulls."""
-DIVERGED = "this replica has diverged from its master, and serves no messages until it is rewound"
 
 _log = logging.getLogger(__name__)
 
@@ -54,21 +50,20 @@ class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
-        self, state: BrokerState, has_master: Callable[[], bool], divergence: Callable[[], str]
+        self, state: BrokerState, has_master: Callable[[], bool], checks: ConsumerChecks
     ) -> None:
         """Prepare.
 
         Args:
             state: The state of the broker.
             has_master: Returns whether clients can find a master of this broker's name.
-            divergence: Returns why the log of a slave is not its master's; empty if it is.
+            checks: Decides who may pull.
         """
         self._is_slave = state.store.config.role is BrokerRole.SLAVE
-        self._divergence = divergence
+        self._checks = checks
         self._has_master = has_master
         self._store = state.store
         self._selector = state.selector
-        self._topics = state.topics
         self._groups = state.groups
         self._clients = state.clients
         self._offsets = state.offsets
@@ -97,7 +92,7 @@ class PullProcessor:
             and header.sys_flag & _SUSPEND
             and not self._long_polling.is_full(connection)
         ):
-            self._hold(connection, request, header, group, selection)
+            self._hold(connection, request, header, selection)
             return None
         self._check_end(header, offset, result)
         return self._answer(request, group, code, result)
@@ -106,36 +101,7 @@ class PullProcessor:
 
     def _check(self, header: PullHeader) -> SubscriptionGroupConfig:
         """Return the group of the consumer; raise RequestError if it may not pull."""
-        if self._is_slave and not self._live.current.slave_read:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{BUSY}; to read here, set {SLAVE_READ}")
-        if self._is_slave and (divergence := self._divergence()):
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{DIVERGED}: {divergence}")
-        if not self._live.current.permission & _READ:
-            raise RequestError(ResponseCode.NO_PERMISSION, "the broker is not readable")
-        group = self._groups.require(header.consumer_group)
-        if not group.consume_enable:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group}",
-            )
-        if self._groups.forbidden and self._groups.is_forbidden(group.group_name, header.topic):
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{group.group_name}] is forbidden for topic[{header.topic}]",
-            )
-        topic = self._topics.require(header.topic)
-        if not topic.perm & _READ:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION,
-                f"the topic[{header.topic}] pulling message is forbidden",
-            )
-        if not 0 <= header.queue_id < topic.read_queue_nums:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
-            )
-        return group
+        return self._checks.require_readable(header.consumer_group, header.topic, header.queue_id)
 
     def _selection(self, header: PullHeader) -> MessageFilter:
         """Return the filter that the pull itself, or else the last heartbeat of its group, has."""
@@ -226,7 +192,6 @@ class PullProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PullHeader,
-        group: SubscriptionGroupConfig,
         selection: MessageFilter,
     ) -> None:
         milliseconds = (
@@ -239,6 +204,7 @@ class PullProcessor:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
+                group = self._check(header)
                 answer = self._retry(request, header, group, held, selection, is_over)
             except Exception as error:
                 answer = failure(request, error)
