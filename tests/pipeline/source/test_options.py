@@ -100,6 +100,11 @@ def test_topics_to_follow() -> None:
     assert not ReadOptions("s", subscribe_pattern="a").follows("ab")
 
 
+def test_columns_may_be_given_in_any_case() -> None:
+    given = {"path": "s", "columns": "Topic,SIZE,topic,Store"}
+    assert parse_options(given).columns == parse_shape(given)[1] == ("topic", "size", "store")
+
+
 def test_view_and_columns_are_known_without_other_options() -> None:
     assert parse_shape({"path": "s", "maxBytesPerTrigger": "5"}) == (View.QUEUE, NAMES)
     assert parse_shape({"view": "damage"})[0] is View.DAMAGE
@@ -155,8 +160,9 @@ def test_an_unknown_option_lists_all() -> None:
 
 
 def test_an_unknown_column_lists_all() -> None:
-    with pytest.raises(ConfigError, match=r"'boddy'.*the columns are topic, queue_id, .*, size"):
-        parse_options({"path": "s", "columns": "topic,boddy"})
+    mistake = r"'Boddy'.*did you mean body\?; the columns are topic, queue_id, .*, size"
+    with pytest.raises(ConfigError, match=mistake):
+        parse_options({"path": "s", "columns": "topic,Boddy"})
 
 
 def test_a_missing_path_says_how_to_give_one() -> None:

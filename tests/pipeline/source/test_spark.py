@@ -94,6 +94,18 @@ class TestColumns:
             lambda: reader.load(str(store))
         )
 
+    def test_names_in_an_option_may_have_any_case(self, spark: SparkSession, store: Path) -> None:
+        frame = load(spark, store, columns="SIZE, Topic")
+        assert frame.columns == ["size", "topic"]
+        assert frame.where("TOPIC = 'rare'").select("Size").count() > 0
+
+    def test_names_in_a_schema_are_those_of_the_source(
+        self, spark: SparkSession, store: Path
+    ) -> None:
+        reader = spark.read.format("rocketmq").schema("TOPIC string")
+        text = error_of(lambda: reader.load(str(store)))
+        assert "'TOPIC': no such column; did you mean topic?" in text
+
 
 class TestPruning:
     def test_damage_in_what_is_pruned_is_not_met(self, spark: SparkSession, store: Path) -> None:

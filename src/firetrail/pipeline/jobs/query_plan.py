@@ -4,6 +4,10 @@ The query is planned over empty placeholders for the tables and is not run. Spar
 filters and projections down to the tables. A row or column that the optimized plan drops directly
 above a table cannot change the result, whatever the table holds. For a table that the query uses
 several times, the needs of all uses are combined.
+
+Columns are recognized by the ids that Spark gives them, and tables by the ids of their
+placeholders. Names would not do: an attribute has the name as the query spells it, and whether
+``TOPIC`` is ``topic`` is for Spark to decide.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ _TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NUMBERS = ("int", "bigint", "timestamp")
 """Types whose constants are integers; those of timestamps are µs since 1970."""
 _TEXT = "string"
+_Ids = Mapping[int, str]
+"""The columns of a table by the ids of one of its uses."""
 _MOMENTS = re.compile(r"\b(now(?!\s*\()|today|tomorrow|yesterday)\b", re.IGNORECASE)
 """Words that Spark interprets as times, as in ``timestamp'today'``."""
 
@@ -83,34 +89,35 @@ def _needs(spark: SparkSession, query: str, tables: Mapping[str, StructType]) ->
     state, jvm = spark._jsparkSession.sessionState(), _jvm(spark)
     parsed = state.sqlParser().parsePlan(query)
     if _kind(parsed) == "CompoundBody":  # a script: only Spark knows which statements run
-        return {name: need for name, need in everything.items() if _is_named(name, query)}
+        return everything
     skip = jvm.org.apache.spark.sql.execution.CommandExecutionMode.SKIP()
     execution = state.executePlan(parsed, skip)
     analyzed = execution.analyzed()
-    text = analyzed.toString()
-    used = {name for name in tables if re.search(rf"\bSubqueryAlias {name}\b", text)}
     if is_instance_of(spark.sparkContext._gateway, analyzed, _COMMAND):
-        used |= {name for name in tables if _is_named(name, query)}
-        return {name: need for name, need in everything.items() if name in used}
-    found = {name: Need(()) for name in tables if name in used}
-    seen: set[str] = set()
-    clock = _TimeDependence(jvm, analyzed, query + text)
+        return everything
+    used = {table for leaf, _ in _leaves(analyzed) if (table := _table(leaf, placeholders))}
+    clock = _TimeDependence(jvm, analyzed, query + analyzed.toString())
+    found: dict[str, Need] = {}
     for leaf, above in _leaves(execution.optimizedPlan()):
-        table = placeholders.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
-        if table is not None:
+        if table := _table(leaf, placeholders):
             need = _need(leaf, above, tables[table], clock)
-            found[table] = found[table] | need if table in seen else need
-            seen.add(table)
+            found[table] = found[table] | need if table in found else need
+    # A table that is only in the analyzed plan must exist, but Spark will not read it.
     return {
         name: Need(
-            tuple(column for column in tables[name].names if column in need.columns), need.bounds
+            tuple(column for column in schema.names if column in found[name].columns),
+            found[name].bounds,
         )
-        for name, need in found.items()
+        if name in found
+        else everything[name]
+        for name, schema in tables.items()
+        if name in used
     }
 
 
-def _is_named(name: str, query: str) -> bool:
-    return re.search(rf"\b{name}\b", query, re.IGNORECASE) is not None
+def _table(leaf: Any, placeholders: Mapping[int, str]) -> str | None:
+    """Return the table whose placeholder a leaf is; None for any other leaf."""
+    return placeholders.get(leaf.rdd().id()) if _kind(leaf) == "LogicalRDD" else None
 
 
 def _jvm(spark: SparkSession) -> Any:
@@ -142,13 +149,14 @@ def _leaves(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _need(leaf: Any, above: list[Any], schema: StructType, clock: _TimeDependence) -> Need:
+    output = [attribute.exprId().id() for attribute in _items(leaf.output())]
+    ids = dict(zip(output, schema.names, strict=True))
     filters = [node for node in above if _kind(node) == "Filter"]
     if len(filters) < len(above):
-        columns = {name for node in above for name in _names(node.references().toSeq())}
+        columns = {name for node in above for name in _columns(node.references().toSeq(), ids)}
     else:
-        columns = set(_names(leaf.output()))
-    types = {field.name: field.dataType.simpleString() for field in schema}
-    parts = (clock.lasting(_predicate(node.condition(), types)) for node in filters)
+        columns = set(schema.names)
+    parts = (clock.lasting(_predicate(node.condition(), ids)) for node in filters)
     return Need(tuple(columns), bounds_of(reduce(Both, parts, None)))
 
 
@@ -157,8 +165,12 @@ def _items(sequence: Any) -> list[Any]:
     return [sequence.apply(number) for number in range(sequence.size())]
 
 
-def _names(attributes: Any) -> list[str]:
-    return [attribute.name() for attribute in _items(attributes)]
+def _columns(attributes: Any, ids: _Ids) -> Iterator[str]:
+    """Yield the columns of a table among attributes; the others belong to an outer query."""
+    for attribute in _items(attributes):
+        name = ids.get(attribute.exprId().id())
+        if name is not None:
+            yield name
 
 
 def _kind(node: Any) -> str:
@@ -168,46 +180,41 @@ def _kind(node: Any) -> str:
 # -- predicates -------------------------------------------------------------------------------
 
 
-def _predicate(expression: Any, types: Mapping[str, str]) -> Predicate:
+def _predicate(expression: Any, ids: _Ids) -> Predicate:
     """Convert a condition, as far as its form is supported."""
     kind = _kind(expression)
     if kind in ("And", "Or"):
         left, right = _items(expression.children())
         pair = Both if kind == "And" else Either
-        return pair(_predicate(left, types), _predicate(right, types))
+        return pair(_predicate(left, ids), _predicate(right, ids))
     if kind in _COMPARISONS:
-        return _comparison(expression, _COMPARISONS[kind], types)
+        return _comparison(expression, _COMPARISONS[kind], ids)
     if kind not in ("In", "InSet"):
         return None
     column, *options = _items(expression.children())
-    name = _column(column, types)
+    name = _column(column, ids)
     if name is None:
         return None
-    type_ = types[name]
+    type_ = column.dataType().simpleString()
     values = _set_values(expression.hset(), type_) if kind == "InSet" else _values(options, type_)
     return None if values is None else Membership(name, tuple(values))
 
 
-def _comparison(expression: Any, operator: str, types: Mapping[str, str]) -> Predicate:
+def _comparison(expression: Any, operator: str, ids: _Ids) -> Predicate:
     left, right = _items(expression.children())
     if _kind(left) == "Literal":
         left, right, operator = right, left, _TURNED[operator]
-    name = _column(left, types)
-    values = None if name is None else _values([right], types[name])
+    name = _column(left, ids)
+    values = None if name is None else _values([right], left.dataType().simpleString())
     return Comparison(name, operator, values[0]) if name is not None and values else None
 
 
-def _column(expression: Any, types: Mapping[str, str]) -> str | None:
-    """Return the name of a column that can have bounds; None for any other expression.
-
-    A column with the same name but another type is a different one.
-    """
+def _column(expression: Any, ids: _Ids) -> str | None:
+    """Return the name of a column that can have bounds; None for any other expression."""
     if _kind(expression) != "AttributeReference":
         return None
-    name = expression.name()
-    kind = types.get(name)
-    known = kind == expression.dataType().simpleString() and kind in (*_NUMBERS, _TEXT)
-    return name if known else None
+    bounded = expression.dataType().simpleString() in (*_NUMBERS, _TEXT)
+    return ids.get(expression.exprId().id()) if bounded else None
 
 
 def _values(literals: list[Any], kind: str) -> list[str | int] | None:

@@ -17,7 +17,7 @@ from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.places import absolute
-from firetrail.pipeline.source.schema import NAMES, STORE, fields
+from firetrail.pipeline.source.schema import BY_NAME, NAMES, STORE, fields
 from firetrail.settings.table import HIDDEN
 
 EARLIEST = -2
@@ -164,6 +164,12 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _columns(text: str) -> tuple[str, ...]:
+    """Return the names of columns, which may be given in any case."""
+    names = (name.lower() if name.lower() in BY_NAME else name for name in _list(text))
+    return tuple(dict.fromkeys(names))
+
+
 def _ids(text: str) -> tuple[int, ...]:
     return tuple(map(_not_negative, _list(text)))
 
@@ -273,7 +279,7 @@ OPTIONS = (
     ),
     Option("key", "key", _text, "a key or unique key of messages"),
     Option("tags", "tags", _tags, "a list of tags, separated by ||"),
-    Option("columns", "columns", _list, f"some of {', '.join(NAMES)}, separated by commas"),
+    Option("columns", "columns", _columns, f"some of {', '.join(NAMES)}, separated by commas"),
     Option("decompress", "decompress", _flag, "true or false"),
     Option("mode", "permissive", _choice("failfast", "permissive"), "failfast or permissive"),
     Option("minPartitions", "min_partitions", _count, "a number of partitions, at least 1"),

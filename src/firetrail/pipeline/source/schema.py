@@ -14,6 +14,7 @@ import pyarrow as pa
 from firetrail.errors import ConfigError
 from firetrail.format import columns as col
 from firetrail.pipeline.kernels import arrow as gather
+from firetrail.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ def fields(names: Sequence[str] = NAMES) -> tuple[SourceField, ...]:
     """Return the fields with these names; raise ConfigError for an unknown or repeated one."""
     for name in names:
         if name not in BY_NAME:
-            known = ", ".join(BY_NAME)
-            raise ConfigError("columns", name, f"no such column; the columns are {known}")
+            hint, known = did_you_mean(name, BY_NAME), ", ".join(BY_NAME)
+            raise ConfigError("columns", name, f"no such column{hint}; the columns are {known}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ConfigError("columns", twice, "is named twice; name each column once")

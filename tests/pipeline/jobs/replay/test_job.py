@@ -53,6 +53,14 @@ def test_selected_messages_are_copied(
         assert [m.body for m in store.query("again", "k3")] == [b"message 3"]
 
 
+def test_names_in_a_predicate_may_have_any_case(
+    spark: SparkSession, root: Path, target: Path, put: Put
+) -> None:
+    put(60)
+    assert run(spark, root, target, where="TOPIC = 'orders' and `Queue_Id` >= 0").messages == 20
+    assert sorted(bodies(target)) == sorted(orders(root))
+
+
 def test_a_second_run_copies_only_new_messages(
     spark: SparkSession, root: Path, target: Path, put: Put
 ) -> None:
