@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -15,12 +16,12 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.helpers import small_config
 from tests.pipeline.shops import MESSAGES, make_shop
-from tests.stores import records
+from tests.stores import field_position, flip, log_file, records
 
 from firetrail import Message, Store
 from firetrail.cli import main as cli
 from firetrail.cli.command import ExitCode
-from firetrail.errors import PipelineError
+from firetrail.errors import PipelineError, StoreDamagedError
 from firetrail.pipeline import java
 from firetrail.pipeline.jobs.query_plan import Need, needs
 from firetrail.pipeline.jobs.sql import Result, sql
@@ -196,6 +197,22 @@ def test_bad_sql_is_one_line(
     shown = capsys.readouterr().err
     assert shown.startswith("firetrail: error: ")
     assert len(shown.splitlines()) == 1
+
+
+def test_names_of_columns_and_tables_may_have_any_case(spark: SparkSession, shop: Path) -> None:
+    query = "select max(Body), count(*) from MESSAGES where `TOPIC` = 'orders'"
+    (most, count) = sql(spark, shop, query).collect()[0]
+    orders = [record.body for record in records(shop) if record.topic == "orders"]
+    assert (most, count) == (max(orders), len(orders))
+
+
+def test_a_count_notices_damage(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+    victim, store = records(shop)[300], copytree(shop, tmp_path / "copy")
+    path, at = log_file(store, victim.physical_offset)
+    flip(path, field_position(path.read_bytes(), victim.physical_offset - at, at, "body"))
+    for query in ("select count(*) from messages", "select count(*) from log where size > 0"):
+        with pytest.raises(StoreDamagedError, match=f"{path.name} at offset {at} .*body CRC"):
+            list(Result(sql(spark, store, query)).rows())
 
 
 def test_an_error_at_run_time_is_spark_s(spark: SparkSession, shop: Path) -> None:

@@ -14,7 +14,6 @@ from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.source.schema import METADATA
 
 
 @pytest.fixture
@@ -96,13 +95,6 @@ def test_a_damaged_message_is_skipped_and_listed(
         assert (found["offset"], found["physical_offset"]) == (at, victim.physical_offset)
         assert found["skipped"] == victim.size
         assert found["resume_offset"] == victim.physical_offset + victim.size
-
-
-def test_bodies_that_are_not_read_are_not_verified(store: Path, victim: Record) -> None:
-    break_body(store, victim)
-    assert len(rows_of(store, METADATA, view="log")) == 120
-    rows = rows_of(store, METADATA, view="log", how={"permissive": True}, mode="permissive")
-    assert len(rows) == 119
 
 
 def test_a_missing_end_of_the_log_is_listed(store: Path) -> None:

@@ -52,8 +52,8 @@ def read_split(
 
     Args:
         split: The part of a store to read.
-        columns: The columns to return. Bodies are only verified if they are among them.
-        permissive: Verify everything, and skip damaged records.
+        columns: The columns to return. Every record is verified, whichever columns are read.
+        permissive: Skip damaged records.
         decompress: Decompress bodies.
         allow_loss: Skip records that retention deleted after planning.
 
@@ -63,9 +63,8 @@ def read_split(
         NotSharedError: This worker does not see the store that the driver planned with.
         FormatError: A body cannot be decompressed, unless ``permissive``.
     """
-    check = Check.RECORD if permissive or "body" in columns else Check.NONE
     gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
-    reader = _SplitReader(split.store, split.sight, gatherer, check, permissive, allow_loss)
+    reader = _SplitReader(split.store, split.sight, gatherer, permissive, allow_loss)
     if isinstance(split, LogSplit):
         return reader.log(split)
     return reader.units(split) if isinstance(split, UnitSplit) else reader.looked_up(split)
@@ -79,14 +78,12 @@ class _SplitReader:
         store: str,
         sight: Sight | None,
         gatherer: Gatherer,
-        check: Check,
         permissive: bool,
         allow_loss: bool,
     ) -> None:
         self._store = store
         self._sight = sight
         self._gatherer = gatherer
-        self._check = check
         self._permissive = permissive
         self._allow_loss = allow_loss
         self._picks = memoryview(array("q", bytes(8 * len(_ALL))))
@@ -122,7 +119,7 @@ class _SplitReader:
 
     def _walk(self, log: ViewLog, split: LogSplit) -> Iterator[RecordBatch | Damage]:
         """Yield the records and the damage of a split, including files missing at its end."""
-        walk = LogWalk(log, split.start, split.end, self._check)
+        walk = LogWalk(log, split.start, split.end, Check.RECORD)
         yield from walk
         if walk.position < split.end:
             yield no_file(log, walk.position)
@@ -237,7 +234,7 @@ class _SplitReader:
                 continue
             limit = log.length_of(segment)
             rows, number = scan_units(
-                view, limit, segment.base, units, first, count, columns.table, self._check
+                view, limit, segment.base, units, first, count, columns.table, Check.RECORD
             )
             yield from self._batches(view, columns, rows, chooser)
             first += rows

@@ -177,14 +177,18 @@ def _candidates(view: StoreView, options: ReadOptions, wanted: RowSelection) -> 
 def _in_asked_ranges(
     view: StoreView, options: ReadOptions, bounds: Bounds, offsets: list[int]
 ) -> list[int]:
-    """Return the offsets whose record is in a queue, within the requested range."""
+    """Return the offsets whose record is in a queue, within the requested range.
+
+    A record that cannot be read is among them: the task that reads it reports the damage.
+    """
     check_edges(view, options)
     ranges: dict[QueueKey, QueueRange] = {}
     found = []
     for offset in offsets:
-        stop, columns = view.log.scan_one(offset, Check.NONE)
+        stop, columns = view.log.scan_one(offset, Check.RECORD)
         segment = view.log.find(offset)
         if stop is not Stop.LIMIT or segment is None:
+            found.append(offset)
             continue
         row = columns.row(0)
         at = row["topic_at"]

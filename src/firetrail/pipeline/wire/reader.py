@@ -60,14 +60,13 @@ def read_wire(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
-    Bodies are verified if they are among ``columns``, and decompressed if ``decompress``. A damaged
-    record raises StoreDamagedError; ``permissive`` skips records with a wrong checksum. Messages
-    that were deleted, or that a broker left out, raise DataLostError unless ``allow_loss``.
+    Every record is verified, whichever columns are read. A damaged one raises StoreDamagedError;
+    ``permissive`` skips records with a wrong checksum. Bodies are decompressed if ``decompress``.
+    Messages that were deleted, or that a broker left out, raise DataLostError unless
+    ``allow_loss``.
     """
-    check = Check.RECORD if permissive or "body" in columns else Check.NONE
-    decoder = _Decoder(
-        Gatherer(fields(columns), decompress=decompress, lenient=permissive), check, permissive
-    )
+    gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
+    decoder = _Decoder(gatherer, permissive)
     with Loop() as loop:
         fetcher = Fetcher(split, allow_loss)
         loop.run(fetcher.open())
@@ -215,9 +214,8 @@ def _is_lost(answer: PullResult, at: int) -> bool:
 class _Decoder:
     """Decodes records into batches."""
 
-    def __init__(self, gatherer: Gatherer, check: Check, permissive: bool) -> None:
+    def __init__(self, gatherer: Gatherer, permissive: bool) -> None:
         self._gatherer = gatherer
-        self._check = check
         self._permissive = permissive
         self._columns = Columns(ROWS_PER_BATCH)
         self._picks = memoryview(array("q", bytes(8 * self._columns.capacity)))
@@ -229,7 +227,7 @@ class _Decoder:
         data, table = memoryview(records), self._columns.table
         at = 0
         while at < len(data):
-            rows, at, number = scan(data, at, len(data), ANYWHERE, table, self._check)
+            rows, at, number = scan(data, at, len(data), ANYWHERE, table, Check.RECORD)
             count = chooser.picker.pick(data, table, 0, rows, self._picks)
             if count:
                 yield self._gatherer.batch(data, self._columns, self._picks[:count], count)
