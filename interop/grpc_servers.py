@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from interop.servers import free_port
+from interop.servers import broker_port
 from interop.stock import WAIT_S, Event, run_client
 
 from firetrail.client import Admin
@@ -136,7 +136,7 @@ def killed_conversation(
     When it says ``ready``, the server is killed and started again, and the program gets a line on
     its standard input. It ends with ``done``.
     """
-    ports = free_port(), free_port()
+    ports = broker_port(), broker_port()
     server = Restartable(lambda: serving(folder, *ports))
     with server as addresses:
         asyncio.run(prepared(addresses["name_server"]))

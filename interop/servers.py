@@ -5,10 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.ports import free_port
 
 LINES = ("v4", "v5")
 POM = Path(__file__).parent / "java" / "servers" / "pom.xml"
@@ -92,19 +92,9 @@ def jars(line: str) -> str:
     return f"{lib}/*"
 
 
-def free_port() -> int:
-    """Return a free port, whose neighbours that brokers use are free, too.
-
-    It is outside of the range from which the system assigns ports to other processes.
-    """
-    while True:
-        port = random.randrange(20_000, 30_000)
-        try:
-            for near in (port - 2, port, port + 1):
-                socket.create_server(("127.0.0.1", near)).close()
-        except OSError:
-            continue
-        return port
+def broker_port() -> int:
+    """Return a free port, whose neighbours that brokers use are free, too."""
+    return free_port(-2, 1)
 
 
 class Servers:
@@ -136,7 +126,7 @@ class Servers:
     @contextmanager
     def name_server(self) -> Iterator[str]:
         """Run a name server; yield its address."""
-        port = free_port()
+        port = broker_port()
         conf = self.folder / "namesrv.conf"
         conf.write_text(f"listenPort={port}\nkvConfigPath={self.folder / 'kv.json'}\n")
         with self._running(NAME_SERVER, "-c", str(conf)):
@@ -145,7 +135,7 @@ class Servers:
     @contextmanager
     def controller(self) -> Iterator[str]:
         """Run a controller (5.x), which elects masters; yield its address."""
-        port = free_port()
+        port = broker_port()
         conf = self.folder / "controller.conf"
         conf.write_text(
             f"controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-127.0.0.1:{port}\n"
@@ -199,7 +189,7 @@ class Servers:
 
     def _configured_proxy(self, namesrv: str) -> tuple[int, Path]:
         """Port and configuration file of a proxy."""
-        port = free_port()
+        port = broker_port()
         conf = self.folder / "rmq-proxy.json"
         settings = {
             "rocketMQClusterName": "DefaultCluster",
@@ -233,7 +223,7 @@ class Servers:
 
     def _configured(self, name: str, role: Role, settings: str) -> tuple[int, Path]:
         """Port and configuration file of a broker."""
-        port = free_port()
+        port = broker_port()
         folder = self.folder / role.folder(name)
         conf = self.folder / f"{folder.name}.conf"
         conf.write_text(

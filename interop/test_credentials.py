@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import pytest
 from interop.grpc_servers import serving, until
-from interop.servers import free_port, our_name_server
+from interop.servers import broker_port, our_name_server
 from interop.stock import (
     HERE,
     WAIT_S,
@@ -187,7 +187,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     settings = f"{SETTINGS}tlsCertPath={certificate}\ntlsKeyPath={key}\nnamesrvAddr="
     with (
         our_name_server() as unchecked,
-        serving(folder, free_port(), settings=settings + unchecked) as found,
+        serving(folder, broker_port(), settings=settings + unchecked) as found,
     ):
         namesrv, broker, grpc = found["name_server"], found["broker"], found["grpc"]
         asyncio.run(prepared(namesrv))

@@ -44,7 +44,7 @@ from interop.grpc_servers import (
     until,
     until_end,
 )
-from interop.servers import PROXY_LINE, Servers, free_port
+from interop.servers import PROXY_LINE, Servers, broker_port
 from interop.stock import (
     WAIT_S,
     Event,
@@ -123,7 +123,7 @@ def cluster(
     The proxy of Firetrail runs in front of Java's name server and broker.
     """
     folder = tmp_path_factory.mktemp("proxy")
-    ports = free_port(), free_port(), free_port()
+    ports = broker_port(), broker_port(), broker_port()
     if request.param == OUR_PROXY:
         java_side = Servers("v5", folder)
         with (

@@ -5,34 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
-from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from asyncio import StreamReader
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.test_every_request import is_alive, nothing_unforeseen
+from tests.connections import connected
 
 from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import encode_frame
-
-
-@asynccontextmanager
-async def connected(talk: Talk) -> AsyncIterator[tuple[StreamReader, StreamWriter]]:
-    """Open a connection for arbitrary bytes."""
-    host, port = talk.broker.address.split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    try:
-        yield reader, writer
-    finally:
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
 
 
 async def frame_from(reader: StreamReader) -> bytes:
@@ -58,7 +45,7 @@ class TestFrames:
     async def test_invalid_frames_close_only_their_connection(self, frame: bytes) -> None:
         with nothing_unforeseen():
             async with talking() as talk:
-                async with connected(talk) as (reader, writer):
+                async with connected(talk.broker.address) as (reader, writer):
                     writer.write(frame)
                     with suppress(ConnectionResetError):  # this is a close as well
                         assert await reader.read() == b""
@@ -66,7 +53,7 @@ class TestFrames:
 
     async def test_frames_may_arrive_byte_by_byte(self, talk: Talk) -> None:
         asked = RemotingCommand(RequestCode.GET_BROKER_RUNTIME_INFO, opaque=7)
-        async with connected(talk) as (reader, writer):
+        async with connected(talk.broker.address) as (reader, writer):
             for byte in b"".join(map(bytes, encode_frame(asked))):
                 writer.write(bytes([byte]))
                 await writer.drain()
@@ -86,7 +73,7 @@ class TestCodes:
         body = HeartbeatData("odd", [], [ConsumerData("CG")]).encode(standard=True)
         header = json.dumps({"code": 34, "language": language, "opaque": 1}).encode()
         sizes = struct.pack(">ii", 4 + len(header) + len(body), len(header))
-        async with connected(talk) as (reader, writer):
+        async with connected(talk.broker.address) as (reader, writer):
             writer.write(sizes + header + body)
             assert b'"code":40' in await frame_from(reader)  # it has joined a group
             assert b'"code":0' in await frame_from(reader)

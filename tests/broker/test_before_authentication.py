@@ -8,9 +8,9 @@ from contextlib import AsyncExitStack
 from tests.access.actors import SECURE
 from tests.broker.brokers import talking
 from tests.broker.secured import SEND, Secured
+from tests.connections import connected
 from tests.remoting.test_server_limits import frame_of
 
-from firetrail.remoting.client import split_address
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 
@@ -26,13 +26,12 @@ async def test_unfinished_requests_of_all_strangers_have_one_limit() -> None:
     config = SECURE.replace(stranger_bytes=STRANGERS, buffered_bytes=64 << 20)
     async with talking(None, config) as talk, AsyncExitStack() as stack:
         budget = talk.broker._server._budget
-        host, port = split_address(talk.broker.address)
         refused = frame_of(RemotingCommand(RequestCode.GET_BROKER_CONFIG))
         readers = []
         most = 0
         for _ in range(8):
-            reader, writer = await asyncio.open_connection(host, port)
-            stack.callback(writer.close)
+            opening = connected(talk.broker.address)
+            reader, writer = await stack.enter_async_context(opening)
             writer.write(refused)
             assert await reader.read(4), "the refusal"
             writer.write(UNSIGNED[:400_000])
@@ -51,17 +50,14 @@ async def test_unfinished_requests_of_all_strangers_have_one_limit() -> None:
 
 async def test_unread_refusals_have_the_same_limit() -> None:
     config = SECURE.replace(stranger_bytes=STRANGERS, buffered_bytes=64 << 20)
-    async with talking(None, config) as talk:
-        host, port = split_address(talk.broker.address)
-        _, writer = await asyncio.open_connection(host, port, limit=1 << 10)
-        unknown = RemotingCommand(4711, {"AccessKey": "x" * 1000})
-        try:
-            flood = frame_of(unknown) * 200
-            budget = talk.broker._server._budget
-            for _ in range(50):
-                writer.write(flood)
-                await asyncio.sleep(0)
-                assert budget.strangers <= STRANGERS + READ_MAX
-            assert (await Secured(talk).send("T1")).code == 0
-        finally:
-            writer.transport.abort()
+    async with (
+        talking(None, config) as talk,
+        connected(talk.broker.address, limit=1 << 10) as (_, writer),
+    ):
+        flood = frame_of(RemotingCommand(4711, {"AccessKey": "x" * 1000})) * 200
+        budget = talk.broker._server._budget
+        for _ in range(50):
+            writer.write(flood)
+            await asyncio.sleep(0)
+            assert budget.strangers <= STRANGERS + READ_MAX
+        assert (await Secured(talk).send("T1")).code == 0

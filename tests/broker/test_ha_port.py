@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.broker.brokers import SMALL, Talk, talking
 from tests.helpers import PATIENCE_S
+from tests.ports import free_port
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
@@ -23,18 +24,6 @@ from firetrail.replication.frames import HEADER, encode_report
 from firetrail.store.config import BrokerRole, StoreConfig
 
 HOST = "127.0.0.1"
-
-
-def free_pair() -> int:
-    """Return a free port whose next one is free as well."""
-    while True:
-        with socket.create_server((HOST, 0)) as first:
-            port: int = first.getsockname()[1]
-            try:
-                socket.create_server((HOST, port + 1)).close()
-            except (OSError, OverflowError):
-                continue
-        return port
 
 
 def on_port(port: int) -> StoreConfig:
@@ -68,7 +57,7 @@ async def ha_address_for_a_slave(talk: Talk) -> str:
 
 
 async def test_it_is_the_port_after_the_main_port(tmp_path: Path) -> None:
-    port = free_pair()
+    port = free_port(1)
     broker = Broker(tmp_path, BrokerConfig(vip_channel=False), on_port(port))
     await broker.start()
     try:
@@ -82,7 +71,7 @@ async def test_it_is_the_port_after_the_main_port(tmp_path: Path) -> None:
 
 
 async def test_the_settings_choose_port_and_advertised_host(tmp_path: Path) -> None:
-    port = free_pair()
+    port = free_port(1)
     config = BrokerConfig(ha_listen_port=port, ha_host="10.1.2.3")
     async with talking(tmp_path, config) as talk:
         assert talk.broker.config.ha_address == f"10.1.2.3:{port}"

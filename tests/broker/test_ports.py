@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import socket
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.access.actors import ROOT, SECURE
 from tests.broker.brokers import SMALL
 from tests.helpers import PATIENCE_S
+from tests.ports import free_port
 from tests.tls.authority import Authority
-from tests.torture.process import free_ports
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
@@ -31,11 +30,9 @@ HOST = "127.0.0.1"
 
 
 def vip_ports() -> tuple[int, int]:
-    """Return two free ports that no client gets, the first two below the second."""
-    while True:
-        (low,) = free_ports(1)
-        with suppress(OSError), socket.create_server((HOST, low + 2)):
-            return low, low + 2
+    """Return two free ports, the first two below the second."""
+    low = free_port(2)
+    return low, low + 2
 
 
 async def answers(port: int) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.clusters import running, settle, until_readable
 from tests.helpers import PATIENCE_S
-from tests.torture.process import free_ports
+from tests.ports import free_port
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
@@ -33,7 +33,7 @@ async def send(namesrv: str, body: bytes) -> None:
 
 async def serve_again(folder: Path, host: Host, read: Callable[[], str]) -> None:
     """Start a broker at the same address as before; messages sent to it are followed."""
-    config = BrokerConfig(ha_listen_port=free_ports(1)[0])  # a client may use the default one
+    config = BrokerConfig(ha_listen_port=free_port())  # a client may use the default one
     broker = Broker(
         folder,
         config,

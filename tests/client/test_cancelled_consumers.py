@@ -17,6 +17,7 @@ from tests.client.cancelling import (
     nothing_left,
 )
 from tests.client.clusters import fill, until
+from tests.helpers import PATIENCE_S
 
 from firetrail.client import (
     ConsumeFromWhere,
@@ -171,6 +172,8 @@ async def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
     ``rebalance`` is that of the old member, when it has to give up queues.
     """
     monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
+    for limit in ("cluster_client.CANCELLED_CLOSE_S", "push_consumer.HANDOVER_GRACE_S"):
+        monkeypatch.setattr(f"firetrail.client.{limit}", PATIENCE_S)
 
     await fill(namesrv, "T", 1)
     heard: dict[int, list[int]] = defaultdict(list)

@@ -33,8 +33,10 @@ async def test_late_messages_go_to_the_next_call(namesrv: str) -> None:
         for number in range(5):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(consumer.receive(invisible_s=LONG_S, wait_s=20), 0.05)
+            receiving = asyncio.ensure_future(consumer.receive(invisible_s=LONG_S, wait_s=20))
+            await until(lambda: not consumer._receiving._abandoned)  # it waits for the first pop
             await producer.send(Message("T", b"%d" % number))
-            (message,) = await consumer.receive(invisible_s=LONG_S, wait_s=20)
+            (message,) = await receiving
             assert (message.body, message.reconsume_times) == (b"%d" % number, 0)
             await consumer.ack(message)
 

@@ -12,6 +12,7 @@ import grpc
 import pytest
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
+from tests.connections import connected
 from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
@@ -103,13 +104,11 @@ def test_the_settings_have_the_defaults_of_the_limits() -> None:
 
 async def test_the_port_serves_tls_as_well(proxy: Proxy) -> None:
     """The certificate is not verified; Java and Go clients do not verify it either."""
-    host, _, port = proxy.address.rpartition(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
-    _, writer = await asyncio.open_connection(host, int(port), ssl=context)
-    assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
-    writer.transport.abort()
+    async with connected(proxy.address, tls=context) as (_, writer):
+        assert writer.get_extra_info("ssl_object").selected_alpn_protocol() == "h2"
 
 
 def receive_call(channel: Any, broker: Broker) -> Any:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
+
+from tests.connections import connected
 
 from firetrail.errors import RequestError
 from firetrail.remoting.client import RemotingClient
@@ -61,13 +63,10 @@ class Loopback:
     async def ask(self, code: int, **fields: Any) -> RemotingCommand:
         return await self.client.request(self.address, RemotingCommand(code, **fields))
 
-    @asynccontextmanager
-    async def raw(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
+    def raw(
+        self,
+    ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        return connected(self.address)
 
 
 @asynccontextmanager

@@ -6,11 +6,12 @@ import asyncio
 import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.connections import connected
 from tests.helpers import PATIENCE_S
 from tests.tls.authority import Authority, Issued
 from tests.tls.key_updates import DeafTransport
@@ -49,18 +50,11 @@ class Port:
         self.server = server
         self.number = number
 
-    @asynccontextmanager
-    async def connected(
+    def connected(
         self, context: ssl.SSLContext | None = None
-    ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    ) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         name = "localhost" if context is not None else None
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.number, ssl=context, server_hostname=name
-        )
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
+        return connected(f"127.0.0.1:{self.number}", tls=context, name=name)
 
     async def ask(
         self, context: ssl.SSLContext | None, code: int, body: bytes = b""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 import pytest
 from tests.etcd_program import MISSING, find_etcd
 from tests.helpers import PATIENCE_S
+from tests.ports import free_ports
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def etcd_server(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = (
     program = find_etcd()
     if program is None:
         pytest.skip(MISSING)
-    client, peer = _free_ports(2)
+    client, peer = free_ports(2)
     url, peer_url = f"http://{host}:{client}", f"http://{host}:{peer}"
     command = [
         *(
@@ -48,12 +48,6 @@ def etcd_server(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = (
     finally:
         process.kill()
         process.wait()
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as sockets:
-        held = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in held]
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], host: str, port: int, log: Path) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from random import Random
 
 from tests.crash.files_check import UNIT, check_files, readable
+from tests.ports import free_ports
 from tests.torture.history import (
     CheckerMissing,
     as_json,
@@ -36,7 +37,7 @@ from tests.torture.networks import (
     can_partition,
     run_in_namespace,
 )
-from tests.torture.process import SLOTS, BrokerProcess, free_ports
+from tests.torture.process import SLOTS, BrokerProcess
 from tests.torture.recording import TOPIC, Ack, Recorder
 
 from firetrail.errors import NotReachedError

@@ -8,18 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import resource
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.ports import free_ports
 from tests.torture.faults import Faults
 
 ROOT = Path(__file__).parents[2]
-CLIENT_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 START_S = 300.0
 """Patience with a start; it takes half a second, and a minute on a machine that is overloaded."""
 CONF = {
@@ -47,18 +45,6 @@ SLOTS = 500
 
 class Refused(Exception):
     """The process ended before it served; the text is what it had to say."""
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free at the moment, and that no client gets while a broker is down."""
-    first = int(CLIENT_PORTS.read_text().split()[0]) if CLIENT_PORTS.exists() else 0
-    limit = max(first, 16_384)
-    ports: set[int] = set()
-    while len(ports) < count:
-        port = random.randrange(limit // 2, limit)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            ports.add(port)
-    return list(ports)
 
 
 class BrokerProcess:

@@ -18,10 +18,11 @@ from types import MappingProxyType
 
 from tests.crash.files_check import check_files, readable
 from tests.crash.oracle import SCHEDULE, Violation
+from tests.ports import free_port
 from tests.torture.faults import CHANGES, KILL, Faults
 from tests.torture.ledger import Ledger, serial_of
 from tests.torture.load import Load
-from tests.torture.process import SLOTS, BrokerProcess, Refused, free_ports
+from tests.torture.process import SLOTS, BrokerProcess, Refused
 from tests.torture.scene import Scene
 
 REPLICATION = {
@@ -48,7 +49,7 @@ class ReplicaProcess(BrokerProcess):
             "flushDiskType": mode,
             "namesrvAddr": master.namesrv,
             "master_address": f"127.0.0.1:{master._port}",
-            "haListenPort": str(free_ports(1)[0]),
+            "haListenPort": str(free_port()),
         }
         super().__init__(folder, conf)
 
@@ -196,7 +197,7 @@ async def pair_scene(
         "brokerRole": "SYNC_MASTER",
         "inSyncReplicas": "2",
         "flushDiskType": mode,
-        "haListenPort": str(free_ports(1)[0]),
+        "haListenPort": str(free_port()),
     }
     master = BrokerProcess(folder / "master", conf)
     replica = ReplicaProcess(folder / "replica", mode, master, more)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
-from tests.torture.process import free_ports
+from tests.ports import free_ports
 
 
 class BrokerProcess:
