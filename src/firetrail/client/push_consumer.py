@@ -143,6 +143,7 @@ class PushConsumer(ClusterClient):
         self._changed = asyncio.Event()
         self._rebalancing = asyncio.Lock()
         self._rebalancer: asyncio.Task[None] | None = None
+        self._is_leaving = False
         self._topics = TopicQueues(self._session, group)
         self._resets: dict[MessageQueue, int] = {}  # offsets set by an administrator, not yet used
         self._locks = QueueLocks(self._session, group)
@@ -154,6 +155,7 @@ class PushConsumer(ClusterClient):
 
     async def _join(self) -> None:
         self.opened_ms = SYSTEM.clock.now_ms()
+        self._is_leaving = False
         if self._model is MessageModel.BROADCASTING:
             self._local = await self._place.open(self._session.client_id, self.group)
         await check_with_brokers(self._session, self.group, self.wanted.values())
@@ -174,14 +176,24 @@ class PushConsumer(ClusterClient):
         for task in await drop_all(self.assigned.values(), grace_s):
             task.cancel()
         await self._listening.end(end_s)
+        is_repeated, self._is_leaving = self._is_leaving, True
+        may_release = True
         try:
-            try:
-                await self._commit(is_last=True)
-            finally:
-                await self._locks.unlock()
+            await self._commit(is_last=True)
+        except asyncio.CancelledError:
+            may_release = is_repeated  # this is called again, and the next member must wait for it
+            raise
+        finally:
+            if may_release:
+                await self._release()
+        self.assigned.clear()
+
+    async def _release(self) -> None:
+        """Let other members take over the queues."""
+        try:
+            await self._locks.unlock()
         finally:
             await self._session.leave(self.group)
-        self.assigned.clear()
 
     def _heartbeat(self) -> HeartbeatData:
         wanted = list(self.wanted.values())
