@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.errors import FormatError
 from firetrail.format.kernels.draft import Message
-from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.format.properties import REAL_QID, REAL_TOPIC
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from firetrail.format.properties import ORIGIN_MESSAGE_ID, REAL_QID, REAL_TOPIC, RETRY_TOPIC
 from firetrail.format.record import Record, decode_message
 from firetrail.format.timer import TIMER_TOPIC
 from firetrail.format.whole import INT32_MAX
@@ -101,6 +101,20 @@ def copy_record(
         raw_properties=properties,
         wait_for_flush=wait_for_flush,
     )
+
+
+def origin_of(record: Record) -> tuple[str, str]:
+    """Return the topic and the id that a message had before it was first redelivered.
+
+    A message of a retry topic has them in its properties. In another topic, such properties are the
+    producer's: consumers would take the message for one of a topic that the producer has no
+    permission for.
+    """
+    if not record.topic.startswith(RETRY_PREFIX):
+        return record.topic, record.message_id
+    properties = record.properties
+    topic = properties.get(RETRY_TOPIC, record.topic)
+    return topic, properties.get(ORIGIN_MESSAGE_ID, record.message_id)
 
 
 def number_property(record: Record, name: str) -> int | None:

@@ -201,8 +201,12 @@ class ClusterBrokers:
         header = SendBackHeader.decode(command.fields)
         view = ViewMessageHeader(header.offset)
         answer = await self._session.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, view)
-        for record in records_in(answer.body):
-            caller.require(*consumed(real_topic_of(record), header.group))
+        record = next(records_in(answer.body), None)
+        if record is None:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, "the topic of the message cannot be checked"
+            )
+        caller.require(*consumed(real_topic_of(record), header.group))
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
         """Return False: a broker in another process cannot be told."""

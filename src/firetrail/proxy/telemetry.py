@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 from uuid import uuid4
 
 from firetrail.auth.caller import NO_USER
@@ -55,6 +56,13 @@ Orphaned = Callable[[str, RemotingCommand], TelemetryCommand | None]
 broker that asks and its request; None if the request is damaged."""
 
 
+class Question(NamedTuple):
+    """A command to a client, and the answer that is awaited."""
+
+    client: ProxyClient
+    answer: asyncio.Future[TelemetryCommand]
+
+
 class Telemetry:
     """All telemetry streams.
 
@@ -76,7 +84,7 @@ class Telemetry:
         self._brokers = brokers
         self._clients = clients
         self._orphaned = orphaned
-        self._questions: dict[str, asyncio.Future[TelemetryCommand]] = {}
+        self._questions: dict[str, Question] = {}
         brokers.on_command = self.commanded
 
     def open(self, stream: Stream) -> StreamHandler:
@@ -148,11 +156,13 @@ class Telemetry:
         client.settings = completed(settings, group)
         return TelemetryCommand(status=OK, settings=client.settings)
 
-    def answered(self, nonce: str, answer: TelemetryCommand) -> None:
-        """Pass the answer of a client to the question that waits for it."""
+    def answered(self, stream: Stream, nonce: str, answer: TelemetryCommand) -> None:
+        """Pass the answer of a client to the question that waits for it; ignore that of another."""
         question = self._questions.get(nonce)
-        if question is not None and not question.done():
-            question.set_result(answer)
+        if question is None or question.answer.done():
+            return
+        if stream in question.client.streams:
+            question.answer.set_result(answer)
 
     # -- requests of brokers ------------------------------------------------------------------
 
@@ -214,11 +224,11 @@ class Telemetry:
         """Return the answer of a client to a command, None if it does not answer in time."""
         if len(self._questions) >= QUESTIONS_MAX or not client.tell(command):
             return None
-        question: asyncio.Future[TelemetryCommand] = asyncio.get_running_loop().create_future()
+        question = Question(client, asyncio.get_running_loop().create_future())
         self._questions[nonce] = question
         try:
             async with asyncio.timeout(ANSWER_S):
-                return await question
+                return await question.answer
         except TimeoutError:
             return None
         finally:
@@ -250,9 +260,9 @@ class _TelemetryStream:
         if kind == "settings":
             self._answer(self._telemetry.adopt(self._stream, command.settings))
         elif kind == "thread_stack_trace":
-            self._telemetry.answered(command.thread_stack_trace.nonce, command)
+            self._telemetry.answered(self._stream, command.thread_stack_trace.nonce, command)
         elif kind == "verify_message_result":
-            self._telemetry.answered(command.verify_message_result.nonce, command)
+            self._telemetry.answered(self._stream, command.verify_message_result.nonce, command)
 
     def _answer(self, answer: TelemetryCommand | Awaitable[TelemetryCommand]) -> None:
         """Send an answer after those that still wait for brokers."""

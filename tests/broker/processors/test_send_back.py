@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from tests.broker.brokers import SMALL, Field, Fields, Talk, talking
 
@@ -91,3 +93,19 @@ async def test_unknown_messages_and_groups_cannot_be_sent_back(talk: Talk) -> No
         RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="nobody", delayLevel=0
     )
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+async def test_a_producer_does_not_choose_the_origin_of_a_retry(talk: Talk) -> None:
+    """Consumers take a retried message for one of the topic that it names."""
+    await talk.beat("CG")
+    forged = "RETRY_TOPIC\x01T2\x02ORIGIN_MESSAGE_ID\x01other\x02"
+    message_id = (await talk.send("T1", i=forged)).fields["msgId"]
+    offset = decode_message_id(message_id).physical_offset
+    assert [await back(talk, offset, level) for level in (0, -1)] == [0, 0]
+    await asyncio.to_thread(talk.broker.store.wait_dispatched)
+    (retried,) = talk.broker.store.read(SCHEDULE_TOPIC, FIRST_RETRY_LEVEL - 1)
+    (dead,) = talk.broker.store.read("%DLQ%CG")
+    for record in (retried, dead):
+        assert record.properties["RETRY_TOPIC"] == "T1"
+        assert record.properties["ORIGIN_MESSAGE_ID"] == message_id
+    assert dead.properties["DLQ_ORIGIN_TOPIC"] == "T1"

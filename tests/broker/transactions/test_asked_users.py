@@ -28,7 +28,7 @@ class AskedUsers(Secured):
 
     async def join(self, user: str) -> None:
         """Let the client join the producer group as a user."""
-        beat = HeartbeatData("c1", [ProducerData("PG")]).encode(standard=True)
+        beat = HeartbeatData(f"client of {user}", [ProducerData("PG")]).encode(standard=True)
         assert (await self.ask(RequestCode.HEART_BEAT, {}, beat, by=user)).code == 0
 
     async def check(self) -> int:

@@ -16,7 +16,7 @@ from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
 from firetrail.broker.services.repeat import repeat
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import copy_record
+from firetrail.broker.stored import copy_record, origin_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import (
@@ -131,7 +131,7 @@ class ReviveService:
         self._topics.ensure(name, 1)
         properties = record.properties
         changes: dict[str, str | None] = {
-            RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),
+            RETRY_TOPIC: origin_of(record)[0],
             FIRST_POP_TIME: properties.get(FIRST_POP_TIME, str(point.pop_time)),
             ORIGIN_GROUP: point.group,
             POP_CK: None,

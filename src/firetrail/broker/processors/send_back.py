@@ -11,7 +11,7 @@ from random import randrange
 
 from firetrail.access.needs import consumed, real_topic_of
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import CODES, copy_record
+from firetrail.broker.stored import CODES, copy_record, origin_of
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -101,11 +101,11 @@ class SendBackProcessor:
 
     def _dead_letter(self, record: Record, group: str) -> Message:
         topic = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1)
-        properties = record.properties
+        topic_before, id_before = origin_of(record)
         origin = {
             DELAY: None,
-            DLQ_ORIGIN_TOPIC: properties.get(RETRY_TOPIC, record.topic),
-            DLQ_ORIGIN_MESSAGE_ID: properties.get(ORIGIN_MESSAGE_ID, record.message_id),
+            DLQ_ORIGIN_TOPIC: topic_before,
+            DLQ_ORIGIN_MESSAGE_ID: id_before,
         }
         return self._copy(record, topic.topic_name, 0, origin)
 
@@ -113,10 +113,10 @@ class SendBackProcessor:
         self, record: Record, topic: str, queue_id: int, changes: dict[str, str | None]
     ) -> Message:
         """Copy the message to another topic, with one more attempt counted."""
-        properties = record.properties
+        topic_before, id_before = origin_of(record)
         changes |= {
-            RETRY_TOPIC: properties.get(RETRY_TOPIC, record.topic),
-            ORIGIN_MESSAGE_ID: properties.get(ORIGIN_MESSAGE_ID, record.message_id),
+            RETRY_TOPIC: topic_before,
+            ORIGIN_MESSAGE_ID: id_before,
             REAL_TOPIC: None,
             REAL_QID: None,
         }

@@ -139,8 +139,7 @@ class Transactions:
         decision = header.commit_or_rollback
         if decision not in (layout.TRANSACTION_COMMIT, layout.TRANSACTION_ROLLBACK):
             return request.answer()  # the producer does not know yet, and will be asked again
-        record = self._half_record(header)
-        require_record(request, record, PUB)
+        record = self._half_record(request, header)
         half = self._open.get(header.tran_state_table_offset) or self._later_copy(record)
         if half is None:
             return request.answer()  # the transaction has ended already
@@ -178,13 +177,18 @@ class Transactions:
         finally:
             half.ending = None
 
-    def _half_record(self, header: EndTransactionHeader) -> Record:
+    def _half_record(self, request: RemotingCommand, header: EndTransactionHeader) -> Record:
+        """Return the half message that a request names; raise RequestError if there is none.
+
+        The permission is checked first: others must not learn its group and offset.
+        """
         record = self._store.at(header.commit_log_offset)
         if record is None or record.topic != HALF_TOPIC:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"no prepared message at offset {header.commit_log_offset} of the log",
             )
+        require_record(request, record, PUB)
         if record.properties.get(PGROUP) != header.producer_group:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if record.queue_offset != header.tran_state_table_offset:
