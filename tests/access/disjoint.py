@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from tests.access.actors import SECURE, acl, info, signed
+from tests.access.actors import ROOT, SECURE, acl, info, signed
 from tests.broker.brokers import SMALL, text
 from tests.broker.secured import SEND
 from tests.helpers import PATIENCE_S
@@ -20,11 +20,13 @@ from tests.proxy.fakes import FakeCall, FakeStream, as_read
 from tests.proxy.test_grpc_guard import signed_by
 
 from firetrail.broker.broker import Broker
-from firetrail.proxy.brokers import resolved
+from firetrail.proxy.brokers import RegisteringBrokers, resolved
+from firetrail.proxy.cluster import ClusterBrokers
 from firetrail.proxy.embedded import EmbeddedBroker
 from firetrail.proxy.grpc_guard import GrpcGuard
 from firetrail.proxy.schema.messages import Settings, TelemetryCommand
 from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import (
     ConsumerData,
     HeartbeatData,
@@ -136,8 +138,13 @@ class Disjoint:
 
 
 @asynccontextmanager
-async def disjoint() -> AsyncIterator[Disjoint]:
-    """Run a broker with both users, their topics and their groups."""
+async def disjoint(*, is_cluster: bool = False) -> AsyncIterator[Disjoint]:
+    """Run a broker with both users, their topics and their groups.
+
+    Args:
+        is_cluster: Whether the gRPC service is a proxy in front of the broker, which knows only the
+            user of the proxy. Default: it is part of the broker.
+    """
     async with Broker.running(None, SECURE, SMALL) as broker, AsyncExitStack() as stack:
         users = broker.access.users
         assert users is not None and broker.access.guard is not None
@@ -152,7 +159,12 @@ async def disjoint() -> AsyncIterator[Disjoint]:
             )
             broker.groups.put([SubscriptionGroupConfig(f"G{owner}")])
         guard = GrpcGuard(broker.access.guard, SYSTEM.clock.now_ms)
-        service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=guard)
+        brokers: RegisteringBrokers = EmbeddedBroker(broker)
+        if is_cluster:
+            brokers = cluster = ClusterBrokers(broker.namesrv, Access(ROOT))
+            await cluster.open()
+            stack.push_async_callback(cluster.close)
+        service = MessagingService(brokers, SYSTEM.clock.now_ms, guard=guard)
         stack.push_async_callback(service.stop)
         yield Disjoint(broker, service, stack)
 

@@ -344,9 +344,21 @@ async def use_names_of_the_broker(scene: Disjoint) -> None:
     assert scene.broker.store.log_range[1] == end
 
 
+THROUGH_A_PROXY = [row for row in ATTACKS.rows if row[0] != "answer to a question"]
+"""A proxy in front of brokers passes only questions about transactions on, which have no answer."""
+
+
 @pytest.mark.parametrize(
     ("claim", "attack"), ATTACKS.rows, ids=[f"{c}: {a.__name__}" for c, a in ATTACKS.rows]
 )
 async def test_a_forged_claim_has_no_effect(claim: str, attack: Attack) -> None:
     async with disjoint() as scene:
+        await attack(scene)
+
+
+@pytest.mark.parametrize(
+    ("claim", "attack"), THROUGH_A_PROXY, ids=[f"{c}: {a.__name__}" for c, a in THROUGH_A_PROXY]
+)
+async def test_a_forged_claim_has_no_effect_through_a_proxy(claim: str, attack: Attack) -> None:
+    async with disjoint(is_cluster=True) as scene:
         await attack(scene)

@@ -3,10 +3,20 @@
 import pytest
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream
 
-from firetrail.errors import ProxyError
+from firetrail.access.client_owners import ClientOwners
+from firetrail.auth.caller import Caller
+from firetrail.auth.policies import User
+from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy import clients as module
 from firetrail.proxy.call import StatusCode
-from firetrail.proxy.clients import SILENT_S, STREAMS_MAX, UNREAD_MAX, ProxyClient, ProxyClients
+from firetrail.proxy.clients import (
+    CLAIM_S,
+    SILENT_S,
+    STREAMS_MAX,
+    UNREAD_MAX,
+    ProxyClient,
+    ProxyClients,
+)
 from firetrail.proxy.schema.messages import Code, TelemetryCommand
 from firetrail.remoting.codes import Language
 
@@ -127,3 +137,25 @@ def test_a_client_leaves_once(clients: ProxyClients) -> None:
     clients.leave(client)
     assert left == [client]
     assert clients.find("c1") is None
+
+
+def test_the_id_of_a_client_stays_claimed_while_it_calls(time: Time) -> None:
+    owners = ClientOwners(time)
+    clients = ProxyClients(time, owners=owners)
+
+    def called_by(name: str) -> FakeCall:
+        call = FakeCall()
+        call.caller = Caller(User(name, "x" * 16), "192.0.2.7", is_checked=True)
+        return call
+
+    for _ in range(30):
+        clients.of(called_by("alice"))
+        time.now += CLAIM_S / 2
+    eve = called_by("eve")
+    assert eve.caller is not None
+    with pytest.raises(RequestError, match="belongs to another user"):
+        owners.claim("c1", eve.caller)  # as a heartbeat over remoting does
+    owners._drop("c1")  # as if its user had too many ids
+    with pytest.raises(ProxyError, match="client c1 belongs to another user"):
+        clients.of(eve)
+    clients.of(called_by("alice"))

@@ -72,11 +72,7 @@ class ClientOwners:
         if owner.until <= self._now():
             self._drop(client_id)
             return
-        raise RequestError(
-            NO_PERMISSION,
-            f"client {printable(client_id, ID_SHOWN)} belongs to another user; use another client "
-            f"id (instanceName), or wait until this one was not used for {HELD_S:g} s",
-        )
+        raise owned_by_another(client_id)
 
     def release(self, client_id: str, caller: Caller) -> None:
         """Give an id up that belongs to a caller: its client has ended, and waits for nothing."""
@@ -99,3 +95,12 @@ class ClientOwners:
         del ids[client_id]
         if not ids:
             del self._ids[user]
+
+
+def owned_by_another(client_id: str) -> RequestError:
+    """Return the refusal of a request with the client id of another user."""
+    return RequestError(
+        NO_PERMISSION,
+        f"client {printable(client_id, ID_SHOWN)} belongs to another user; use another client id "
+        f"(instanceName), or wait until this one was not used for {HELD_S:g} s",
+    )

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
-from firetrail.access.client_owners import ClientOwners
+from firetrail.access.client_owners import ClientOwners, owned_by_another
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
@@ -30,6 +31,9 @@ STREAMS_MAX = 8
 has another until the lost one is noticed. The oldest is ended in favour of a new one."""
 UNREAD_MAX = 1 << 20
 """A client that has not read this many bytes of commands gets no more until it reads."""
+CLAIM_S = 60.0
+"""How often the id of a client is claimed for its user: less often than every call, and more often
+than it is given up."""
 SILENT_S = 120.0
 """A client that calls nothing for this long is forgotten; clients send heartbeats every 10 s."""
 
@@ -51,6 +55,7 @@ class ProxyClient:
         subscriptions: The subscriptions of the client by consumer group and topic.
         streams: Its open telemetry streams, the newest last.
         last_seen: When the client called last, by the clock of the registry.
+        claim_at: When its id is claimed again for its user.
         is_closed: Whether the client has left; a later call makes it a new one.
         caller: Who made its latest call, if that is checked. Each call has a caller of its own: all
             are of one user, but from different addresses, and some may be on a white list.
@@ -66,6 +71,7 @@ class ProxyClient:
     subscriptions: dict[str, dict[str, SubscriptionData]] = field(default_factory=dict)
     streams: list[Stream] = field(default_factory=list)
     last_seen: float = 0.0
+    claim_at: float = -inf
     is_closed: bool = False
     caller: Caller | None = None
 
@@ -132,16 +138,22 @@ class ProxyClients:
         client = self._clients.get(client_id)
         if client is None:
             _check_id(client_id)
-        caller = call.caller
+        caller, now = call.caller, self._now()
         if caller is not None:
-            self._claim(client_id, call, caller)
+            known = None if client is None else client.caller
+            if known is not None and known.identity != caller.identity:
+                raise self._refused(owned_by_another(client_id), call, caller)
+            if client is None or now >= client.claim_at:
+                self._claim(client_id, call, caller)
         if client is None:
             client = self._new(client_id, call)
         if caller is not None:
+            if now >= client.claim_at:
+                client.claim_at = now + CLAIM_S
             if client.caller is None and caller.user is not None:
                 self._log_in(client, call, caller.user)
             client.caller = caller
-        client.last_seen = self._now()
+        client.last_seen = now
         client.peer = call.peer
         return client
 
@@ -164,12 +176,16 @@ class ProxyClients:
         try:
             self._owners.claim(client_id, caller)
         except RequestError as error:
-            if self._audit is not None:
-                code, encrypted = Code.UNAUTHORIZED, call.is_encrypted
-                self._audit.denied_call(
-                    "", error.remark, call.peer, caller, code=code, is_encrypted=encrypted
-                )
-            raise ProxyError(Code.UNAUTHORIZED, error.remark) from None
+            raise self._refused(error, call, caller) from None
+
+    def _refused(self, error: RequestError, call: Call, caller: Caller) -> ProxyError:
+        """Return the refusal of a call with the client id of another user."""
+        if self._audit is not None:
+            code, encrypted = Code.UNAUTHORIZED, call.is_encrypted
+            self._audit.denied_call(
+                "", error.remark, call.peer, caller, code=code, is_encrypted=encrypted
+            )
+        return ProxyError(Code.UNAUTHORIZED, error.remark)
 
     def _new(self, client_id: str, call: Call) -> ProxyClient:
         if len(self._clients) >= CLIENTS_MAX:

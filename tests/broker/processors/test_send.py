@@ -12,6 +12,7 @@ from tests.broker.brokers import SMALL, Fields, Talk, talking
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
+from firetrail.format.properties import encode_properties
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.store.config import FlushMode
@@ -170,3 +171,21 @@ async def test_sends_to_topics_with_unsupported_attributes_are_refused(
         assert answer.code == ResponseCode.NO_PERMISSION
         assert f"it has {attribute}, which Firetrail does not support" in (answer.remark or "")
         assert (await talk.send("T1")).code == ResponseCode.SUCCESS
+
+
+async def test_a_message_that_claims_to_be_several_is_refused(talk: Talk) -> None:
+    """A Java broker that takes the folder over could not read on after such a record."""
+    inner = encode_properties({"INNER_NUM": "x", "INNER_BASE": "y"})
+    batch = encode_batch([BatchItem(0, b"x", inner)])
+    shared = inner.decode()
+    sends: list[tuple[bytes, Fields]] = [
+        (b"x", {"i": shared}),
+        (b"x", {"f": 0x80}),
+        (batch, {"m": "true"}),
+        (encode_batch([BatchItem(0, b"x", b"")]), {"m": "true", "i": shared}),
+    ]
+    for body, fields in sends:
+        answer = await talk.send("T1", body, fields)
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "queue.type=BatchCQ" in (answer.remark or "")
+    assert (await talk.send("T1", i="MY_INNER_NUM\x01x\x02")).code == 0

@@ -35,6 +35,7 @@ from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     CLUSTER,
     DELAY,
+    INNER_NUM,
     MSG_REGION,
     PRIORITY,
     TRACE_ON,
@@ -55,6 +56,9 @@ from firetrail.store.results import PutResult, PutStatus
 
 _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
 """Properties that are not stored as they were sent."""
+_INNER_BATCH = 0x80
+"""The system flag of a message that contains several."""
+_INNER_NUM = f"{INNER_NUM}\x01".encode()
 _OFFSET_DIGITS = 16
 # Plain numbers, because operators and hashes of an enum would cost measurable time in every send.
 _WRITE = int(Permission.WRITE)
@@ -104,6 +108,9 @@ class SendProcessor:
             topic = self._writable_topic(header)
             registration = self._pending_registration() if is_new else None
         properties = parse_properties(header.properties or "")
+        is_inner_batch = INNER_NUM in properties or header.sys_flag & _INNER_BATCH
+        if is_inner_batch or (header.batch and _INNER_NUM in request.content):
+            raise _inner_batch()
         if topic.attributes:
             _check_attributes(topic)
             self._type_conflicts.check(topic, header, properties, request.content, connection.peer)
@@ -271,6 +278,19 @@ def _check_attributes(topic: TopicConfig) -> None:
             "which Firetrail does not support, and RocketMQ could not read messages that are "
             "stored here; send to another topic or to a RocketMQ broker",
         )
+
+
+def _inner_batch() -> RequestError:
+    """Return the refusal of a message that claims to be several, as in batch consume queues.
+
+    RocketMQ refuses it, too. If it took the folder over, it could not read on after a record whose
+    number of messages is none.
+    """
+    return RequestError(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message has the property {INNER_NUM} or the flag of an inner batch, for which the "
+        "topic would need queue.type=BatchCQ; remove them",
+    )
 
 
 def _no_batch() -> RequestError:
