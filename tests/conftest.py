@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from tests import late_events, time_limits, untested
+from tests import late_events, late_threads, time_limits, untested
 from tests.extras import ModuleWithExtras, require
 from tests.jvm import start_quickly
 from tests.memory_disk import use_memory
@@ -43,14 +43,19 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options that look for tests that depend on the speed of the machine."""
     late_events.add_option(parser)
+    late_threads.add_option(parser)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Limit the time of tests. Choose the seed of an exploring run, so that it can be printed."""
+    """Limit the time of tests, and make threads late if asked.
+
+    Choose the seed of an exploring run, so that it can be printed.
+    """
     config.pluginmanager.register(time_limits)
     config.pluginmanager.register(untested)
     late_events.configure(config)
+    late_threads.configure(config)
     if config.option.hypothesis_profile == "explore" and config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.SystemRandom().getrandbits(32))
 

@@ -1,24 +1,27 @@
-"""Files, file locks and clocks are reached through ``system.py`` alone.
+"""Files, file locks, clocks and threads are reached through ``system/`` alone.
 
-Tests replace a :class:`System` to make a disk full, a sync fail or a clock run backwards. That
-works only for code that asks the system. The check reads the syntax tree, so comments do not count,
-and names are resolved through the imports of the module.
+Tests replace a :class:`System` to make a disk full, a sync fail, a clock run backwards or a thread
+run late. That works only for code that asks the system. The check reads the syntax tree, so
+comments do not count, and names are resolved through the imports of the module.
 
 Calls that only ask whether a path exists or what a folder lists (``exists``, ``is_dir``, ``stat``,
 ``iterdir``, ``glob``) are not covered. They change nothing, so no crash or full disk that a test
 simulates depends on them, and most are in commands, in repairs and in jobs of the pipeline, where
-paths come from the user. Locks between threads (``threading.Lock``) are not covered either: nothing
-replaces them.
+paths come from the user.
+
+Threads are forbidden everywhere. What they use to wait for each other (locks, events, conditions)
+is forbidden in the layers whose threads a test can step: a thread that waits for such a lock of
+:mod:`threading` would stop all others.
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from functools import cache
 
 import pytest
-from tests.test_layers import PACKAGE
+from tests.test_layers import PACKAGE, layer_of
 
-SEAM = PACKAGE / "system.py"
+SEAM = "system"
 
 # Functions of the standard library that open, change, lock or remove files, or tell the time.
 FORBIDDEN = {
@@ -35,8 +38,14 @@ FORBIDDEN = {
     *("fcntl.flock", "fcntl.lockf", "fcntl.fcntl"),
     *(f"tempfile.{name}" for name in ("mkdtemp", "mkstemp", "TemporaryDirectory", "TemporaryFile")),
     "tempfile.NamedTemporaryFile",
-    *(f"firetrail.system.{name}" for name in ("System", "Files", "Clock")),
+    *(f"firetrail.system.{name}" for name in ("System", "Files", "Clock", "Threads")),
+    *("threading.Thread", "threading.Timer", "concurrent.futures.ThreadPoolExecutor"),
 }
+
+# What threads use to wait for each other, and the layers that get it from the system.
+WAITS = {f"threading.{name}" for name in ("Lock", "RLock", "Event", "Condition", "Semaphore")}
+WAITS |= {"threading.Barrier", "queue.Queue", "queue.SimpleQueue"}
+STEPPED_LAYERS = {"storage", "store", "access", "replication"}
 
 # Methods of `pathlib.Path` that do the same. A `Files` has methods of these names, too: it is
 # recognized by the name of the variable that holds it.
@@ -47,10 +56,13 @@ OPEN_MODES = {mode + binary for mode in ("r", "w", "a", "x", "r+", "w+") for bin
 
 # Modules that may do without the seam, and why.
 ALLOWED: dict[tuple[str, str], str] = {
+    ("broker/background.py", "threading.Thread"): "the event loop of Broker.running()",
+    ("broker/services/ha_admission.py", "threading.Timer"): "not converted yet",
     ("broker/broker.py", "tempfile.TemporaryDirectory"): "Broker.running() without a folder",
     ("cli/config_page.py", "write_text"): "writes a page of the documentation",
     ("cli/main.py", "os.open"): "/dev/null in the place of a closed standard output",
     ("cli/send.py", "open"): "reads messages from a file or from standard input",
+    ("cli/send.py", "threading.Thread"): "reads standard input, which blocks",
     ("cli/up.py", "tempfile.TemporaryDirectory"): "a broker without a folder",
     ("pipeline/java.py", "chmod"): "a script for Spark, gone with the process",
     ("pipeline/java.py", "mkdir"): "a script for Spark, gone with the process",
@@ -72,8 +84,13 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/sink/writers.py", "rmdir"): "temporary files, written by pyarrow",
     ("pipeline/source/places.py", "firetrail.system.System"): "a system whose files are remote",
     ("pipeline/source/places.py", "read_text"): "/proc of the process that started Spark",
+    ("pipeline/tasks.py", "threading.Thread"): "shows the progress of a Spark job",
+    ("pipeline/wire/loop.py", "threading.Thread"): "the event loop of a Spark task",
     ("pipeline/workers.py", "read_bytes"): "/proc of the executor",
     ("pipeline/workers.py", "read_text"): "/proc of the executor",
+    ("replication/etcd_gateway.py", "threading.Lock"): "held for a few statements",
+    ("replication/follower.py", "threading.Thread"): "not converted yet",
+    ("store/lifecycle/folder.py", "threading.Lock"): "the locks of all stores of this process",
     (
         "tls/self_signed.py",
         "tempfile.NamedTemporaryFile",
@@ -103,8 +120,8 @@ def dotted(node: ast.expr) -> str:
     return ""
 
 
-def ways_past_the_seam(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of every access to files, locks and clocks."""
+def ways_past_the_seam(source: str, forbidden: Set[str] = FORBIDDEN) -> Iterator[tuple[int, str]]:
+    """Line and name of every access to files, locks, clocks and threads."""
     tree = ast.parse(source)
     names = imported(tree)
     annotations = {
@@ -123,7 +140,7 @@ def ways_past_the_seam(source: str) -> Iterator[tuple[int, str]]:
         owner, _, rest = dotted(node).partition(".")
         full = f"{names.get(owner, owner)}.{rest}".rstrip(".")
         call = called.get(id(node))
-        if full in FORBIDDEN and (call is not None or not full.startswith("firetrail.")):
+        if full in forbidden and (call is not None or not full.startswith("firetrail.")):
             yield node.lineno, full
         elif call is not None and isinstance(node, ast.Attribute) and is_of_a_path(node, call):
             yield node.lineno, node.attr
@@ -147,13 +164,15 @@ def found() -> dict[tuple[str, str], list[int]]:
     """All of them: lines by file and name."""
     lines: dict[tuple[str, str], list[int]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        if path != SEAM:
-            for line, name in ways_past_the_seam(path.read_text(encoding="utf-8")):
+        layer = layer_of(path)
+        if layer != SEAM:
+            forbidden = FORBIDDEN | WAITS if layer in STEPPED_LAYERS else FORBIDDEN
+            for line, name in ways_past_the_seam(path.read_text(encoding="utf-8"), forbidden):
                 lines.setdefault((path.relative_to(PACKAGE).as_posix(), name), []).append(line)
     return lines
 
 
-def test_files_locks_and_clocks_are_reached_through_the_system() -> None:
+def test_files_clocks_and_threads_are_reached_through_the_system() -> None:
     strangers = {place: lines for place, lines in found().items() if place not in ALLOWED}
     assert not strangers, "use a System (firetrail.system), or add a reason to ALLOWED"
 
@@ -173,6 +192,8 @@ def test_every_exception_is_still_needed() -> None:
         ("import time\ndef f(clock=time.time): ...", "time.time"),
         ("def f():\n    from shutil import rmtree\n    rmtree(x)", "shutil.rmtree"),
         ("from firetrail.system import System\nsystem = System()", "firetrail.system.System"),
+        ("import threading\nthreading.Thread(target=f).start()", "threading.Thread"),
+        ("from threading import Timer\nTimer(1, f).start()", "threading.Timer"),
         ("path.write_text('x')", "write_text"),
         ("(root / 'x').open('wb')", "open"),
         ("path.open(mode='r')", "open"),

@@ -21,6 +21,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import answer_to, outcome_of
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import System
 
 BROKER = BrokerConfig(
     offsets_interval_ms=1_000,
@@ -65,6 +66,9 @@ class NoHAPort:
     listens: Sequence[str] = ()
     port = 10912
     on_connected: object = None
+
+    def __init__(self, system: System) -> None:
+        """Nothing is started."""
 
     def open(self, host: str, port: int) -> None:
         """Nothing is bound."""

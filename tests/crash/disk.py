@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.crash.threads import Abandoned, World, WorldClock
+from tests.crash.threads import Abandoned, World, WorldClock, WorldThreads
 
 from firetrail.system import Files, System
 
@@ -253,7 +253,7 @@ class SimulatedFiles(Files):
 
     def system(self) -> System:
         """Return the operating system of this world."""
-        return System(files=self, clock=WorldClock(self.world), memory_bytes=1 << 30)
+        return System(self, WorldClock(self.world), 1 << 30, WorldThreads(self.world))
 
     def _announce(self, kind: str, target: str | Path | int) -> None:
         if self.world.abandoned:

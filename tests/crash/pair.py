@@ -19,7 +19,7 @@ from tests.crash.disk import Disk, Image, Snapshot, write_image
 from tests.crash.network import Network
 from tests.crash.oracle import History, QueueKey, Stored, Violation, stored
 from tests.crash.simulation import Moment, Process, tiny_config
-from tests.crash.threads import World, WorldClock
+from tests.crash.threads import World, WorldClock, WorldThreads
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, StoreConfig
 from firetrail.errors import NotReachedError
@@ -202,7 +202,11 @@ class Pair:
         """Open the HA port of the master."""
         store = self.master.store
         source = HASource(
-            store.commit_log, store.replica_acks, self.config.limits, WorldClock(self.world)
+            store.commit_log,
+            store.replica_acks,
+            self.config.limits,
+            WorldClock(self.world),
+            WorldThreads(self.world),
         )
         self.service = HAService(source, cast(HAPort, self.network.port))
         self.service.start()

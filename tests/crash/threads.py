@@ -13,15 +13,17 @@ import queue
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
-from firetrail.system import Clock
+from firetrail.system import Clock, Condition, Event, Lock, Thread, Threads
 
+A = TypeVar("A")
+B = TypeVar("B")
 START_MS = 1_800_000_000_000
 
 
@@ -197,6 +199,33 @@ class WorldClock(Clock):
         self._world.pause(max(pause_ms / 1000, 1e-6))  # time passes even if the pause is 0
 
 
+class WorldThreads(Threads):
+    """The threads of a world, and their locks."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def thread(self, name: str, run: Callable[[], object]) -> Thread:
+        return _Thread(self._world, run, name)
+
+    def lock(self) -> Lock:
+        return _Lock(self._world)
+
+    def event(self) -> Event:
+        return _Event(self._world)
+
+    def condition(self) -> Condition:
+        return _Condition(self._world)
+
+    def map(
+        self, name: str, width: int, function: Callable[[A], B], items: Sequence[A]
+    ) -> Generator[B, None, None]:
+        yield from map(function, items)
+
+    def ahead(self, name: str, items: Iterable[A], limit: int) -> Generator[A, None, None]:
+        yield from items
+
+
 # -- replacements of the classes of threading -----------------------------------------------------
 
 
@@ -294,6 +323,12 @@ class _Lock:
 
 
 class _Condition(_Lock):
+    _rounds = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        rounds = self._rounds
+        return self.wait_for(lambda: self._rounds != rounds, timeout)
+
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         self.release()
         met = self._world.block(predicate, timeout)
@@ -301,7 +336,8 @@ class _Condition(_Lock):
         return met
 
     def notify_all(self) -> None:
-        """Do nothing: waiting threads check their conditions themselves."""
+        """Count the call: waiting threads check their conditions themselves."""
+        self._rounds += 1
 
 
 class _Queues:

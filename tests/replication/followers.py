@@ -40,9 +40,11 @@ class Master:
         self._loop = loop
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
-        self.port = HAPort()
+        self.port = HAPort(SYSTEM)
         self.port.open("127.0.0.1", 0)
-        source = HASource(self.store.commit_log, self.acks, limits, SYSTEM.clock, loop=loop)
+        source = HASource(
+            self.store.commit_log, self.acks, limits, SYSTEM.clock, SYSTEM.threads, loop=loop
+        )
         self.service = HAService(source, self.port)
         self.service.start()
 
@@ -68,7 +70,7 @@ class Master:
 
     def wait_acked(self) -> None:
         """Wait until a replica has everything."""
-        waiter = ThreadWaiter(self.store.log_range[1])
+        waiter = ThreadWaiter(self.store.log_range[1], SYSTEM.threads)
         self.acks.add(waiter)
         assert waiter.wait(PATIENCE_S)
         assert waiter.durable

@@ -51,8 +51,8 @@ class FakeMaster:
     def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
         self.store = BrokerStore.open(folder, config)
         self.acks = self.store.replica_acks
-        self.port = HAPort()
-        source = HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock)
+        self.port = HAPort(SYSTEM)
+        source = HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock, SYSTEM.threads)
         self.ha = HAService(source, self.port)
         self.settings = {
             "brokerRole": "ASYNC_MASTER",

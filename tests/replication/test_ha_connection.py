@@ -24,6 +24,7 @@ from firetrail.replication.ha_connection import has_unread
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.system import SYSTEM
 
 
 @pytest.fixture(params=["threads", "event loop"])
@@ -70,7 +71,7 @@ def test_a_replica_continues_where_it_stopped(master: Master, tmp_path: Path) ->
 
 def test_a_put_is_confirmed_only_after_the_replica_has_it(master: Master, tmp_path: Path) -> None:
     master.fill(1)
-    waiter = ThreadWaiter(master.store.log_range[1])
+    waiter = ThreadWaiter(master.store.log_range[1], SYSTEM.threads)
     master.acks.add(waiter)
     assert not waiter.wait(0.1)
     with following(tmp_path / "replica", master.address) as replica:

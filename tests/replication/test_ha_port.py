@@ -11,13 +11,14 @@ from tests.helpers import PATIENCE_S, eventually
 from firetrail.errors import AddressInUseError
 from firetrail.remoting.limited_log import BURST
 from firetrail.replication.ha_port import HAPort
+from firetrail.system import SYSTEM
 
 HOST = "127.0.0.1"
 
 
 @pytest.fixture
 def port() -> Iterator[HAPort]:
-    port = HAPort()
+    port = HAPort(SYSTEM)
     port.open(HOST, 0)
     yield port
     port.close()
@@ -56,7 +57,7 @@ def test_without_a_service_connections_are_closed_with_a_reason(
 
 def test_a_port_in_use_is_an_error_with_a_remedy(port: HAPort) -> None:
     with pytest.raises(AddressInUseError, match=rf"{HOST}:{port.port}: the HA port .* haListenPo"):
-        HAPort().open(HOST, port.port)
+        HAPort(SYSTEM).open(HOST, port.port)
 
 
 def test_a_failing_service_does_not_close_the_port(
@@ -90,7 +91,7 @@ def test_a_failed_accept_is_retried(port: HAPort, monkeypatch: pytest.MonkeyPatc
 
 
 def test_all_addresses_of_a_name_have_the_same_port() -> None:
-    port = HAPort()
+    port = HAPort(SYSTEM)
     port.open("localhost", 0)
     try:
         assert {address.rpartition(":")[2] for address in port.listens} == {str(port.port)}

@@ -16,6 +16,7 @@ from firetrail.replication.frames import HEADER, TransferReader, encode_report
 from firetrail.replication.ha_source import HALimits, HASource
 from firetrail.replication.ha_transfers import IDLE_S, LIMITED_S, HATransfers
 from firetrail.replication.master_session import MasterSession
+from firetrail.system import SYSTEM
 
 
 class SentLog(MemoryLog):
@@ -37,6 +38,7 @@ class Pair:
             None,  # type: ignore[arg-type]
             replace(HALimits(batch_size=1000), **limits),  # type: ignore[arg-type]
             self.clock,
+            SYSTEM.threads,
         )
         now = self.clock.monotonic()
         session = MasterSession(self.log, source.limits.batch_size, 5.0, now)

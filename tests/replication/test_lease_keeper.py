@@ -46,7 +46,7 @@ def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
         EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock),
         GroupMember(1, "127.0.0.1:1", "127.0.0.1:2", True, 15.0),
         LeaseTiming(TTL_S),
-        clock,
+        System(clock=clock),
     )
     keeper.identify("the first store")
     keeper.start()
@@ -146,7 +146,7 @@ def test_a_store_that_is_not_the_member_does_not_campaign(
     engine = EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock)
     assert engine.claim(1, "the first store") == "the first store"
     member = GroupMember(1, "127.0.0.1:1", "127.0.0.1:2", True, 15.0)
-    keeper = LeaseKeeper(engine, member, LeaseTiming(TTL_S), clock)
+    keeper = LeaseKeeper(engine, member, LeaseTiming(TTL_S), System(clock=clock))
     keeper.identify("another store")
     keeper.attach(store)
     keeper.start()

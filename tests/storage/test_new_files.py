@@ -23,7 +23,7 @@ def machine() -> Machine:
 
 @pytest.fixture
 def new(machine: Machine) -> NewFiles:
-    return NewFiles(machine.files)
+    return NewFiles(machine.system)
 
 
 def queue(machine: Machine, new: NewFiles, folder: Path) -> SegmentQueue:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.helpers import Machine, in_threads
 
-from firetrail import system
 from firetrail.errors import DiskFullError, SegmentSizeError, StoreClosedError
 from firetrail.storage.growth import PAGE_SIZE, Growth
 from firetrail.storage.segment import Segment, any_data
+from firetrail.system import files
 
 SIZE = 16 * PAGE_SIZE
 STEP = Growth(PAGE_SIZE, 4 * PAGE_SIZE)
@@ -362,7 +362,7 @@ def test_a_new_file_appears_with_its_length(
 ) -> None:
     """Unless the file system has no files without a name; it is whole in the end in any case."""
     if not unnamed:
-        monkeypatch.setattr(system, "_UNNAMED", 0)
+        monkeypatch.setattr(files, "_UNNAMED", 0)
     seen: list[list[str]] = []
     machine.files.on("set_size", lambda: seen.append(os.listdir(tmp_path)))
     machine.files.on("sync", lambda: seen.append(os.listdir(tmp_path)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -22,7 +21,7 @@ from firetrail.format.names import AUDIT
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.token_bucket import TokenBucket
 from firetrail.settings.audit_settings import AuditSettings
-from firetrail.system import System
+from firetrail.system import System, Thread
 from firetrail.text import counted, human_time
 
 QUEUED_MAX = 10_000
@@ -118,11 +117,12 @@ class AuditTrail:
         folder: The folder that contains the folder of the log.
         name: The name of the newest file.
         settings: How much may be written.
-        system: Files and clock to use.
+        system: Files, clock and threads to use.
     """
 
     def __init__(self, folder: Path, name: str, settings: AuditSettings, system: System) -> None:
         self._clock = system.clock
+        self._threads = system.threads
         self._file = AuditFile(
             system.files, folder / AUDIT / name, settings.audit_file_bytes, settings.audit_files
         )
@@ -134,14 +134,14 @@ class AuditTrail:
             for rate in (settings.audit_rate * factors.get(kind, 1),)
         }
         self._limited_log = LimitedLog(_log, self._clock.monotonic)
-        self._news = threading.Condition()  # over what follows
+        self._news = system.threads.condition()  # over what follows
         self._senders: dict[EventSender, _DeniedSender] = {}
         self._forgot_at = now
         self._queue: deque[tuple[dict[str, Any], Future[None]]] = deque()
         self._counts: dict[tuple[EventKind, EventSender], _Unlisted] = {}
         self._lost = 0
         self._is_stopping = False
-        self._thread: threading.Thread | None = None
+        self._thread: Thread | None = None
 
     @property
     def path(self) -> Path:
@@ -152,7 +152,7 @@ class AuditTrail:
         """Begin to write."""
         self._is_stopping = False
         name = f"firetrail-{self.path.stem}"
-        self._thread = threading.Thread(target=self._write_all, name=name, daemon=True)
+        self._thread = self._threads.thread(name, self._write_all)
         self._thread.start()
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class AuditTrail:
             return
         with self._news:
             self._is_stopping = True
-            self._news.notify()
+            self._news.notify_all()
         self._thread.join(STOP_S)
         self._thread = None
 
@@ -235,7 +235,7 @@ class AuditTrail:
         with self._news:
             if len(self._queue) < QUEUED_MAX:
                 self._queue.append((self._stamped(kind, event), written))
-                self._news.notify()
+                self._news.notify_all()
             else:
                 self._lost += 1
                 written.set_result(None)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -77,7 +76,7 @@ class PlainAcl:
         self._modified: Mapping[Path, int | None] = {}
         self._failed: object = None
         self._accounts = _Accounts()
-        self._changing = threading.Lock()
+        self._changing = system.threads.lock()
 
     # -- what the guard asks ------------------------------------------------------------------
 

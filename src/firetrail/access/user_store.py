@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -54,7 +53,7 @@ class UserStore:
         self._file = ConfigFile(system, root, USERS_FILE)
         self._users: Mapping[str, User] = {}
         self._changing = asyncio.Lock()
-        self._reading = threading.Lock()
+        self._reading = system.threads.lock()
         self._read_ms: int | None = None
 
     def load(self) -> None:

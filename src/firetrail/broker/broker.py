@@ -229,7 +229,7 @@ class Broker:
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
-            self._ha_port, self._live.current = open_ha_port(self.config, asked)
+            self._ha_port, self._live.current = open_ha_port(self._system, self.config, asked)
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
             self.epochs = EpochFile(self._system, self._folder)
             self.slave_mark = SlaveMark(self._system, self._folder)

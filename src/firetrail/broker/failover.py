@@ -96,7 +96,7 @@ def lease_keeper(
         EtcdCoordinator(access, prefix, config.ha_lease_s, system.clock),
         GroupMember(config.ha_member, address, config.ha_address, may_found, lag_s),
         LeaseTiming(config.ha_lease_s),
-        system.clock,
+        system,
     )
 
 

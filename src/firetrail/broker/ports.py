@@ -14,6 +14,7 @@ from firetrail.remoting.access import Access
 from firetrail.remoting.client import split_address
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.ha_port import HAPort
+from firetrail.system import System
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls
 
@@ -87,10 +88,11 @@ class OpenHAPort(NamedTuple):
     config: BrokerConfig
 
 
-def open_ha_port(config: BrokerConfig, asked: Host) -> OpenHAPort:
+def open_ha_port(system: System, config: BrokerConfig, asked: Host) -> OpenHAPort:
     """Bind the HA port.
 
     Args:
+        system: Clock and threads.
         config: The settings of the broker.
         asked: The address of the broker in its settings; the port may be 0.
 
@@ -101,7 +103,7 @@ def open_ha_port(config: BrokerConfig, asked: Host) -> OpenHAPort:
     following = asked.port + 1 if asked.port else 0
     if following > PORT_MAX:
         raise ConfigError("haListenPort", config.ha_listen_port, "listenPort has no next port")
-    port = HAPort()
+    port = HAPort(system)
     port.open(config.bind, config.ha_listen_port or following)
     return OpenHAPort(
         port, config.replace(ha_listen_port=port.port, ha_host=config.ha_host or asked.ip)

@@ -222,7 +222,7 @@ class Term:
         admission = HAAdmission(live, env.guard, env.tls, clock)
         loop = asyncio.get_running_loop()
         log, acks = self.store.commit_log, self.store.replica_acks
-        source = HASource(log, acks, limits, clock, admission, loop)
+        source = HASource(log, acks, limits, clock, env.system.threads, admission, loop)
         peers = HAPeers(live, env.address, self.parts.registration.members, clock)
         return HAService(source, env.ha_port, peers.refusal)
 

@@ -11,7 +11,6 @@ mode can take over the folder, and the reverse.
 from __future__ import annotations
 
 import logging
-import threading
 import zlib
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -165,7 +164,7 @@ class EpochFile:
         self._files = system.files
         self._path = root / EPOCHS
         self._backup = self._path.with_name(f"{EPOCHS}.bak")
-        self._guard = threading.Lock()
+        self._guard = system.threads.lock()
         self.is_complete = True
         self.epochs = self._load()
 

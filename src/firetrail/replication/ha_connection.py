@@ -15,10 +15,11 @@ from __future__ import annotations
 import logging
 import select
 import socket
-import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from threading import get_ident
 
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.remoting.limited_log import LimitedLog
@@ -63,8 +64,9 @@ class HAConnection:
         self._clock = clock = source.clock
         self._on_closed = on_closed
         self._limited_log = log
-        self._wake = Signal()
-        self._closing = threading.Lock()  # taken once, by the thread that closes the connection
+        threads = source.threads
+        self._wake = Signal(threads)
+        self._closing = threads.lock()  # taken once, by the thread that closes the connection
         now = clock.monotonic()
         self.session = MasterSession(source.log, limits.batch_size, limits.heartbeat_s, now)
         self._transfers = HATransfers(source, self.session)
@@ -73,12 +75,10 @@ class HAConnection:
         self._loop_socket: socket.socket | None = None  # while the event loop serves the replica
         self._loop_thread = 0
         self._sends_soon = False  # whether the loop will look for what is new
-        self._ended = threading.Event()
+        self._ended = threads.event()
         connection.settimeout(limits.silence_s)
-        self._sender = threading.Thread(
-            target=self._guarded, args=(self._send,), name="firetrail-ha-send", daemon=True
-        )
-        self._reader = threading.Thread(target=self._run, name="firetrail-ha-read", daemon=True)
+        self._sender = threads.thread("firetrail-ha-send", partial(self._guarded, self._send))
+        self._reader = threads.thread("firetrail-ha-read", self._run)
 
     def start(self) -> None:
         """Begin to serve the replica."""
@@ -86,7 +86,7 @@ class HAConnection:
 
     def wake(self) -> None:
         """Send what is new; in the event loop, with all that it puts in this iteration."""
-        if threading.get_ident() != self._loop_thread or self._loop_socket is None:
+        if get_ident() != self._loop_thread or self._loop_socket is None:
             self._wake.set()
         elif not self._sends_soon:
             assert self._loop is not None
@@ -232,7 +232,7 @@ class HAConnection:
         connection.setblocking(False)
         assert self._loop is not None
         self._loop.add_reader(connection, self._read_in_loop)
-        self._loop_socket, self._loop_thread = connection, threading.get_ident()
+        self._loop_socket, self._loop_thread = connection, get_ident()
 
     def _detach(self) -> None:
         connection, self._loop_socket = self._loop_socket, None

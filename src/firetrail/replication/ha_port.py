@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import selectors
 import socket
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from firetrail.remoting.binding import binding
 from firetrail.remoting.connection import address_text
 from firetrail.remoting.limited_log import LimitedLog
-from firetrail.system import SYSTEM
+from firetrail.system import System
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""
@@ -40,13 +39,18 @@ class HAPort:
         on_connected: Serves a connection. While it is None, connections are closed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, system: System) -> None:
+        """Prepare; :meth:`open` begins.
+
+        Args:
+            system: Clock and threads.
+        """
         self.port = 0
         self.on_connected: OnConnected | None = None
-        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._limited_log = LimitedLog(_log, system.clock.monotonic)
         self._listeners: list[socket.socket] = []
         self._waker, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._accept, name="firetrail-ha", daemon=True)
+        self._thread = system.threads.thread("firetrail-ha", self._accept)
 
     def open(self, host: str, port: int) -> None:
         """Listen on an address.
@@ -79,7 +83,7 @@ class HAPort:
     def close(self) -> None:
         """Close the port. Connections that were passed on stay open."""
         self._waker.close()
-        if self._thread.ident is not None:
+        if self._thread.is_alive():
             self._thread.join()
         for listener in self._listeners:
             listener.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import threading
 from collections.abc import Callable
 
 from firetrail.remoting.client import split_address
@@ -43,7 +42,7 @@ class HAService:
         self._source = source
         self._refusal = refusal
         self._port = port
-        self._guard = threading.Lock()
+        self._guard = source.threads.lock()
         self._connections: tuple[HAConnection, ...] = ()
         self._stopped = False
         self._limited_log = LimitedLog(_log, source.clock.monotonic)

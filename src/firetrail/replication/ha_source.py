@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.system import Clock
+from firetrail.system import Clock, Threads
 from firetrail.tls.secure_socket import SecureSocket
 
 
@@ -56,6 +56,7 @@ class HASource:
         acks: Where the confirmations of replicas are noted.
         limits: The settings of the port.
         clock: The time.
+        threads: Starts the threads that serve replicas.
         admit: Takes a socket and the address of the peer; does the TLS handshake, and checks who
             the peer is, in a thread of the connection. It raises OSError or FiretrailError if the
             peer may not be served. Default: everybody is served without TLS.
@@ -67,5 +68,6 @@ class HASource:
     acks: ReplicaAcks
     limits: HALimits
     clock: Clock
+    threads: Threads
     admit: Callable[[socket.socket, str], Admitted] = admit_all
     loop: AbstractEventLoop | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Sequence
 
 from firetrail.errors import NotReachedError
@@ -35,7 +34,7 @@ class HATransfers:
         now = source.clock.monotonic()
         self._bucket = TransferRate(source.limits.rate, now)
         self._meter = RateMeter(now)
-        self._sending = threading.Lock()
+        self._sending = source.threads.lock()
         self._unsent = b""  # the rest of a transfer that an event loop has begun
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from firetrail.replication.in_sync_members import InSyncMembers
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.fence import LeaseFence
-from firetrail.system import Clock
+from firetrail.system import System
 
 STEP_S = 0.1
 """Pause between two looks at what there is to do."""
@@ -96,7 +95,7 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, coordinator: Coordinator, member: GroupMember, timing: LeaseTiming, clock: Clock
+        self, coordinator: Coordinator, member: GroupMember, timing: LeaseTiming, system: System
     ) -> None:
         """Prepare; :meth:`start` begins.
 
@@ -104,12 +103,12 @@ class LeaseKeeper:
             coordinator: The consensus engine.
             member: This member.
             timing: The times of the lease.
-            clock: The time.
+            system: Clock and threads.
         """
         self._coordinator = coordinator
         self._member = member
         self._timing = timing
-        self._clock = clock
+        self._clock = system.clock
         self._election = Election(member.number, timing, may_found=member.may_found)
         self._members: InSyncMembers | None = None
         self._store: BrokerStore | None = None
@@ -119,13 +118,14 @@ class LeaseKeeper:
         self._bound = ""  # the identity to which the engine has bound the member's number
         self._error = ""
         self._told: tuple[object, ...] = ()
-        self._guard = threading.Lock()
-        self._stopping = threading.Event()
+        threads = system.threads
+        self._guard = threads.lock()
+        self._stopping = threads.event()
         self._threads = [
-            threading.Thread(target=self._run, name="firetrail-lease", daemon=True),
-            threading.Thread(target=self._watch, name="firetrail-watch", daemon=True),
+            threads.thread("firetrail-lease", self._run),
+            threads.thread("firetrail-watch", self._watch),
         ]
-        self.fence = LeaseFence(clock)
+        self.fence = LeaseFence(system.clock)
         self.on_change: Callable[[], None] = lambda: None
         """Called in a thread when another member holds the lease, or this one does or ceases to."""
 

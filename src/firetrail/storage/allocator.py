@@ -9,8 +9,6 @@ is therefore not reported: the appender meets the same error when it needs the s
 
 from __future__ import annotations
 
-import threading
-
 from firetrail.errors import StoreError
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
@@ -37,12 +35,13 @@ class Allocator:
         self._warm_up = warm_up
         self._lock_memory = lock_memory
         self._fault_in = fault_in or warm_up
-        self._wake = threading.Event()
-        self._guard = threading.Lock()  # over _ready, and over the creation of files
+        threads = queue.system.threads
+        self._wake = threads.event()
+        self._guard = threads.lock()  # over _ready, and over the creation of files
         self._ready: Segment | None = None
         self._failure: SyncError | None = None
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="firetrail-allocator", daemon=True)
+        self._thread = threads.thread("firetrail-allocator", self._run)
         self.wake_at = 0
         """Offset in the queue at which an appender should call :meth:`wake`."""
 

@@ -7,7 +7,6 @@ round. The file system then writes its journal once for all new files, instead o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from firetrail.errors import StoreClosedError
-from firetrail.system import NO_DESCRIPTOR, Files, SyncError
+from firetrail.system import NO_DESCRIPTOR, SyncError, System
 
 
 class NewFile(Protocol):
@@ -39,11 +38,12 @@ class NewFiles:
     One thread creates files; another one may sync them at the same time.
     """
 
-    def __init__(self, files: Files) -> None:
-        self._files = files
+    def __init__(self, system: System) -> None:
+        self._files = system.files
         self._segments: dict[NewFile, None] = {}
         self._folders: dict[Path, None] = {}
-        self._syncing = threading.Lock()  # a second sync must not return before the first is done
+        # A second sync must not return before the first is done.
+        self._syncing = system.threads.lock()
 
     def make_folder(self, path: Path) -> None:
         """Create the folder and its missing parents."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import TypeVar
+
+from firetrail.system import Threads
 
 THREADS = 8
 """Calls that run at the same time."""
@@ -15,11 +16,13 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def map_in_threads(function: Callable[[A], B], items: Sequence[A]) -> Iterable[B]:
+def map_in_threads(threads: Threads, function: Callable[[A], B], items: Sequence[A]) -> Iterable[B]:
     """Call ``function`` for each item, in several threads; return the results in order."""
     if len(items) <= SHARE:
         return map(function, items)
     shares = [items[at : at + SHARE] for at in range(0, len(items), SHARE)]
-    with ThreadPoolExecutor(THREADS, "firetrail-map") as pool:
-        results = pool.map(lambda share: [function(item) for item in share], shares)
-        return chain.from_iterable(results)
+
+    def call_each(share: Sequence[A]) -> list[B]:
+        return [function(item) for item in share]
+
+    return chain.from_iterable(list(threads.map("firetrail-map", THREADS, call_each, shares)))

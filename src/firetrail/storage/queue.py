@@ -8,7 +8,6 @@ lock serializes the replacements, because one thread may append while another re
 from __future__ import annotations
 
 import logging
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -61,7 +60,7 @@ class SegmentQueue:
         self.segments: tuple[Segment, ...] = ()
         self.torn = True
         """Whether a crash may have left an unfinished file."""
-        self._guard = threading.Lock()  # over changes of segments and _retired
+        self._guard = system.threads.lock()  # over changes of segments and _retired
         self._retired: list[Segment] = []
         self.before_removal: list[Callable[[], None]] = []
         """Functions that release slices of the files, called before files are removed or closed."""

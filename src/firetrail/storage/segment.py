@@ -19,7 +19,6 @@ grace time is over, and its memory is freed with the last slice.
 from __future__ import annotations
 
 import mmap
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -79,7 +78,8 @@ class Segment:
         self.writable = writable
         self.growth = growth
         self.open_segments = open_segments
-        self._guard = threading.Lock()  # over opening, mapping, using and closing the descriptor
+        # Held while the descriptor is opened, mapped, used or closed.
+        self._guard = system.threads.lock()
         self._closed = False
         self._descriptor: int | None = None
         self._mapping: mmap.mmap | None = None

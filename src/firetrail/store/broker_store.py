@@ -217,7 +217,8 @@ class BrokerStore(Store):
         put that waits, however late that is.
         """
         if self._sync:
-            self._engine.flusher.add(ThreadWaiter(self._log.max_offset))
+            waiter = ThreadWaiter(self._log.max_offset, self._engine.system.threads)
+            self._engine.flusher.add(waiter)
 
     def records_of(self, result: PutResult) -> memoryview:
         """Return the consecutive records that a put has stored; none if the store is closed."""

@@ -132,9 +132,9 @@ class Engine:
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
         self.live = live = Live(config)
-        self.gate = Gate()
+        self.gate = Gate(system.threads)
         self.fence: Fence = NoFence()
-        self.arrivals = Arrivals()
+        self.arrivals = Arrivals(system.threads)
         self.drafter = Drafter(config)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
         spread = self._log_paths and self._log_paths.spread(

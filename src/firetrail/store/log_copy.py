@@ -122,7 +122,7 @@ class LogCopy:
             return self._log.max_offset
         end = self._log.max_offset
         if self._log.flushed_offset < end:
-            waiter = ThreadWaiter(end)
+            waiter = ThreadWaiter(end, self._engine.system.threads)
             self._engine.flusher.add(waiter)
             waiter.wait(self._engine.config.sync_flush_timeout_ms / 1000)
             self._check_open()

@@ -337,7 +337,7 @@ class Store(Writer):
         """Return when all messages put so far are on disk; raise FlushFailedError if that fails."""
         self._check_open()
         end = self._log.max_offset
-        waiter = ThreadWaiter(end)
+        waiter = ThreadWaiter(end, self._engine.system.threads)
         self._engine.flusher.add(waiter)
         waiter.wait(-1)
         if not waiter.durable:

@@ -10,6 +10,7 @@ from tests.store.conftest import OpenStore
 from firetrail import Message, Record, Store
 from firetrail.store.dispatch.arrivals import Arrivals
 from firetrail.store.dispatch.deriver import Arrival
+from firetrail.system import SYSTEM
 
 
 class Follower:
@@ -119,12 +120,12 @@ class TestFollow:
 
 class TestArrivals:
     def test_arrivals_are_not_counted_without_a_watcher(self) -> None:
-        arrivals = Arrivals()
+        arrivals = Arrivals(SYSTEM.threads)
         arrivals.notice([Arrival("T", 0, 1, 1)])
         assert arrivals.mark == 0
 
     def test_an_arrival_since_the_mark_ends_the_wait(self) -> None:
-        arrivals = Arrivals()
+        arrivals = Arrivals(SYSTEM.threads)
         with arrivals.watched():
             mark = arrivals.mark
             assert not arrivals.wait(mark, 0)
@@ -133,7 +134,7 @@ class TestArrivals:
             assert not arrivals.wait(arrivals.mark, 0)
 
     def test_a_wait_ends_when_arrivals_are_closed(self) -> None:
-        arrivals = Arrivals()
+        arrivals = Arrivals(SYSTEM.threads)
         with arrivals.watched():
             arrivals.notice([Arrival("T", 0, 1, 1)])
             arrivals.close()

@@ -5,10 +5,11 @@ import logging
 import pytest
 
 from firetrail.store.lifecycle.gate import Closure, Gate
+from firetrail.system import SYSTEM
 
 
 def test_each_reason_is_lifted_on_its_own() -> None:
-    gate = Gate()
+    gate = Gate(SYSTEM.threads)
     assert gate.refusal == ""
     gate.shut(Closure.DISK_FULL, "93% used")
     gate.shut(Closure.SLAVE)
@@ -21,14 +22,14 @@ def test_each_reason_is_lifted_on_its_own() -> None:
 
 
 def test_the_newest_detail_counts() -> None:
-    gate = Gate()
+    gate = Gate(SYSTEM.threads)
     gate.shut(Closure.DISK_FULL, "91% used")
     gate.shut(Closure.DISK_FULL, "95% used")
     assert gate.refusal == "the disk is nearly full: 95% used"
 
 
 def test_shut_for_good_takes_no_lock() -> None:
-    gate = Gate()
+    gate = Gate(SYSTEM.threads)
     with gate._guard:  # which a thread that is gone may hold
         gate.shut_for_good("not here")
     assert gate.refusal == "not here"
@@ -36,7 +37,7 @@ def test_shut_for_good_takes_no_lock() -> None:
 
 def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    gate = Gate()
+    gate = Gate(SYSTEM.threads)
     gate.shut(Closure.CLOSED)
     gate.lift(Closure.CLOSED)
     gate.lift(Closure.DISK_FULL)
@@ -53,7 +54,7 @@ def test_a_refusal_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_only_the_reason_that_is_new_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     """A slave always refuses puts, but takes the messages of its master unless its disk is full."""
-    gate = Gate()
+    gate = Gate(SYSTEM.threads)
     gate.shut(Closure.SLAVE)
     gate.shut(Closure.DISK_FULL, "91% used")
     gate.shut(Closure.FAILED, "EIO")

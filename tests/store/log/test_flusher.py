@@ -12,6 +12,7 @@ from tests.store.conftest import OpenStore
 from firetrail import FlushMode, Message, PutResult, PutStatus, Store
 from firetrail.errors import FlushFailedError, StoreClosedError, StoreReadOnlyError
 from firetrail.store.log.flusher import FutureWaiter, Signal, ThreadWaiter
+from firetrail.system import SYSTEM
 
 SYNC = {"flush": FlushMode.SYNC}
 LOG = "commitlog"
@@ -38,7 +39,7 @@ class Producers:
 
 
 def test_a_signal_releases_one_waiter_however_often_it_is_set() -> None:
-    signal = Signal()
+    signal = Signal(SYSTEM.threads)
     signal.set()
     signal.set()
     signal.wait()
@@ -380,7 +381,7 @@ class TestAfterTheEnd:
         flusher = store._engine.flusher
         store.close()
         for offset, durable in ((1, True), (10**9, False)):
-            waiter = ThreadWaiter(offset)
+            waiter = ThreadWaiter(offset, SYSTEM.threads)
             flusher.add(waiter)
             assert waiter.wait(PATIENCE_S)
             assert waiter.durable is durable

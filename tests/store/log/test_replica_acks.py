@@ -15,6 +15,7 @@ from firetrail.errors import NotReplicatedError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.system import SYSTEM
 
 MASTER = StoreConfig(
     commit_log_file_size=1 << 20, max_message_size=1000, role=BrokerRole.SYNC_MASTER
@@ -185,7 +186,7 @@ def test_a_put_after_the_end_does_not_wait_for_replicas(store: BrokerStore) -> N
 def test_no_waiter_is_missed_if_replicas_report_at_the_same_time(store: BrokerStore) -> None:
     """Each report has the offset of one waiter, and two threads report."""
     acks, rounds = store.replica_acks, 2000
-    waiters = [ThreadWaiter(number) for number in range(1, rounds + 1)]
+    waiters = [ThreadWaiter(number, SYSTEM.threads) for number in range(1, rounds + 1)]
     acks.note("a", 0)
     for waiter in waiters:
         acks.add(waiter)

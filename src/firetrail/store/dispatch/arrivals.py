@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from firetrail.store.dispatch.deriver import Arrival
+from firetrail.system import Threads
 
 
 class Arrivals:
     """Wakes readers when dispatch has brought new messages."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
+    def __init__(self, threads: Threads) -> None:
+        self._changed = threads.condition()
         self._waiting = 0
         self._rounds = 0
         self._closed = False

@@ -7,10 +7,8 @@ while a step is applied; see :meth:`Deriver.steps`.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from queue import Queue
 from typing import NamedTuple
 
 from firetrail.format import columns as col
@@ -357,31 +355,9 @@ class Deriver(Derivation):
         Ends with the first step that stops for another reason than a full step or the end of a
         file. Errors of the deriving thread are raised here.
         """
-        ahead: Queue[Step | BaseException | None] = Queue(STEPS_AHEAD)
-        ended = threading.Event()
-
-        def derive_ahead() -> None:
-            try:
-                for step in self.derive_all(segments, start, end, check):
-                    ahead.put(step)
-                    if ended.is_set():
-                        return
-                ahead.put(None)
-            except BaseException as error:
-                ahead.put(error)
-
-        thread = threading.Thread(target=derive_ahead, name="firetrail-derive", daemon=True)
-        thread.start()
-        try:
-            while (step := ahead.get()) is not None:
-                if isinstance(step, BaseException):
-                    raise step
-                step.apply(self._queues, self._index, rebuilding=True, leaves_out=self.leaves_out)
-                note_runs(step.runs, self.lives)
-                yield step
-        finally:
-            ended.set()
-            while thread.is_alive():
-                while not ahead.empty():
-                    ahead.get()
-                thread.join(0.001)
+        threads = self._queues.system.threads
+        derived = self.derive_all(segments, start, end, check)
+        for step in threads.ahead("firetrail-derive", derived, STEPS_AHEAD):
+            step.apply(self._queues, self._index, rebuilding=True, leaves_out=self.leaves_out)
+            note_runs(step.runs, self.lives)
+            yield step

@@ -8,10 +8,10 @@ have.
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
@@ -59,16 +59,17 @@ class Dispatcher:
         self._deriver = deriver
         self._limit = log.dispatchable
         self._on_failure = on_failure
-        self._wake = threading.Event()
+        threads = log.queue.system.threads
+        self._wake = threads.event()
         self._stopping = False
         self._quiet_rounds = QUIET_ROUNDS
         self._relieved_at = -RELIEVED_S
         self._is_over: Callable[[], bool] | None = None
-        self._stepping = threading.Lock()  # held during a step of this thread or of a helper
+        self._stepping = threads.lock()  # held during a step of this thread or of a helper
         self._announcing = 0  # id of the thread that is calling the listeners
         self._cut_limit = 0  # the last limit that ended within the next record
         self._new_queues: deque[tuple[ConsumeQueue, int]] = deque(maxlen=NEW_QUEUES_BEHIND_MAX)
-        self._thread = threading.Thread(target=self._run, name="firetrail-dispatch", daemon=True)
+        self._thread = threads.thread("firetrail-dispatch", self._run)
         self.listeners: list[Callable[[list[Arrival]], None]] = []
         self.idle = False
         """Whether the thread waits; after an append, call :meth:`wake` then."""
@@ -183,7 +184,7 @@ class Dispatcher:
 
         A listener that puts messages does not wait, because dispatch waits for it.
         """
-        if self._announcing == threading.get_ident():
+        if self._announcing == get_ident():
             return True
         clock = self._log.queue.system.clock
         over_at = clock.monotonic() + PATIENCE_S
@@ -306,7 +307,7 @@ class Dispatcher:
 
     def _announce(self, arrivals: list[Arrival]) -> None:
         """Call the listeners; a failing listener does not stop dispatch."""
-        self._announcing = threading.get_ident()
+        self._announcing = get_ident()
         for listener in self.listeners:
             try:
                 listener(arrivals)

@@ -6,7 +6,6 @@ log can be passed again. Only records with keys move it.
 
 from __future__ import annotations
 
-import threading
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +41,7 @@ class Index:
         # Dispatch appends files, retention removes them, and a flush takes the unsynced ones: they
         # run in different threads and hold the guard. Opening a store does not, because it loads,
         # clears and cuts the index before these threads start.
-        self._guard = threading.Lock()
+        self._guard = system.threads.lock()
         self._unsynced: list[IndexFile] = []
         self._retired: list[IndexFile] = []  # used by retention, and by close when that has ended
 

@@ -265,7 +265,8 @@ class StoreView:
         faults: dict[QueueKey, Problem] = {}
         pairs = list(queues)
         room = _UNITS_KEPT
-        for pair, found in zip(pairs, map_in_threads(self._read_tail, pairs), strict=True):
+        results = map_in_threads(self.system.threads, self._read_tail, pairs)
+        for pair, found in zip(pairs, results, strict=True):
             if isinstance(found, Problem):
                 faults[pair] = found
                 continue

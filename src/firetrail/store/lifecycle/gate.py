@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from enum import Enum
+
+from firetrail.system import Threads
 
 
 class Closure(Enum):
@@ -26,9 +27,9 @@ _log = logging.getLogger(__name__)
 class Gate:
     """Accepts puts while there is no reason to refuse them."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads) -> None:
         self._reasons: dict[Closure, str] = {}
-        self._guard = threading.Lock()
+        self._guard = threads.lock()
         self.refusal = ""
         """Why puts are refused; empty while they are accepted."""
 

@@ -5,7 +5,6 @@ The cost of a round depends on what has changed since the last one, not on the s
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
@@ -51,8 +50,9 @@ class Housekeeper:
         self._live = parts.live
         self._on_failure = on_failure
         self._clock = parts.system.clock
-        self._stop = threading.Event()
-        self._flushing = threading.Lock()  # a flush must not count what another one still syncs
+        threads = parts.system.threads
+        self._stop = threads.event()
+        self._flushing = threads.lock()  # a flush must not count what another one still syncs
         self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
@@ -62,7 +62,7 @@ class Housekeeper:
         self._logics_time = dispatcher.last_store_time
         self._logics_offset = dispatcher.last_record_offset
         self._filled = index.filled if index is not None else None
-        self._thread = threading.Thread(target=self._run, name="firetrail-housekeeper", daemon=True)
+        self._thread = threads.thread("firetrail-housekeeper", self._run)
 
     def start(self) -> None:
         """Start the rounds."""

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -219,7 +218,7 @@ class InventoryFile:
         self.noted = read_inventory(system, root)
         """The content of the file."""
         self._stock: Inventory | None = None  # to be written once everything in it is on disk
-        self._guard = threading.Lock()  # protects both, and the file
+        self._guard = system.threads.lock()  # protects both, and the file
         self._counted: tuple[int, ...] = ()  # queues and files of each kind when _stock was taken
         self._last_s = system.clock.monotonic()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
@@ -229,9 +229,10 @@ class Recovery:
         """
         position = min(start, self._log.segments[-1].end)
         segments = list(self._log.from_offset(position))
-        with ThreadPoolExecutor(SCAN_THREADS, "firetrail-scan") as pool:
-            scan_one = partial(scan_segment, start=position, check=self._check)
-            for found in pool.map(scan_one, segments):
+        scan_one = partial(scan_segment, start=position, check=self._check)
+        threads = self._log.system.threads
+        with closing(threads.map("firetrail-scan", SCAN_THREADS, scan_one, segments)) as scans:
+            for found in scans:
                 if found.records:
                     self._messages += found.records
                     self._last_store_time = found.last_store_time

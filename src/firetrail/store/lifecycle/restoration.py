@@ -123,7 +123,11 @@ class Restoration:
         queues, whole_index = set(known.rebuilding), known.rebuilding_index
         expected = self._expected(known) if listed else {}
         keys = list(dict.fromkeys((*self._queues.pairs(), *expected)))
-        found = map_in_threads(lambda key: self._queues.is_complete(*key, expected.get(key)), keys)
+        found = map_in_threads(
+            self._queues.system.threads,
+            lambda key: self._queues.is_complete(*key, expected.get(key)),
+            keys,
+        )
         queues.update(key for key, complete in zip(keys, found, strict=True) if not complete)
         whole_index |= listed and self._lacks_index_files(known)
         return Lost(frozenset(queues), whole_index and self._index is not None)

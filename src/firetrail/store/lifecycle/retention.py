@@ -10,7 +10,6 @@ room. Queues and index follow the new beginning of the log.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 from datetime import datetime
 
@@ -60,7 +59,7 @@ class Retention:
         self._note_begin = note_begin
         self._replicated = replicated
         self._used = used
-        self.guard = threading.Lock()
+        self.guard = parts.system.threads.lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = parts.system
         self._opened_ms = self._system.clock.now_ms()

@@ -8,7 +8,6 @@ spare, a BLANK record fills the file, and the record goes to the next one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +66,7 @@ class CommitLog:
     ) -> None:
         self._config = config
         self._sync = config.flush is FlushMode.SYNC
-        self._lock = threading.Lock()
+        self._lock = system.threads.lock()
         self._lock_patience = config.page_cache_busy_ms / 1000
         self.queue = SegmentQueue(
             system,

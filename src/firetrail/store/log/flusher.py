@@ -8,15 +8,16 @@ pages, and a second sync would report success for data that is lost.
 
 from __future__ import annotations
 
-import threading
 from asyncio import AbstractEventLoop, Future
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from threading import get_ident
 
 from firetrail.settings.table import Live
 from firetrail.store.config import FlushMode, StoreConfig
 from firetrail.store.log.commit_log import CommitLog
+from firetrail.system import Threads
 
 OUT_OF_MEMORY_PAUSE_MS = 100
 """Pause after a MemoryError."""
@@ -42,9 +43,9 @@ class ThreadWaiter(Waiter):
 
     __slots__ = ("_released",)
 
-    def __init__(self, offset: int) -> None:
+    def __init__(self, offset: int, threads: Threads) -> None:
         super().__init__(offset)
-        self._released = threading.Lock()
+        self._released = threads.lock()
         self._released.acquire()
 
     def tell(self, durable: bool) -> None:
@@ -65,7 +66,7 @@ class LoopWaiter(Waiter):
     def __init__(self, offset: int, loop: AbstractEventLoop) -> None:
         super().__init__(offset)
         self.loop = loop
-        self._thread = threading.get_ident()
+        self._thread = get_ident()
 
     def resolve(self, durable: bool) -> None:
         """End the wait, in the event loop."""
@@ -77,7 +78,7 @@ class LoopWaiter(Waiter):
     @staticmethod
     def tell_all(loop: AbstractEventLoop, waiters: list[LoopWaiter], durable: bool) -> None:
         """Notify several callers in a loop with one call."""
-        is_inside = threading.get_ident() == waiters[0]._thread
+        is_inside = get_ident() == waiters[0]._thread
         call = loop.call_soon if is_inside else loop.call_soon_threadsafe
         with suppress(RuntimeError):  # the loop is closed, so nobody waits in it any more
             call(_resolve, waiters, durable)
@@ -150,12 +151,12 @@ class Waiters:
 
 
 class Signal:
-    """An event for a single waiter: one lock, a fraction of the cost of threading.Event."""
+    """An event for a single waiter: one lock, a fraction of the cost of an event."""
 
     __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, threads: Threads) -> None:
+        self._lock = threads.lock()
         self._lock.acquire()
 
     def set(self) -> None:
@@ -189,13 +190,14 @@ class LogFlusher:
         self._on_failure = on_failure
         self._clock = log.queue.system.clock
         self._waiters = Waiters()
-        self._wake = Signal()
+        threads = log.queue.system.threads
+        self._wake = Signal(threads)
         self._stopping = False
         self._ended = False  # whether nothing will be synced any more
         self._awake = False  # whether the thread will check the waiters again without a wake-up
         self._last_thorough = 0.0
         self._last_commit = 0.0
-        self._thread = threading.Thread(target=self._run, name="firetrail-flush", daemon=True)
+        self._thread = threads.thread("firetrail-flush", self._run)
 
     def start(self) -> None:
         """Start syncing."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
@@ -84,7 +83,7 @@ class ReplicaAcks:
             Hashable, _Confirmation
         ] = {}  # the latest connection of a member is the last one
         self._required: frozenset[int] | None = None
-        self._guard = threading.Lock()
+        self._guard = log.queue.system.threads.lock()
         self._waiters = Waiters()
         self._final: int | None = None  # what was confirmed when the store was closed
         self._enough_before = 0  # messages that end before this offset can be confirmed

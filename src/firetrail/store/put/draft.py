@@ -5,7 +5,6 @@ All of this happens before the append lock is taken.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -241,7 +240,7 @@ class LightNumbers:
 
     def __init__(self, queues: QueueTable) -> None:
         self._queues = queues
-        self.guard = threading.Lock()
+        self.guard = queues.system.threads.lock()
 
     def numbered(self, message: Message) -> tuple[Message, list[ConsumeQueue]]:
         """Return the message as it is stored, and the light queues that it belongs to.

@@ -259,7 +259,7 @@ class Writer(StoreStatus):
         """Wait for the disk, then for replicas."""
         try:
             if self._sync:
-                waiter = ThreadWaiter(result.end_offset)
+                waiter = ThreadWaiter(result.end_offset, self._engine.system.threads)
                 self._engine.flusher.add(waiter)
                 in_time = waiter.wait(self._live.current.sync_flush_timeout_ms / 1000)
                 result = self._flushed_or_not(result, in_time, waiter.durable)
@@ -267,7 +267,7 @@ class Writer(StoreStatus):
                 return self._unless_fenced(result)
             if not self._acks.are_enough(result.end_offset):
                 return self._without_replicas(result)
-            waiter = ThreadWaiter(result.end_offset)
+            waiter = ThreadWaiter(result.end_offset, self._engine.system.threads)
             self._acks.add(waiter)
             in_time = waiter.wait(self._live.current.slave_timeout_ms / 1000)
             return self._unless_fenced(self._confirmed_or_not(result, in_time and waiter.durable))

@@ -6,7 +6,6 @@ The table keeps the set of queues with something to flush, so that no round visi
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
@@ -63,13 +62,13 @@ class QueueTable:
     def __init__(
         self, system: System, root: Path, file_size: int, *, writable: bool = True
     ) -> None:
-        self._system = system
+        self.system = system
         self._root = root
         self.file_size = file_size
         self._writable = writable
         self.open_segments = OpenSegments(system.files.descriptor_limit())
         """The open files of the queues."""
-        self._new_files = NewFiles(system.files)
+        self._new_files = NewFiles(system)
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
         """How many of the queues are light ones, which hold records of other topics."""
@@ -79,7 +78,7 @@ class QueueTable:
         """Queues that lack files and will be derived again; other code ignores them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
         """The queues in use."""
-        self._guard = threading.Lock()  # held while queue objects are created
+        self._guard = system.threads.lock()  # held while queue objects are created
         self._closed = False
         self.extensions: Extensions | None = None
         """How queues are extended; None if the store has no extension files."""
@@ -101,7 +100,7 @@ class QueueTable:
             return None
         describe = self.extensions.describe
         files = SegmentQueue(
-            self._system,
+            self.system,
             self._root / extension_folder(topic, queue_id),
             self.extensions.file_size,
             writable=self._writable,
@@ -114,12 +113,14 @@ class QueueTable:
     def list_folders(self, topics: Iterable[str] | None = None) -> None:
         """Find out which queues exist, of all topics or of the given ones."""
         base = self._root / CONSUME_QUEUE
-        folders = self._system.files.folders
+        folders = self.system.files.folders
         names = [
             name for name in (folders(base) if topics is None else topics) if is_folder_name(name)
         ]
         for topic, found in zip(
-            names, map_in_threads(lambda name: folders(base / name), names), strict=True
+            names,
+            map_in_threads(self.system.threads, lambda name: folders(base / name), names),
+            strict=True,
         ):
             for name in found:
                 queue_id = parse_queue_id(name)
@@ -166,7 +167,7 @@ class QueueTable:
         folder = self._root / queue_folder(topic, queue_id)
         found = {
             base: size
-            for name, size in self._system.files.sizes(folder).items()
+            for name, size in self.system.files.sizes(folder).items()
             if (base := parse_segment_name(name)) is not None
         }
         if self.torn and found and next(reversed(found.values())) == 0:
@@ -200,9 +201,9 @@ class QueueTable:
         if self.extensions is not None:
             folders.append(extension_folder(topic, queue_id))
         for folder in folders:
-            for name in self._system.files.names(self._root / folder):
+            for name in self.system.files.names(self._root / folder):
                 if parse_segment_name(name) is not None:
-                    self._system.files.remove(self._root / folder / name)
+                    self.system.files.remove(self._root / folder / name)
 
     def reaches(self, topic: str, queue_id: int, offset: int) -> bool:
         """Return whether a queue has a unit right before ``offset``, or had one that has expired.
@@ -223,7 +224,7 @@ class QueueTable:
         """Return whether the files in a folder have a unit at a queue offset, or had one."""
         at = offset * UNIT_SIZE
         base = at - at % self.file_size
-        files = self._system.files
+        files = self.system.files
         try:
             descriptor = files.open(folder / segment_name(base), writable=False)
         except FileNotFoundError:
@@ -247,7 +248,7 @@ class QueueTable:
             queue = self.loaded.get(key)
             if queue is None:
                 queue = ConsumeQueue(
-                    self._system,
+                    self.system,
                     self._root,
                     topic,
                     queue_id,
@@ -297,10 +298,10 @@ class QueueTable:
             self.light_queues -= is_light(topic)
         self.dirty.discard(queue)
         queue.files.destroy()
-        self._system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
+        self.system.files.remove_folder(self._root / CONSUME_QUEUE / topic)
         if queue.extension is not None:
             queue.extension.files.destroy()
-            self._system.files.remove_folder(self._root / CONSUME_QUEUE_EXT / topic)
+            self.system.files.remove_folder(self._root / CONSUME_QUEUE_EXT / topic)
 
     def all(self) -> Iterator[ConsumeQueue]:
         """Yield every queue that is not lost, opening them one by one."""
@@ -333,7 +334,7 @@ class QueueTable:
         Returns False, and not everything is, if ``is_over`` returned True before that.
         """
         syncs = [partial(self._flush_queue, queue, least_pages) for queue in list(self.dirty)]
-        if not self._system.files.run_in_threads(syncs, is_over):
+        if not self.system.files.run_in_threads(syncs, is_over):
             return False
         return least_pages > 0 or self._new_files.sync(is_over)
 

@@ -1,10 +1,7 @@
-"""The only access to the operating system: files, syncs, locks and the clock.
+"""Operations on files: reads, writes, syncs, locks and disk space.
 
-The store reaches the operating system through a :class:`System` that it is given. Tests replace it
-to make a disk full, a sync fail or a clock run backwards. Nothing here retries, and only advice to
-the kernel, which affects speed alone, may fail without an error.
-
-A sync is ``fdatasync``: on Linux it covers pages that were written through a mapping, and it
+Nothing here retries, and only advice to the kernel, which affects speed alone, may fail without an
+error. A sync is ``fdatasync``: on Linux it covers pages that were written through a mapping, and it
 releases the GIL, which ``mmap.flush`` does not.
 """
 
@@ -17,10 +14,8 @@ import os
 import resource
 import shutil
 import struct
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -439,49 +434,3 @@ def allow_many_files() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-class Clock:
-    """Wall time for timestamps, monotonic time for timeouts. Tests replace it."""
-
-    time_ns = staticmethod(time.time_ns)
-    """Return the wall time in nanoseconds since 1970."""
-
-    def now_ms(self) -> int:
-        """Return the wall time in milliseconds since 1970."""
-        return self.time_ns() // 1_000_000
-
-    def monotonic(self) -> float:
-        """Return a time in seconds that never runs backwards."""
-        return time.monotonic()
-
-    def since_boot(self) -> float:
-        """Return a monotonic time in seconds that continues while the machine is suspended."""
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-    def sleep_ms(self, pause_ms: int) -> None:
-        """Wait.
-
-        Args:
-            pause_ms: how long, in milliseconds.
-        """
-        time.sleep(pause_ms / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class System:
-    """The operating system as the store sees it. Tests replace parts of it.
-
-    Args:
-        files: the operations on files (default: those of the operating system).
-        clock: the clock (default: that of the operating system).
-        memory_bytes: the size of the memory, which limits caches (default: all of the machine).
-    """
-
-    files: Files = field(default_factory=Files)
-    clock: Clock = field(default_factory=Clock)
-    memory_bytes: int = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-SYSTEM = System()
-"""The operating system of this process, which is the default :class:`System`."""

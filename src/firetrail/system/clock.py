@@ -1,0 +1,32 @@
+"""The clock: wall time for timestamps, monotonic time for timeouts, and pauses."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """Wall time for timestamps, monotonic time for timeouts. Tests replace it."""
+
+    time_ns = staticmethod(time.time_ns)
+    """Return the wall time in nanoseconds since 1970."""
+
+    def now_ms(self) -> int:
+        """Return the wall time in milliseconds since 1970."""
+        return self.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return a time in seconds that never runs backwards."""
+        return time.monotonic()
+
+    def since_boot(self) -> float:
+        """Return a monotonic time in seconds that continues while the machine is suspended."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def sleep_ms(self, pause_ms: int) -> None:
+        """Wait.
+
+        Args:
+            pause_ms: how long, in milliseconds.
+        """
+        time.sleep(pause_ms / 1000)
