@@ -24,6 +24,7 @@ from firetrail.remoting.codes import RequestCode, Version
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import Handler
 from firetrail.store.config import StoreConfig
+from firetrail.system import System
 
 SMALL = StoreConfig(
     commit_log_file_size=8 << 20,
@@ -181,9 +182,10 @@ async def talking(
     config: BrokerConfig | None = None,
     store: StoreConfig = SMALL,
     client_handlers: Mapping[int, Handler] | None = None,
+    system: System | None = None,
 ) -> AsyncIterator[Talk]:
     """Run a broker, and talk to it. The fixture ``talk`` does so with the default settings."""
-    async with Broker.running(folder, config, store) as broker:
+    async with Broker.running(folder, config, store, system=system) as broker:
         client = RemotingClient(client_handlers)
         try:
             yield Talk(broker, client)

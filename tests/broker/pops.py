@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -14,9 +15,26 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.pop_headers import PopResponse
 from firetrail.remoting.receipts import NORMAL, Receipt, decode_places
+from firetrail.system import Clock
 
-IN_TIME_MS = 1000
-"""An invisible time within which even a busy machine acknowledges."""
+MINUTE_MS = 60_000
+
+
+class StoppedClock(Clock):
+    """A clock whose wall time stands still, so that no invisible time ends before the test says so.
+
+    Monotonic time runs.
+    """
+
+    def __init__(self) -> None:
+        self._now_ns = time.time_ns()
+
+    def time_ns(self) -> int:
+        return self._now_ns
+
+    def advance(self, ms: int) -> None:
+        """Let wall time pass."""
+        self._now_ns += ms * 1_000_000
 
 
 class Popped(NamedTuple):

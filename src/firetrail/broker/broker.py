@@ -183,6 +183,8 @@ class Broker:
         folder: str | Path | None = None,
         config: BrokerConfig | None = None,
         store: StoreConfig | None = None,
+        *,
+        system: System | None = None,
     ) -> AsyncIterator[Self]:
         """Run a broker with a name server on free ports of the loopback interface, for tests.
 
@@ -190,6 +192,7 @@ class Broker:
             folder: Folder of the store. Default: a temporary folder that is deleted afterwards.
             config: Settings of the broker. Default: ``BrokerConfig()``.
             store: Settings of the store. Its port is ignored. Default: ``StoreConfig()``.
+            system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Yields:
             The running broker. It stops at the end of the ``async with`` block.
@@ -201,6 +204,7 @@ class Broker:
                 config,
                 settings.replace(store_host=settings.store_host._replace(port=0)),
                 name_server=NameServerConfig(listen_port=0),
+                system=system,
             )
             await broker.start()
             try:

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 from tests.broker.brokers import Field, Fields, Talk, talking
-from tests.broker.pops import IN_TIME_MS, Popped, ack, ask_pop, change, fill, pop, popped
+from tests.broker.pops import (
+    MINUTE_MS,
+    Popped,
+    StoppedClock,
+    ack,
+    ask_pop,
+    change,
+    fill,
+    pop,
+    popped,
+)
 
 from firetrail.format import config_json
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -39,12 +49,16 @@ async def test_a_queue_is_closed_until_all_messages_are_acknowledged(talk: Talk)
     assert bodies(await take(talk, consumerGroup="OTHER", maxMsgNums=1)) == [b"0"]
 
 
-async def test_unacknowledged_messages_are_redelivered_in_order(talk: Talk) -> None:
+async def test_unacknowledged_messages_are_redelivered_in_order(
+    still: Talk, clock: StoppedClock
+) -> None:
+    talk = still
     await fill(talk, "T1", b"0", b"1", b"2")
-    first, second, _ = await take(talk, invisibleTime=IN_TIME_MS)
+    first, second, _ = await take(talk, invisibleTime=MINUTE_MS)
     await ack(talk, first)
-    answer = await ask_pop(talk, ORDERED, pollTime=30_000)
-    assert bodies(popped(answer)) == [b"1", b"2"]  # woken by the timer
+    clock.advance(MINUTE_MS)
+    answer = await ask_pop(talk, ORDERED)
+    assert bodies(popped(answer)) == [b"1", b"2"]
     assert answer.fields["orderCountInfo"] == "0 qo0%1 1;0 qo0%2 1;0 0 1"
     assert (await ack(talk, second)).code == 0  # of the earlier pop: too late, and ignored
     assert await take(talk) == []
@@ -66,16 +80,20 @@ async def test_an_acknowledgement_wakes_waiting_pops(talk: Talk) -> None:
     notice.cancel()
 
 
-async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
+async def test_the_invisible_time_can_be_extended_and_shortened(
+    still: Talk, clock: StoppedClock
+) -> None:
+    talk = still
     await fill(talk, "T1", b"0")
-    (message,) = await take(talk, invisibleTime=IN_TIME_MS)
-    answer = await change(talk, message, 60_000)
+    (message,) = await take(talk, invisibleTime=MINUTE_MS)
+    answer = await change(talk, message, 2 * MINUTE_MS)
     assert answer.fields["reviveQid"] == "999"
     assert answer.fields["popTime"] == str(message.receipt.pop_time)
-    nothing = await ask_pop(talk, ORDERED, pollTime=IN_TIME_MS + 200)
-    assert nothing.code == ResponseCode.POLLING_TIMEOUT
+    clock.advance(MINUTE_MS)
+    assert await take(talk) == []
     assert (await change(talk, message, 10)).code == 0
-    assert bodies(popped(await ask_pop(talk, ORDERED, pollTime=30_000))) == [b"0"]
+    clock.advance(10)
+    assert bodies(await take(talk)) == [b"0"]
     assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
 
 
@@ -121,8 +139,9 @@ async def test_the_state_is_saved_in_the_file_of_rocketmq(tmp_path: Path) -> Non
 
 async def test_a_waiting_pop_is_woken_when_the_last_invisible_time_is_over(talk: Talk) -> None:
     await fill(talk, "T1", b"0", b"1")
-    first, _ = await take(talk, invisibleTime=IN_TIME_MS)
+    first, second = await take(talk)
     assert (await change(talk, first, 1)).code == 0
+    assert (await change(talk, second, 300)).code == 0
     answer = await ask_pop(talk, ORDERED, pollTime=600_000)
     assert bodies(popped(answer)) == [b"0", b"1"]
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 from tests.broker.brokers import SMALL, Fields, Talk, records, talking
-from tests.broker.pops import IN_TIME_MS, ack, ask_pop, change, fill, pop, popped
+from tests.broker.pops import MINUTE_MS, StoppedClock, ack, ask_pop, change, fill, pop, popped
 
 from firetrail.broker.filter.selection import MessageSelector
 from firetrail.broker.pop.pop import PopProcessor
@@ -23,6 +23,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.receipts import ORDERED
 from firetrail.store.config import FlushMode
+from firetrail.system import System
 
 LONG = 30_000
 SECOND_RETRY = "%RETRY%CG+T1"
@@ -48,19 +49,23 @@ async def test_a_pop_may_name_one_queue(talk: Talk) -> None:
     assert [message.body for message in await pop(talk, queueId=0)] == [b"0"]
 
 
-async def test_unacknowledged_messages_are_redelivered(talk: Talk) -> None:
+async def test_unacknowledged_messages_are_redelivered(still: Talk, clock: StoppedClock) -> None:
+    talk = still
     await fill(talk, "T1", b"0", b"1")
-    kept, done = await pop(talk, invisibleTime=IN_TIME_MS)
+    kept, done = await pop(talk, invisibleTime=MINUTE_MS)
     assert (await ack(talk, done)).code == 0
+    clock.advance(MINUTE_MS)
     (again,) = popped(await ask_pop(talk, pollTime=LONG, invisibleTime=50))
     assert (again.body, again.record.topic) == (kept.body, "T1")
     assert again.record.reconsume_times == 1
     assert again.record.properties["RETRY_TOPIC"] == "T1"
     assert again.record.properties["ORIGIN_GROUP"] == "CG"
     assert again.record.properties["1ST_POP_TIME"] == str(kept.receipt.pop_time)
+    clock.advance(50)
     (once_more,) = popped(await ask_pop(talk, pollTime=LONG))
     assert once_more.record.reconsume_times == 2
     assert (await ack(talk, once_more)).code == 0
+    clock.advance(MINUTE_MS)
     assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
 
 
@@ -175,28 +180,35 @@ class TestSecondRetryTopic:
         assert message.body == b"new"
 
 
-async def test_the_invisible_time_can_be_extended_and_shortened(talk: Talk) -> None:
+async def test_the_invisible_time_can_be_extended_and_shortened(
+    still: Talk, clock: StoppedClock
+) -> None:
+    talk = still
     await fill(talk, "T1", b"0", b"1")
-    first, second = await pop(talk, invisibleTime=IN_TIME_MS)
-    answer = await change(talk, first, 60_000)
-    assert answer.fields["invisibleTime"] == "60000"
-    assert (await change(talk, second, 1)).code == 0
-    (again,) = popped(await ask_pop(talk, pollTime=LONG))
+    first, second = await pop(talk, invisibleTime=MINUTE_MS)
+    answer = await change(talk, first, 2 * MINUTE_MS)
+    assert answer.fields["invisibleTime"] == str(2 * MINUTE_MS)
+    assert (await change(talk, second, 10)).code == 0
+    clock.advance(100)
+    (again,) = popped(await ask_pop(talk, pollTime=LONG, invisibleTime=10 * MINUTE_MS))
     assert again.body == b"1"
     late = await change(talk, first, 1)
     assert late.code == ResponseCode.NO_MESSAGE  # that receipt was exchanged for another
-    assert (await ask_pop(talk, pollTime=IN_TIME_MS + 200)).code == ResponseCode.POLLING_TIMEOUT
+    clock.advance(MINUTE_MS)
+    assert (await ask_pop(talk, pollTime=300)).code == ResponseCode.POLLING_TIMEOUT
     receipt = first.receipt._replace(
         start=first.receipt.offset, pop_time=int(answer.fields["popTime"])
     )
-    assert (await change(talk, first._replace(receipt=receipt), 1)).code == 0
+    assert (await change(talk, first._replace(receipt=receipt), 10)).code == 0
+    clock.advance(100)
     (back,) = popped(await ask_pop(talk, pollTime=LONG))
     assert back.body == b"0"
 
 
-async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
+async def test_a_batch_acknowledges_several_messages(still: Talk, clock: StoppedClock) -> None:
+    talk = still
     await fill(talk, "T1", *(b"%d" % n for n in range(5)))
-    found = await pop(talk, invisibleTime=IN_TIME_MS)
+    found = await pop(talk, invisibleTime=MINUTE_MS)
     receipt = found[0].receipt
     bits = BatchAck.bits_of(receipt.start, [m.receipt.offset for m in found if m.body != b"3"])
     batch = BatchAck(
@@ -211,6 +223,7 @@ async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
     )
     body = BatchAckBody("broker-a", [batch]).encode(standard=True)
     assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+    clock.advance(MINUTE_MS)
     (again,) = popped(await ask_pop(talk, pollTime=LONG))
     assert again.body == b"3"
     empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=b"{}")
@@ -220,15 +233,16 @@ async def test_a_batch_acknowledges_several_messages(talk: Talk) -> None:
 class TestAfterARestart:
     @pytest.mark.parametrize("flush", list(FlushMode))
     async def test_only_unacknowledged_messages_are_redelivered(
-        self, tmp_path: Path, flush: FlushMode
+        self, tmp_path: Path, clock: StoppedClock, flush: FlushMode
     ) -> None:
-        config = SMALL.replace(flush=flush)
-        async with talking(tmp_path, store=config) as talk:
+        config, system = SMALL.replace(flush=flush), System(clock=clock)
+        async with talking(tmp_path, store=config, system=system) as talk:
             await fill(talk, "T1", b"open", b"done")
-            unanswered, done = await pop(talk, invisibleTime=IN_TIME_MS)
+            unanswered, done = await pop(talk, invisibleTime=MINUTE_MS)
             assert (await ack(talk, done)).code == 0
             assert unanswered.body == b"open"
-        async with talking(tmp_path, store=config) as talk:
+        clock.advance(MINUTE_MS)
+        async with talking(tmp_path, store=config, system=system) as talk:
             (again,) = popped(await ask_pop(talk, pollTime=LONG))
             assert (again.body, again.record.reconsume_times) == (b"open", 1)
             assert (await ask_pop(talk, pollTime=300)).code == ResponseCode.POLLING_TIMEOUT
