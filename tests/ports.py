@@ -17,7 +17,7 @@ from pathlib import Path
 HOST = "127.0.0.1"
 ASSIGNED = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """The ports that the system assigns to clients, as two numbers."""
-BLOCK = 128
+BLOCK = 256
 _holders: list[socket.socket] = []
 """A socket whose name says which block this process has; it ends with the process."""
 
@@ -72,8 +72,10 @@ def _block_of(port: int) -> int:
 
 
 def _is_free(port: int) -> bool:
-    try:
-        socket.create_server((HOST, port)).close()
-    except OSError:
-        return False
-    return True
+    """Return whether a server can bind it, even one that does not reuse addresses."""
+    with socket.socket() as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

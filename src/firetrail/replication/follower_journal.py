@@ -37,6 +37,7 @@ class FollowerJournal:
         """
         self._clock = clock
         self._reminders = Reminders(clock.monotonic)
+        self._was_expected = False
         self.state = state
         self.error = error
         self.since_ms = clock.now_ms()
@@ -59,13 +60,15 @@ class FollowerJournal:
             self.state, self.since_ms = state, self._clock.now_ms()
         if state is FollowerState.CHECKING or (state is FollowerState.FOLLOWING and not is_news):
             return
+        is_first = is_news or not self._was_expected
+        self._was_expected = may_be_expected
         if not self._reminders.is_due(f"{state.value}: {error}"):
             return
         if state is FollowerState.FOLLOWING:
             _log.info("following master %s from offset %d", broker, own_max)
         elif state is FollowerState.WAITING:
             _log.info("master %s: %s", broker, error)
-        elif is_news and may_be_expected:
+        elif is_first and may_be_expected:
             _log.info("master %s is not followed at the moment: %s", broker, error)
         else:
             _log.warning("master %s: %s: %s", broker, _PROBLEMS[state], error)

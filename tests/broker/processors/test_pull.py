@@ -218,10 +218,11 @@ class TestWaiting:
 
     async def test_a_timeout_moves_past_messages_that_do_not_match(self, talk: Talk) -> None:
         await send(talk, "A")
-        waiting = talk.pull("T1", 1, sysFlag=WAITING, subscription="B", suspendTimeoutMillis=300)
-        pull = asyncio.create_task(waiting)
-        await asyncio.sleep(0.02)
+        held = talk.broker._parts.state.long_polling
+        pull = asyncio.create_task(talk.pull("T1", 1, sysFlag=WAITING, subscription="B"))
+        await until(lambda: held._count)
         await send(talk, "A", "A")
+        held.release()  # its time is over
         answer = await pull
         assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
         assert place(answer) == (3, 0, 3)

@@ -38,6 +38,7 @@ async def test_changes_in_a_row_share_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("firetrail.broker.state.saver.PAUSE_FACTOR", 1e6)
+    monkeypatch.setattr("firetrail.broker.state.saver.PAUSE_MAX_S", 1e6)
     file, value = Slow(tmp_path), {"n": 0}
     saver = Saver(file, lambda: dict(value))
     for number in range(20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -33,6 +34,7 @@ class AskedUsers(Secured):
 
     async def check(self) -> int:
         """Check transactions; return how many questions the client has received by then."""
+        await asyncio.to_thread(self.broker.store.wait_dispatched)  # a check sees queues only
         await self.broker.check_transactions()
         assert (await self.ask(4711)).code == 3  # the broker sends questions before this answer
         return len(self.questions)
