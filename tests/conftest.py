@@ -65,13 +65,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     pytest-xdist does the same, but pytest 9.2 ignores its attempt, and the groups with it
     (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+
+    Slow tests begin first, so that no worker is left with one of them at the end.
     """
     if not config.getoption("loadgroup", False):
         return
+    if not _is_shuffled(config):
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
     for item in items:
         group = item.get_closest_marker("xdist_group")
         if group is not None and not item.nodeid.endswith(f"@{group.args[0]}"):
             item._id = type(item._id).parse(f"{item.nodeid}@{group.args[0]}")
+
+
+def _is_shuffled(config: pytest.Config) -> bool:
+    return bool(config.pluginmanager.hasplugin("randomly"))
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
@@ -139,6 +147,13 @@ def _stale_kernels() -> list[str]:
         if (source := extension.with_name(extension.name.split(".")[0] + ".py")).exists()
         and source.stat().st_mtime > extension.stat().st_mtime
     ]
+
+
+@pytest.fixture(autouse=True)
+def random_numbers(request: pytest.FixtureRequest) -> None:
+    """Begin every test with the same random numbers; in random order, with those of the seed."""
+    if not _is_shuffled(request.config):
+        random.seed(0)
 
 
 @pytest.fixture(autouse=True)
