@@ -110,7 +110,9 @@ def respelled(query: str, chance: random.Random, *, case: bool) -> str:
 
 def queries(rows: list[Row], zone: str) -> st.SearchStrategy[str]:
     """Return queries for a session with a time zone; names are in lower case."""
-    condition = predicates(rows, zone).map(lambda predicate: f"({predicate.sql})")
+    # In "log where (false)", Spark takes "where" for an alias of the table, and "false" for one of
+    # its columns.
+    condition = predicates(rows, zone).map(lambda predicate: f"(({predicate.sql}))")
     table, column = st.sampled_from(TABLES), st.sampled_from(PLAIN)
     return st.builds(
         lambda form, t, u, p, q, a, b: str(form).format(t=t, u=u, p=p, q=q, a=a, b=b),

@@ -118,4 +118,5 @@ def test_a_query_over_what_it_needs_is_a_query_over_everything(
     conf.set(CASE, str(not case).lower())
     plain = data.draw(queries(shop.rows, zone))
     query = respelled(plain, random.Random(plain), case=case)
-    assert shop.narrowed(query) == shop.whole(query), query
+    expected = shop.whole(query)
+    assert shop.narrowed(query) == expected, query

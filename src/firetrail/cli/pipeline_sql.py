@@ -49,6 +49,12 @@ def add(subparsers: Subparsers) -> None:
         help="print at most N rows of the table; does not apply to --json, --csv and --parquet "
         "(default: %(default)s)",
     )
+    parser.add_argument(
+        "--mode",
+        choices=("failfast", "permissive"),
+        default="failfast",
+        help="fail at a damaged record, or skip it (default: %(default)s)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json",
@@ -70,7 +76,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with spark.spark_session(args, bar=True) as session:
         from firetrail.pipeline.jobs.sql import Result, sql
 
-        result = Result(sql(session, args.store, args.query))
+        result = Result(sql(session, args.store, args.query, mode=args.mode))
         if args.json:
             for line in result.lines():
                 print(line)

@@ -206,13 +206,21 @@ def test_names_of_columns_and_tables_may_have_any_case(spark: SparkSession, shop
     assert (most, count) == (max(orders), len(orders))
 
 
-def test_a_count_notices_damage(spark: SparkSession, shop: Path, tmp_path: Path) -> None:
+def test_a_count_notices_damage(
+    spark: SparkSession, shop: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     victim, store = records(shop)[300], copytree(shop, tmp_path / "copy")
     path, at = log_file(store, victim.physical_offset)
     flip(path, field_position(path.read_bytes(), victim.physical_offset - at, at, "body"))
     for query in ("select count(*) from messages", "select count(*) from log where size > 0"):
         with pytest.raises(StoreDamagedError, match=f"{path.name} at offset {at} .*body CRC"):
             list(Result(sql(spark, store, query)).rows())
+        assert [*Result(sql(spark, store, query, mode="permissive")).rows()] == [[MESSAGES - 1]]
+    count = "select count(*) as n from log"
+    assert run(str(store), count) == ExitCode.PROBLEMS
+    assert "mode=permissive" in capsys.readouterr().err
+    assert run(str(store), count, "--mode", "permissive", "--csv") == ExitCode.OK
+    assert capsys.readouterr().out == f"n\n{MESSAGES - 1}\n"
 
 
 def test_an_error_at_run_time_is_spark_s(spark: SparkSession, shop: Path) -> None:

@@ -13,7 +13,7 @@ from tests.stores import GOLDEN, flip, log_file, records
 
 from firetrail.pipeline import sql
 from firetrail.pipeline.datasource import register
-from firetrail.pipeline.source.schema import NAMES, arrow_schema, ddl
+from firetrail.pipeline.source.schema import FIELDS, NAMES, arrow_schema
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def test_schema_has_all_columns_and_types(spark: SparkSession, store: Path) -> N
     frame = load(spark, store)
     assert tuple(frame.schema.fieldNames()) == NAMES
     assert to_arrow_schema(frame.schema, timezone="UTC") == arrow_schema()
-    assert ", ".join(f"{name} {kind}" for name, kind in frame.dtypes) == ddl()
+    assert frame.dtypes == [(field.name, field.sql) for field in FIELDS]
 
 
 @pytest.mark.parametrize("partitions", ["1", "4"])
@@ -93,6 +93,18 @@ class TestColumns:
         assert "no such column; the columns are topic, queue_id" in error_of(
             lambda: reader.load(str(store))
         )
+
+    def test_times_have_a_zone_whatever_spark_means_by_timestamp(
+        self, spark: SparkSession, store: Path
+    ) -> None:
+        spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+        try:
+            frame = load(spark, store, columns="store_time")
+            assert frame.dtypes == [("store_time", "timestamp")]
+            late = sql(spark, store, "select 1 from log where STORE_TIME > timestamp'2001-01-01'")
+            assert late.count() == len(records(store))
+        finally:
+            spark.conf.unset("spark.sql.timestampType")
 
     def test_names_in_an_option_may_have_any_case(self, spark: SparkSession, store: Path) -> None:
         frame = load(spark, store, columns="SIZE, Topic")

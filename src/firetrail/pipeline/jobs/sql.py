@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
@@ -29,7 +29,13 @@ _NAMES = threading.RLock()
 """Held while the tables exist: threads of a session share its temporary views."""
 
 
-def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: str) -> DataFrame:
+def sql(
+    spark: SparkSession,
+    store: str | Path | Sequence[str | Path],
+    query: str,
+    *,
+    mode: Literal["failfast", "permissive"] = "failfast",
+) -> DataFrame:
     """Run a query over the tables ``messages`` and ``log`` of a store.
 
     ``messages`` holds what consumers see, through the queues; ``log`` holds every record as stored.
@@ -45,6 +51,7 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
             only ``messages``. A list of folders is read as one store, whose tables have a further
             column ``store``.
         query: SQL text. It is planned here, and runs when the result is used.
+        mode: ``failfast``, the default, fails at a damaged record, and ``permissive`` skips it.
 
     Returns:
         The result as a Spark frame.
@@ -60,6 +67,7 @@ def sql(spark: SparkSession, store: str | Path | Sequence[str | Path], query: st
         try:
             for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
                 reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)
+                reader = reader.option("mode", mode)
                 _table(reader, need, schema).createOrReplaceTempView(name)
             # The alias keeps Spark from resolving a sort or filter of the result with columns that
             # the query does not return, which were not read.

@@ -82,5 +82,9 @@ def arrow_schema(names: Sequence[str] = NAMES) -> pa.Schema:
 
 
 def ddl(names: Sequence[str] = NAMES) -> str:
-    """Return the schema in Spark's notation: ``topic string, queue_id int, …``."""
-    return ", ".join(f"{field.name} {field.sql}" for field in fields(names))
+    """Return the schema in Spark's notation: ``topic string, queue_id int, …``.
+
+    ``timestamp`` alone would be a type without a time zone if ``spark.sql.timestampType`` says so.
+    """
+    types = {"timestamp": "timestamp_ltz"}
+    return ", ".join(f"{field.name} {types.get(field.sql, field.sql)}" for field in fields(names))
