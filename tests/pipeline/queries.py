@@ -1,6 +1,7 @@
 """Random queries over the tables ``messages`` and ``log``, with names in random spelling.
 
-Each query is valid, and its rows do not depend on the order in which a table is read.
+Each query is valid, and its rows do not depend on the order in which a table is read: only
+``msg_id`` is unique in every table.
 """
 
 import random
@@ -32,7 +33,7 @@ FORMS = (
     "select {a}, count(*) as more from {t} where {p} group by {a} having count({b}) >= 1",
     "select topic, queue_id, sum(size) from {t} where {p} group by cube (topic, queue_id)",
     "select count_if({p}), sum(if({q}, size, 0)), count(*) filter (where {p}) from {t}",
-    "select max_by({a}, physical_offset), min_by({b}, physical_offset) from {t} where {p}",
+    "select max_by({a}, msg_id), min_by({b}, msg_id) from {t} where {p}",
     "select distinct {a}, {b} from {t} where {p}",
     "select x.{a} as one, {b} from (select * from {t} where {p}) x where {q}",
     "select {a}, {b} from (select * from {t} where {p}) x (" + ", ".join(NAMES) + ") where {q}",
@@ -66,9 +67,9 @@ FORMS = (
     "select to_json(struct({a}, {b})) from {t} where {p}",
     "select filter(keys, topic -> topic <> 'k1'), {a} from {t} where {p}",
     "select * except (properties) from (select *, row_number() over "
-    "(partition by topic order by physical_offset) as r from {t} where {p}) where r < 4 and {q}",
-    "select {a}, {b} from {t} where {p} order by physical_offset desc limit 7",
-    "select {a} from (select * from {t} order by physical_offset limit 30) where {p}",
+    "(partition by topic order by msg_id) as r from {t} where {p}) where r < 4 and {q}",
+    "select {a}, {b} from {t} where {p} order by msg_id desc limit 7",
+    "select {a} from (select * from {t} order by msg_id limit 30) where {p}",
     "from {t} |> where {p} |> extend size + 1 as more |> select {a}, more |> where more > 2",
     "select * from (select topic, tags, size from {t} where {p}) "
     "pivot (sum(size) for tags in ('paid', 'new'))",

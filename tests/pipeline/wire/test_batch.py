@@ -215,8 +215,10 @@ class TestDamage:
         found = rows(namesrv=namesrv, subscribe="T", mode="permissive")
         assert [row["queue_offset"] for row in found] == [0, 1, 2, 3, 4, 6, 7, 8, 9]
 
-    def test_bodies_that_are_not_read_are_not_verified(self, namesrv: str) -> None:
+    def test_bodies_that_are_not_read_are_verified(self, namesrv: str) -> None:
         options = parse_options({"namesrv": namesrv, "subscribe": "T"})
         (split,) = plan_batch(options).splits
         assert isinstance(split, WireSplit)
-        assert sum(batch.num_rows for batch in read_wire(split, ["size"])) == 10
+        with pytest.raises(StoreDamagedError, match="body CRC"):
+            list(read_wire(split, ["size"]))
+        assert sum(batch.num_rows for batch in read_wire(split, ["size"], permissive=True)) == 9
