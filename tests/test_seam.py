@@ -71,6 +71,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("pipeline/java.py", "write_text"): "a script for Spark, gone with the process",
     ("pipeline/jobs/archive/lake.py", "mkdir"): "folders of a lake get the user's default mode",
     ("pipeline/jobs/archive/lake.py", "open"): "the lock file, kept open as long as the lock",
+    ("pipeline/jobs/archive/lake.py", "rename"): "synced afterwards, all folders at once",
     ("pipeline/jobs/archive/tables.py", "mkdir"): "folders of a lake get the user's default mode",
     ("pipeline/jobs/audit/page.py", "write_text"): "the report that the user asked for",
     ("pipeline/jobs/rebuild/job.py", "mkdir"): "synced afterwards, all folders at once",

@@ -20,7 +20,7 @@ from firetrail.pipeline.source.schema import NAMES
 GUIDE = [
     ROOT / "docs/guide" / f"{name}.md"
     for name in (
-        *("spark", "spark-streams", "spark-writing", "spark-brokers", "spark-jobs"),
+        *("spark", "spark-streams", "spark-writing", "spark-brokers", "spark-jobs", "archive"),
         *("spark-clusters", "spark-connectors", "replication"),
     )
 ]

@@ -17,7 +17,8 @@ from tests.stores import records
 
 from firetrail import Message, Store, StoreLockedError
 from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.job import archive, archived_files
+from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.replay.job import replay
 
 pytestmark = pytest.mark.slow
@@ -75,7 +76,7 @@ def offsets(root: Path) -> list[int]:
 def test_archive_whose_driver_is_killed(spark: SparkSession, root: Path, tmp_path: Path) -> None:
     lake = tmp_path / "lake"
     victim = start("archive", root, lake)
-    kill_when(victim, lambda: len(list(lake.rglob("*.parquet"))) > 2)
+    kill_when(victim, lambda: len(list(lake.rglob("_*.part"))) > 2)
     assert archived_files(lake) == []
     done = archive(spark, root, lake)
     assert done.removed > 2

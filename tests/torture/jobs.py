@@ -110,6 +110,7 @@ class Archive(Job):
                 folder / "lake",
                 format=self.table,
                 split_bytes=SPLIT_BYTES,
+                compaction=True,
             )
 
     def check(self, folder: Path) -> None:

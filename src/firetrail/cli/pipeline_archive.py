@@ -66,7 +66,12 @@ def add(subparsers: Subparsers) -> None:
         action="store_true",
         help="continue although retention deleted records that were not archived yet",
     )
-    parser.add_argument("--no-compact", action="store_true", help="do not merge small files")
+    parser.add_argument(
+        "--compact",
+        action=argparse.BooleanOptionalAction,
+        help="merge small files (default: with --format delta or iceberg; with plain Parquet, no "
+        "program may read the lake meanwhile)",
+    )
     common.add_json(parser, "print one JSON object per run: what was archived")
     parser.set_defaults(run=run)
 
@@ -88,7 +93,7 @@ def run(args: argparse.Namespace) -> ExitCode:
             "format": args.format,
             "layout": args.layout,
             "allow_gap": args.allow_gap,
-            "compaction": not args.no_compact,
+            "compaction": args.compact,
             "on_plan": on_plan,
         }
         if args.follow:

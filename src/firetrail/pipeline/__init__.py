@@ -23,6 +23,7 @@ from firetrail.pipeline.session import session
 if TYPE_CHECKING:
     from firetrail.pipeline.datasource import register
     from firetrail.pipeline.jobs.archive.job import archive
+    from firetrail.pipeline.jobs.archive.reader import lake_files, read_lake
     from firetrail.pipeline.jobs.audit.job import audit
     from firetrail.pipeline.jobs.rebuild.job import rebuild
     from firetrail.pipeline.jobs.replay.job import replay
@@ -35,6 +36,8 @@ __all__ = [
     "archive",
     "audit",
     "explain",
+    "lake_files",
+    "read_lake",
     "rebuild",
     "register",
     "replay",
@@ -50,6 +53,8 @@ _MODULES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
     "explain": "plan",
+    "lake_files": "jobs.archive.reader",
+    "read_lake": "jobs.archive.reader",
     "rebuild": "jobs.rebuild.job",
     "register": "datasource",
     "replay": "jobs.replay.job",

@@ -23,9 +23,10 @@ from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import files as archive_files
 from firetrail.pipeline.jobs.archive.files import ArchivePart, archive_part
-from firetrail.pipeline.jobs.archive.job import archive, archived_files
+from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
+from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.store.inspect.view import StoreView
@@ -140,11 +141,13 @@ def archived(root: Path, lake: Path) -> list[DataFile]:
     """Return the files that one task writes for a log."""
     folder = Lake(str(lake))
     with StoreView.open(root) as view, folder.locked("x"):
-        return archive_part(
+        files = archive_part(
             ArchivePart(
                 str(root), whole_sight(view), 0, view.end, folder, "x", LakeLayout.DAY, False
             )
         ).files
+    folder.reveal(files)
+    return files
 
 
 def test_topics_of_different_runs_are_merged(
@@ -154,7 +157,7 @@ def test_topics_of_different_runs_are_merged(
     for number in range(compaction.FEW + 1):
         with Store.open(root, small_config()) as store:
             store.put(Message(f"topic-{number}", b"%d" % number))
-        done = archive(spark, root, lake)
+        done = archive(spark, root, lake, compaction=True)
     assert (done.compacted, done.total_files) == (5, 1)
     (file,) = archived_files(lake)
     assert (file.topic, file.last_topic, file.messages) == ("topic-0", "topic-4", 5)

@@ -15,7 +15,8 @@ from firetrail.errors import LakeError, StoreError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.job import archive, archived_files
+from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView

@@ -18,9 +18,10 @@ from tests.stores import copy_of, field_position, flip, records
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamagedError
 from firetrail.pipeline.jobs.archive import compaction
-from firetrail.pipeline.jobs.archive.job import Archived, archive, archived_files, follow
+from firetrail.pipeline.jobs.archive.job import Archived, archive, follow
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, Retired, gaps
+from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.pipeline.source.sight import whole_sight
 from firetrail.pipeline.tasks import run_tasks
@@ -124,6 +125,7 @@ class TestWhatIsArchived:
             parts = (whole_sight(view), 0, view.end, Lake(str(lake)), "x", LakeLayout.TOPIC, False)
         with Lake(str(lake)).locked("x"):
             written = module.archive_part(module.ArchivePart(str(root), *parts))
+            Lake(str(lake)).reveal(written.files)
         assert written.messages == 60 == sum(file.messages for file in written.files)
         assert len(written.files) > 3
         found = sorted(
@@ -204,11 +206,11 @@ class TestAgainAndAgain:
         monkeypatch.setattr(compaction, "FEW", 2)
         for _ in range(2):
             put(9)
-            assert archive(spark, root, lake, layout=layout).compacted == 0
+            assert archive(spark, root, lake, layout=layout, compaction=True).compacted == 0
         put(9)
-        kept = archive(spark, root, lake, compaction=False)
-        assert kept.total_files == 3 * files
-        done = archive(spark, root, lake)
+        kept = archive(spark, root, lake)
+        assert (kept.compacted, kept.total_files) == (0, 3 * files), "the default for plain Parquet"
+        done = archive(spark, root, lake, compaction=True)
         assert (done.compacted, done.total_files) == (3 * files, files)
         assert len(list(lake.rglob("*.parquet"))) == files
         assert archived_offsets(lake) == offsets(root)

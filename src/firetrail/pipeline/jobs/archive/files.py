@@ -409,6 +409,7 @@ class PartitionFile:
         )
 
     def abandon(self) -> None:
-        """Close the file of a failed task; no manifest will name it."""
+        """Remove the file of a failed task."""
+        self._file.abandon()
         self._writer.close()
         self._file.close()

@@ -29,7 +29,6 @@ from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import (
     MANIFEST,
     Anchor,
-    DataFile,
     LakeLayout,
     Manifest,
     Range,
@@ -73,7 +72,7 @@ def archive(
     layout: str | None = None,
     split_bytes: int | None = None,
     allow_gap: bool = False,
-    compaction: bool = True,
+    compaction: bool | None = None,
     on_plan: OnPlan = lambda tasks: None,
 ) -> Archived:
     """Copy the records that a lake does not have yet from the log of a store.
@@ -94,7 +93,9 @@ def archive(
         split_bytes: Bytes of log per task; by default a size that keeps all processors busy.
         allow_gap: Continue although retention deleted records that were not archived. By default
             that is an error.
-        compaction: Whether to merge small data files of a topic and day; True by default.
+        compaction: Whether to merge small data files of a topic and day. None, the default, does
+            so for Delta and Iceberg. The merged files of plain Parquet replace the small ones one
+            by one: let no program read the lake meanwhile.
         on_plan: Called with the number of tasks; may return a function, which is then called with
             the number of completed tasks.
 
@@ -122,7 +123,8 @@ def archive(
             options = _ArchiveOptions(_layout(layout), split_bytes, allow_gap, on_plan)
             run = _ArchiveRun(spark, view, folder, kind, token, options)
             done = run.archive()
-        return run.compact(done) if compaction else done
+        wanted = kind.has_history if compaction is None else compaction
+        return run.compact(done) if wanted else done
 
 
 def follow(
@@ -392,8 +394,3 @@ def _facts(view: StoreView) -> StoreFacts:
         view.config.index_entries,
         bool(has_tag_entries(view.index, view.log)),
     )
-
-
-def archived_files(lake: str | Path) -> list[DataFile]:
-    """Return the data files of an archive: exactly those that a reader of Parquet should read."""
-    return list(Lake(str(lake)).require_manifest().files)

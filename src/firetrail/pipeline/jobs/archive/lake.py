@@ -28,10 +28,14 @@ from firetrail.pipeline.jobs.archive.manifest import (
     decode_manifest,
 )
 from firetrail.pipeline.source.places import file_system
-from firetrail.pipeline.workers import check_arrived, not_shared
+from firetrail.pipeline.workers import check_arrived, naming_file, not_shared
 from firetrail.system import SYSTEM
 
 SUFFIX = ".parquet"
+UNFINISHED = ".part"
+"""Suffix of a file that is not published; its name also begins with an underscore. Spark and Arrow
+skip such names, and ``*.parquet`` does not match them."""
+_REMEDY = "free some space, and run the job again: the archive is unchanged"
 FOLDERS = ("topic=", "day=")
 """Prefixes of the folders of data files."""
 LOCK = "lock"
@@ -79,13 +83,14 @@ class Lake:
 
     def replace(self, name: str, content: bytes) -> None:
         """Replace a file atomically: readers, and a crash, leave the old or the new content."""
-        if self.is_local:
-            path = Path(self.path(name))
-            path.parent.mkdir(parents=True, exist_ok=True)
-            SYSTEM.files.replace(path, content)
-            return
-        with self._open_new(name) as file:
-            file.write(content)
+        with naming_file(self.show(name), _REMEDY):
+            if self.is_local:
+                path = Path(self.path(name))
+                path.parent.mkdir(parents=True, exist_ok=True)
+                SYSTEM.files.replace(path, content)
+                return
+            with self._open_new(name) as file:
+                file.write(content)
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
@@ -97,8 +102,31 @@ class Lake:
     # -- data files ---------------------------------------------------------------------------
 
     def create(self, name: str) -> HashedFile:
-        """Create a data file."""
-        return HashedFile(self._open_new(name), self.path(name) if self.is_local else None)
+        """Create a data file, which :meth:`reveal` gives its name.
+
+        Object stores show a file when it is complete, so there it has its name at once.
+        """
+        name = self._before(name)
+        with naming_file(self.show(name), _REMEDY):
+            stream = self._open_new(name)
+        return HashedFile(stream, self.show(name), self.path(name) if self.is_local else None)
+
+    def _before(self, name: str) -> str:
+        """Return the name that a data file has before it is published."""
+        if not self.is_local:
+            return name
+        folder, _, base = name.rpartition("/")
+        return f"{folder}/_{base}{UNFINISHED}"
+
+    def reveal(self, files: Iterable[DataFile]) -> None:
+        """Give complete data files their names, durably; those that have them keep them."""
+        names = [file.path for file in files]
+        if self.is_local:
+            for name in names:
+                hidden = Path(self.path(self._before(name)))
+                if hidden.exists():
+                    hidden.rename(self.path(name))
+        self.sync_folders(names)
 
     def _open_new(self, name: str) -> Any:
         path = self.path(name)
@@ -106,11 +134,13 @@ class Lake:
         return self._fs.open_output_stream(path)
 
     def data_files(self) -> list[str]:
-        """Return every data file in the folder, in the manifest or not."""
+        """Return every data file in the folder, in the manifest or not, complete or not."""
         selector = filesystems.FileSelector(self._root, recursive=True, allow_not_found=True)
         found = self._fs.get_file_info(selector)
         names = (info.path[len(self._root) :].lstrip("/") for info in found if info.is_file)
-        return sorted(n for n in names if n.endswith(SUFFIX) and n.startswith(FOLDERS))
+        return sorted(
+            n for n in names if n.endswith((SUFFIX, SUFFIX + UNFINISHED)) and n.startswith(FOLDERS)
+        )
 
     def sync_folders(self, names: list[str]) -> None:
         """Sync the folders of new files, so that their names are durable."""
@@ -191,7 +221,7 @@ class Lake:
         """Raise NotSharedError unless the driver sees the files that a task has written."""
         if self.is_local:
             for file in files:
-                check_arrived(self.path(file.path), file.size, worker)
+                check_arrived(self.path(self._before(file.path)), file.size, worker)
 
 
 def partition(layout: LakeLayout, topic: str, day: str) -> str:
@@ -204,17 +234,21 @@ def partition(layout: LakeLayout, topic: str, day: str) -> str:
 class HashedFile:
     """A file that is written sequentially, and whose length and SHA-256 are known at the end."""
 
-    def __init__(self, stream: Any, synced_path: str | None) -> None:
+    def __init__(self, stream: Any, shown: str, local_path: str | None) -> None:
         self._stream = stream
-        self._synced_path = synced_path
+        self._shown = shown
+        self._local_path = local_path
+        self._abandoned = False
         self._hash = hashlib.sha256()
         self.size = 0
 
     def write(self, data: Any) -> int:
         """Append bytes and return their number."""
         view = memoryview(data)
-        self._hash.update(view)
-        self._stream.write(data)
+        if not self._abandoned:
+            self._hash.update(view)
+            with naming_file(self._shown, _REMEDY):
+                self._stream.write(data)
         self.size += view.nbytes
         return view.nbytes
 
@@ -234,13 +268,20 @@ class HashedFile:
         """Close the file and make it durable."""
         if self.closed:
             return
-        self._stream.close()
-        if self._synced_path is not None:
-            descriptor = SYSTEM.files.open(Path(self._synced_path), writable=False)
-            try:
-                SYSTEM.files.sync(descriptor)
-            finally:
-                SYSTEM.files.close(descriptor)
+        with naming_file(self._shown, _REMEDY):
+            self._stream.close()
+            if self._local_path is not None and not self._abandoned:
+                descriptor = SYSTEM.files.open(Path(self._local_path), writable=False)
+                try:
+                    SYSTEM.files.sync(descriptor)
+                finally:
+                    SYSTEM.files.close(descriptor)
+
+    def abandon(self) -> None:
+        """Remove the file of a failed task; what is written to it afterwards is dropped."""
+        self._abandoned = True
+        if self._local_path is not None:
+            SYSTEM.files.discard(Path(self._local_path))
 
     @property
     def sha256(self) -> str:

@@ -1,9 +1,11 @@
 """The table formats of a lake: plain Parquet files, a Delta table or an Iceberg table.
 
 A Delta or Iceberg table has its own list of files, which must agree with the manifest. Therefore
-the next manifest is first written as ``pending.json``. Then the table commits with the manifest's
-sequence number, and finally the pending manifest is published. A job that finds a pending manifest
-looks for its number in the table, and publishes or discards it.
+the next manifest is first written as ``pending.json``. Then the new files get their names, the
+table commits with the manifest's sequence number, and finally the pending manifest is published. A
+job that finds a pending manifest looks for its number in the table, and publishes or discards it.
+Plain Parquet files have no other commit than their names, so a job that finds a pending manifest
+names the remaining files and publishes it.
 """
 
 from __future__ import annotations
@@ -51,37 +53,16 @@ class LakeTable(Protocol):
         """Publish a manifest that differs from the previous one by these files."""
 
 
-class ParquetFiles:
-    """Files in Hive-style folders; only the manifest says which of them are part of the lake."""
-
-    kind = "parquet"
-    topic_column = False
-    has_history = False
-
-    def __init__(self, lake: Lake) -> None:
-        self._lake = lake
-
-    def settle(self) -> None:
-        """Do nothing: the manifest is replaced atomically."""
-
-    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
-        """Replace the manifest, then remove the files that it no longer names."""
-        self._lake.publish(manifest)
-        for file in removed:
-            self._lake.remove(file.path)
-
-
-class _CommittedTable:
-    """A table format that has its own commits."""
+class _PublishedTable:
+    """The common part of all formats: the pending manifest, and names for complete files."""
 
     kind = ""
-    has_history = True
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
     def settle(self) -> None:
-        """Publish the pending manifest if the table committed it, else discard it."""
+        """Complete the pending manifest and publish it, or discard it if it was not committed."""
         content = self._lake.read(PENDING)
         if content is None:
             return
@@ -89,7 +70,7 @@ class _CommittedTable:
         published = self._lake.manifest()
         if published is not None and published.sequence >= manifest.sequence:
             self._lake.remove(PENDING)
-        elif self._has_committed(manifest):
+        elif self._complete(manifest):
             self._lake.publish(manifest)
         else:
             self._lake.remove(PENDING)
@@ -97,21 +78,50 @@ class _CommittedTable:
     def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         """Write the pending manifest, commit to the table, then publish the manifest."""
         self._lake.replace(PENDING, manifest.encode())
+        self._lake.reveal(added)
         self._commit(manifest, added, removed)
         self._lake.publish(manifest)
 
-    def _has_committed(self, manifest: Manifest) -> bool:
+    def _complete(self, manifest: Manifest) -> bool:
+        """Complete a publication that a killed job has begun; return False if it cannot be."""
         raise NotImplementedError
 
     def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
         raise NotImplementedError
 
 
-class DeltaFiles(_CommittedTable):
+class ParquetFiles(_PublishedTable):
+    """Files in Hive-style folders, which programs read by listing the folders.
+
+    Such readers see files one by one, as they get their names. So files are only added, unless the
+    user asks for a compaction.
+    """
+
+    kind = "parquet"
+    topic_column = False
+    has_history = False
+
+    def _complete(self, manifest: Manifest) -> bool:
+        """Name the remaining files; programs may be reading those that have their names."""
+        self._lake.reveal(manifest.files)
+        return True
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Do nothing: there is no commit but the manifest."""
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish as every table does, then remove the files that the manifest no longer names."""
+        super().publish(manifest, added, removed)
+        for file in removed:
+            self._lake.remove(file.path)
+
+
+class DeltaFiles(_PublishedTable):
     """A Delta table partitioned by day, or by topic and day."""
 
     kind = "delta"
     topic_column = False
+    has_history = True
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake)
@@ -123,7 +133,7 @@ class DeltaFiles(_CommittedTable):
             self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
         )
 
-    def _has_committed(self, manifest: Manifest) -> bool:
+    def _complete(self, manifest: Manifest) -> bool:
         found = self._table(manifest.layout).transaction_version(manifest.lake_id)
         return found is not None and found >= manifest.sequence
 
@@ -180,7 +190,7 @@ def _partition_of(file: DataFile, layout: LakeLayout) -> dict[str, str]:
     return {name: values[name] for name in _PARTITIONS[layout]}
 
 
-class IcebergFiles(_CommittedTable):
+class IcebergFiles(_PublishedTable):
     """An Iceberg table partitioned by the day of the store time, or by topic and day.
 
     The catalog is a SQLite file in the lake, so the lake must be a local folder. Its connections
@@ -189,6 +199,7 @@ class IcebergFiles(_CommittedTable):
 
     kind = "iceberg"
     topic_column = True
+    has_history = True
     name = "firetrail.messages"
 
     def __init__(self, lake: Lake) -> None:
@@ -240,7 +251,7 @@ class IcebergFiles(_CommittedTable):
             spec.add_field("store_time", "day", "day")
         return table
 
-    def _has_committed(self, manifest: Manifest) -> bool:
+    def _complete(self, manifest: Manifest) -> bool:
         number = f"{manifest.lake_id}-{manifest.sequence}"
         return any(
             snapshot.summary is not None and snapshot.summary.get(_SEQUENCE) == number
