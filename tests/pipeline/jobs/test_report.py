@@ -52,6 +52,25 @@ def test_totals_equal_a_count_by_hand(made: Figures, shop: Path) -> None:
     assert [t.size for t in made.topics] == sorted((t.size for t in made.topics), reverse=True)
 
 
+def test_delayed_transactional_and_retried_messages_have_no_latency(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Brokers store them again when their time has come, with the time of birth of the first."""
+    old = 1_700_000_000_000
+    with Store.open(tmp_path / "data", small_config()) as store:
+        store.put(Message("T", b"at once"))
+        for properties in ({"REAL_TOPIC": "T"}, {"TIMER_OUT_MS": "1"}, {"DELAY": "3"}):
+            store.put(Message("T", b"late", properties=properties, born_time=old))
+        store.put(Message("T", b"committed", sys_flag=0x8, born_time=old))
+        store.put(Message("%RETRY%g", b"again", reconsume_times=2, born_time=old))
+    page = tmp_path / "page.html"
+    figures = report(spark, tmp_path / "data", page)
+    assert sum(figures.latency.values()) == 1
+    assert figures.stored_later == 5
+    assert max(column for _, column in figures.latency) < 30
+    assert "Left out: 5 delayed, transactional or retried messages" in page.read_text()
+
+
 def test_all_figures_are_about_the_same_records_of_a_live_store(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +111,9 @@ def test_counts_by_class_equal_a_count_by_hand(made: Figures, shop: Path) -> Non
     assert made.latency == Counter(
         (step, latency_class(r.store_time - r.born_time))
         for step, r in zip(steps, found, strict=True)
+        if r.reconsume_times == 0
     )
+    assert made.stored_later == sum(record.reconsume_times > 0 for record in found)
     assert made.attempts == Counter(min(record.reconsume_times, 16) for record in found)
     bytes_by = Counter[tuple[int, int]]()
     for topic, step, record in zip(topics, steps, found, strict=True):

@@ -158,6 +158,8 @@ class Figures:
     bytes: Counter[tuple[int, int]] = field(default_factory=Counter)  # topic class, time step
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # topic class, size class
     latency: Counter[tuple[int, int]] = field(default_factory=Counter)  # time step, latency class
+    stored_later: int = 0
+    """Delayed, transactional and retried messages, which have no latency."""
     attempts: Counter[int] = field(default_factory=Counter)  # reconsume times
     cells: dict[int, int] = field(default_factory=dict)  # map cell: topic class with most bytes
     tags: list[Hot] = field(default_factory=list)

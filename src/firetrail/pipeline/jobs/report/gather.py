@@ -13,6 +13,8 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from firetrail.format.layout import TRANSACTION_MASK, TRANSACTION_NONE
+from firetrail.format.properties import DELAY, REAL_TOPIC, TIMER_OUT_MS, TIMER_TIMES, TRAN_MSG
 from firetrail.pipeline.datasource import prepare
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.report.figures import (
@@ -33,6 +35,9 @@ FLAWS_MAX = 200
 """Number of damaged positions kept."""
 _ATTEMPTS_MAX = 16
 """RocketMQ stops redelivering after 16 attempts; messages with more are counted together."""
+_LATER = (DELAY, *TIMER_TIMES, TIMER_OUT_MS, REAL_TOPIC, TRAN_MSG)
+"""Properties of messages that are delayed or of a transaction, and of the copies that brokers store
+when their time has come."""
 
 
 def gather_figures(spark: SparkSession, store: Path) -> Figures:
@@ -94,7 +99,7 @@ def _queues(log: _Log) -> list[QueueFigures]:
 def _add_classes(figures: Figures, log: _Log) -> None:
     """Add all counts by class, in one pass over the log."""
     names = ("topic", "physical_offset", "born_time", "store_time", "reconsume_times", "size")
-    classes = log.read(*names).select(
+    classes = log.read(*names, "sys_flag", "properties").select(
         _topic_class(figures).alias("topic_class"),
         _time_step(figures.times).alias("step"),
         F.floor(F.log2("size") * 2).cast("int").alias("size_class"),
@@ -132,6 +137,8 @@ def _add_row(figures: Figures, kind: str, row: Row, heaviest: dict[int, int]) ->
         figures.bytes[row.topic_class, row.step] = row.bytes
     elif kind == "size":
         figures.sizes[row.topic_class, row.size_class] = row.messages
+    elif kind == "latency" and row.latency_class is None:
+        figures.stored_later += row.messages
     elif kind == "latency":
         figures.latency[row.step, row.latency_class] = row.messages
     elif kind == "attempts":
@@ -155,10 +162,24 @@ def _time_step(axis: TimeAxis) -> Column:
 
 
 def _latency_class() -> Column:
-    """Return -1 if stored before it was born, 0 below 1 ms, and n from 2 ** (n - 1) ms on."""
+    """Return -1 if stored before it was born, 0 below 1 ms, and n from 2 ** (n - 1) ms on.
+
+    It is null if the producer did not send the record to be stored at once under its topic.
+    """
     ms = F.unix_millis("store_time") - F.unix_millis("born_time")
     power = F.floor(F.log2(ms)) + 1
-    return F.when(ms < 0, -1).when(ms == 0, 0).otherwise(power).cast("int")
+    timed = F.when(ms < 0, -1).when(ms == 0, 0).otherwise(power).cast("int")
+    return F.when(~_is_stored_later(), timed)
+
+
+def _is_stored_later() -> Column:
+    """Whether a broker keeps a record for later, or has stored it again: its age is no latency."""
+    names = F.array(*map(F.lit, _LATER))
+    return (
+        F.coalesce(F.arrays_overlap(F.map_keys("properties"), names), F.lit(False))
+        | (F.col("sys_flag").bitwiseAND(TRANSACTION_MASK) != TRANSACTION_NONE)
+        | (F.col("reconsume_times") > 0)
+    )
 
 
 def _map_cell(axis: MapAxis) -> Column:

@@ -57,9 +57,7 @@ def _tiles(figures: Figures) -> Iterator[str]:
     yield tile("Topics", f"{len(figures.topics):,}", f"{counted(queues, 'queue')}, most: {busiest}")
     rate, when = _peak(figures)
     yield tile("Peak", rate, when, unit="msg/s")
-    counts = charts.latency_counts(figures)
-    half, most = (duration(charts.percentile(counts, share)) for share in (0.5, 0.99))
-    yield tile("Produce to store, p99", f"≤ {most}", f"median ≤ {half}")
+    yield _latency_tile(figures)
     retried = sum(charts.groups_of(figures, RETRY_PREFIX).values())
     yield tile("Retries", f"{retried:,}", "messages in retry topics", "warn" if retried else "good")
     dead = sum(charts.groups_of(figures, DLQ_PREFIX).values())
@@ -70,6 +68,31 @@ def _tiles(figures: Figures) -> Iterator[str]:
         f"{flaws:,}" if flaws else "none",
         "positions in the log" if flaws else "every checksum is correct",
         "bad" if flaws else "good",
+    )
+
+
+def _latency_tile(figures: Figures) -> str:
+    counts = charts.latency_counts(figures)
+    if not counts:
+        return tile("Produce to store, p99", "none", "no messages that are stored at once")
+    half, most = (duration(charts.percentile(counts, share)) for share in (0.5, 0.99))
+    return tile("Produce to store, p99", f"≤ {most}", f"median ≤ {half}")
+
+
+def _latency(figures: Figures) -> tuple[str, str]:
+    """Return the note and the plot about latency."""
+    note = (
+        "Time from a message's creation by the producer to its store time; the stronger the "
+        "colour, the more messages."
+    )
+    if later := figures.stored_later:
+        left_out = counted(later, "delayed, transactional or retried message")
+        note += f" Left out: {left_out}, because brokers store them again later."
+    if not figures.latency:
+        return note, ""
+    return note, (
+        '<div class="legend"><span><i class="dash"></i>median</span>'
+        '<span><i class="dash p99"></i>99th percentile</span></div>' + plot(charts.latency(figures))
     )
 
 
@@ -97,15 +120,7 @@ def _sections(figures: Figures) -> Iterator[str]:
             wide=True,
         )
         yield section("Topics", _topics_note(figures), _topics(figures), wide=True)
-        yield section(
-            "Produce to store",
-            "Time from a message's creation by the producer to its store time; "
-            "the stronger the colour, the more messages.",
-            '<div class="legend"><span><i class="dash"></i>median</span>'
-            '<span><i class="dash p99"></i>99th percentile</span></div>'
-            + plot(charts.latency(figures)),
-            wide=True,
-        )
+        yield section("Produce to store", *_latency(figures), wide=True)
         yield section("Queue skew", *_skew(figures), wide=True)
         yield section("Hot tags", "The most frequent tags, by topic.", _hot(figures, "tags"))
         yield section("Hot keys", "The most frequent keys, by topic.", _hot(figures, "keys"))
