@@ -4,11 +4,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructType
 
 from firetrail.errors import ConfigError, IllegalMessageError
 from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import check_columns
+from firetrail.pipeline.source.schema import NAMES, arrow_schema
 
 
 def check(**columns: Any) -> None:
@@ -56,3 +58,13 @@ def test_a_column_of_a_wrong_type_is_refused(column: str, kind: Any, cast: str) 
         check_columns(schema)
     assert f"column {column} = '{kind.simpleString()}': must be" in str(caught.value)
     assert str(caught.value).endswith(f"; void has no type of its own, so {cast}")
+
+
+def test_rows_of_the_source_are_accepted_unless_their_body_is_compressed() -> None:
+    """The sink writes no flags, so no one would decompress the body."""
+    check_columns(from_arrow_schema(arrow_schema((*NAMES, "store"))))
+    check(sys_flag=pa.array([0, 0x8, None], pa.int32()), size=[1, 2, 3])
+    with pytest.raises(IllegalMessageError) as caught:
+        check(sys_flag=pa.array([0, 0x301], pa.int32()))
+    assert "body: of row 41 of the partition is compressed" in str(caught.value)
+    assert "decompress=true" in str(caught.value)

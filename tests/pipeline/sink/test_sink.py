@@ -3,12 +3,14 @@
 import os
 import shutil
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from tests.helpers import small_config
 from tests.pipeline.sink.direct import rows_of, stream_writer
 from tests.pipeline.streams import checkpoints_in, finish
@@ -49,6 +51,21 @@ class TestBatch:
         assert message.properties == {"KEYS": "k1 k2", "TAGS": "tag", "a": "b", "c": "d"}
         with Store.open(root) as store:
             assert [found.body for found in store.query("T", "k2")] == [b"b"]
+
+    def test_rows_that_were_read_are_changed_and_written_back(
+        self, spark: SparkSession, root: Path, tmp_path: Path
+    ) -> None:
+        with Store.open(root) as store:
+            store.put(Message("T", b"plain", tags="old", keys=["k"], properties={"a": "b"}))
+            store.put(Message("T", zlib.compress(b"packed"), sys_flag=0x301, tags="old"))
+        read = spark.read.format("rocketmq").option("decompress", "true").load(str(root))
+        write(read.withColumn("tags", F.lit("new")), tmp_path / "copy")
+        first, second = messages(tmp_path / "copy", "T")
+        assert (first.body, first.tags, first.keys) == (b"plain", "new", ("k",))
+        assert first.properties["a"] == "b"
+        assert (second.body, second.tags, second.sys_flag & 0x701) == (b"packed", "new", 0)
+        with pytest.raises(FiretrailError, match="is compressed, says its sys_flag"):
+            write(spark.read.format("rocketmq").load(str(root)), tmp_path / "copy")
 
     def test_keys_in_one_string_are_split(self, spark: SparkSession, root: Path) -> None:
         write(spark.sql("select 'T' as topic, 'b' as body, 'k1  k2' as keys"), root)

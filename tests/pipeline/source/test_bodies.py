@@ -45,6 +45,15 @@ def test_compressed_bodies_of_a_store_are_decompressed(store: Path) -> None:
     assert inflated == [b"plain", *[TEXT] * len(PACKED)]
 
 
+def test_the_flags_of_compression_are_cleared_with_it(store: Path) -> None:
+    """So that the rows can be written to a store, and read by programs that look at the flags."""
+    fill(store, [Message("T", PACKED[ZSTD], sys_flag=ZSTD | 0x8)])
+    stored = [row["sys_flag"] for row in rows_of(store, ("sys_flag",))]
+    assert stored == [0, *PACKED, ZSTD | 0x8]
+    inflated = [row["sys_flag"] for row in rows_of(store, ("sys_flag",), how={"decompress": True})]
+    assert inflated == [0] * 5 + [0x8]
+
+
 def test_a_body_that_does_not_inflate(store: Path) -> None:
     fill(store, [Message("T", b"no zlib", sys_flag=ZLIB), Message("T", b"more")])
     with pytest.raises(FormatError, match="decompress=false") as caught:

@@ -6,6 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firetrail.errors import IllegalMessageError
+from firetrail.format.layout import COMPRESSED
 from firetrail.pipeline.sink.tags import check_tags
 
 
@@ -19,6 +20,8 @@ def check_rows(batch: pa.RecordBatch, first_row: int, max_level: int, remedy: st
     names = batch.schema.names
     if "keys" in names:
         _check_keys(batch.column("keys"), first_row)
+    if "sys_flag" in names:
+        _check_flags(batch.column("sys_flag"), first_row)
     if "delay_level" in names:
         _check_levels(batch.column("delay_level"), first_row, max_level, remedy)
 
@@ -32,6 +35,19 @@ def _check_keys(keys: pa.Array, first_row: int) -> None:
             "keys",
             f"{keys[row].as_py()!r} in row {first_row + row} of the partition: a key cannot be "
             "null; drop the nulls with array_compact(keys)",
+        )
+
+
+def _check_flags(flags: pa.Array, first_row: int) -> None:
+    """Refuse compressed bodies of rows that were read: they would be written without the flag."""
+    if not pa.types.is_integer(flags.type):
+        return
+    compressed = pc.not_equal(pc.bit_wise_and(flags, pa.scalar(COMPRESSED, flags.type)), 0)
+    for row in pc.indices_nonzero(pc.fill_null(compressed, False))[:1].to_pylist():
+        raise IllegalMessageError(
+            "body",
+            f"of row {first_row + row} of the partition is compressed, says its sys_flag, and the "
+            "sink writes bodies as they are: read the rows with the option decompress=true",
         )
 
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from firetrail.errors import ConfigError
 from firetrail.pipeline.source.options import GROUP, RETRY_MS, shown
 from firetrail.pipeline.source.places import absolute
+from firetrail.pipeline.source.schema import STORE, fields
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.system import SYSTEM
@@ -27,6 +28,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """Columns by name, with the allowed types; the first two are required."""
 REQUIRED = ("topic", "body")
+IGNORED = frozenset(field.name for field in (*fields(), STORE)) - COLUMNS.keys()
+"""Columns of the source that a store sets itself, so that rows can be read, changed and written."""
 _OF_SPARK = ("checkpointLocation", "queryName")
 """Options of Spark itself, which it passes on to every sink."""
 OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", *_OF_SPARK)
@@ -86,6 +89,8 @@ def check_columns(schema: StructType) -> None:
                 "column", name, f"is missing; the frame has only {', '.join(names)}: add it"
             )
     for field in schema.fields:
+        if field.name in IGNORED:
+            continue
         if field.name not in COLUMNS:
             raise ConfigError(
                 "column",

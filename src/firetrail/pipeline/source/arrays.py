@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
+from firetrail.format.layout import COMPRESSED, COMPRESSION_MASK
 from firetrail.pipeline.kernels.arrow import KEYS, PROPERTIES, Rows
 from firetrail.pipeline.kernels.arrow_lists import fill_keys, measure_items
 from firetrail.pipeline.kernels.arrow_maps import fill_properties
@@ -19,6 +21,7 @@ from firetrail.pipeline.source.bodies import inflate
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, SourceField
 
 _OFFSET = 4
+_NOT_COMPRESSED = ~(COMPRESSED | COMPRESSION_MASK)
 
 
 class Gatherer:
@@ -44,10 +47,18 @@ class Gatherer:
         arrays = [_array(field, rows) for field in self._fields]
         if self._decompress:
             arrays = [
-                self._inflated(rows, array) if pa.types.is_binary(field.arrow) else array
+                self._decompressed(field, rows, array)
                 for field, array in zip(self._fields, arrays, strict=True)
             ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _decompressed(self, field: SourceField, rows: Rows, array: pa.Array) -> pa.Array:
+        """Decompress bodies, and clear their flags as RocketMQ's clients do."""
+        if pa.types.is_binary(field.arrow):
+            return self._inflated(rows, array)
+        if field.source == col.SYS_FLAG and pa.types.is_int32(field.arrow):
+            return pc.bit_wise_and(array, pa.scalar(_NOT_COMPRESSED, pa.int32()))
+        return array
 
     def _inflated(self, rows: Rows, bodies: pa.Array) -> pa.Array:
         _, flags = _buffer(4 * rows.count, "i")
