@@ -4,13 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from firetrail.pipeline import session
+from firetrail import Message, Store
+from firetrail.errors import PipelineError
+from firetrail.pipeline import archive, audit, register, report, session, sql
 from firetrail.pipeline.java import find_java, java_home
 
 MINIMAL = """
@@ -147,3 +150,47 @@ def test_a_session_of_ones_own_without_an_activated_environment(tmp_path: Path) 
         "session: None",
         "same: True",
     ], done.stderr
+
+
+class TestConnect:
+    """A session of Spark Connect, which needs packages that no extra of Firetrail installs."""
+
+    @pytest.fixture
+    def connected(self) -> Any:
+        class Registry:
+            def register(self, source: type) -> None:
+                registered.append(source.__name__)
+
+        class SparkSession:
+            dataSource = Registry()
+
+            def createDataFrame(self, rows: list[Any], schema: str) -> None:
+                assert rows == []
+
+            def __getattr__(self, name: str) -> Any:
+                raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] {name}")
+
+        registered: list[str] = []
+        SparkSession.__module__ = "pyspark.sql.connect.session"
+        session = SparkSession()
+        session.registered = registered  # type: ignore[attr-defined]
+        return session
+
+    def test_the_source_can_be_registered(self, connected: Any) -> None:
+        register(connected)
+        assert connected.registered == ["RocketMqDataSource"]
+
+    @pytest.mark.parametrize("job", ["sql", "report", "audit", "archive"])
+    def test_jobs_are_refused_with_the_remedy(
+        self, job: str, connected: Any, tmp_path: Path
+    ) -> None:
+        with Store.open(tmp_path / "data") as store:
+            store.put(Message("T", b"x"))
+        calls: dict[str, Any] = {
+            "sql": lambda: sql(connected, tmp_path / "data", "select 1"),
+            "report": lambda: report(connected, tmp_path / "data", tmp_path / "page.html"),
+            "audit": lambda: audit(connected, tmp_path / "data"),
+            "archive": lambda: archive(connected, tmp_path / "data", tmp_path / "lake"),
+        }
+        with pytest.raises(PipelineError, match="session of Spark Connect does not give access"):
+            calls[job]()

@@ -21,11 +21,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 from pyspark.sql.types import StructType
 
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, PipelineError
 from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.daemon import hush_planner
 from firetrail.pipeline.readers import BatchReader, DamageReader
-from firetrail.pipeline.session import activate, choose_python
+from firetrail.pipeline.session import activate, choose_python, is_connect
 from firetrail.pipeline.sink import writers as store_writers
 from firetrail.pipeline.sink.columns import is_wire
 from firetrail.pipeline.source import damage
@@ -176,6 +176,16 @@ def register(spark: SparkSession) -> None:
 
 
 def prepare(spark: SparkSession) -> None:
-    """Prepare a session that was started without Firetrail for its jobs."""
+    """Prepare a session that was started without Firetrail for its jobs.
+
+    Raises PipelineError for a session of Spark Connect.
+    """
+    if is_connect(spark):
+        raise PipelineError(
+            "sql() and the jobs need Spark's JVM, which this session of Spark Connect does not give"
+            " access to: use a session of firetrail.pipeline.session(). With Spark Connect you can "
+            "read, write and stream with the data source 'rocketmq', also with SQL: "
+            "spark.read.format('rocketmq').load(PATH).createOrReplaceTempView('messages')"
+        )
     if choose_python(spark):
         register(spark)

@@ -57,12 +57,20 @@ def activate(spark: SparkSession) -> None:
     spark.createDataFrame([], "nothing int")
 
 
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect, a client without a JVM of its own."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def choose_python(spark: SparkSession) -> bool:
     """Make a session run its workers with this Python if the session was not configured with one.
 
     By default Spark runs the ``python3`` on the path. If the environment is not activated, that is
-    another Python, without Firetrail. Return True if the session had to be changed.
+    another Python, without Firetrail. Return True if the session had to be changed. A server of
+    Spark Connect has its own Python, which its clients cannot change.
     """
+    if is_connect(spark):
+        return False
     context = spark.sparkContext
     found = shutil.which(_PYTHON)
     if context.pythonExec != _PYTHON or _is_this_python(found):

@@ -23,10 +23,12 @@ from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.format.hosts import parse_host
 from firetrail.pipeline.failures import original_errors
+from firetrail.pipeline.jobs.sql import sql
 from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.wire import patience
+from firetrail.pipeline.wire import plan as planning
 from firetrail.pipeline.wire import sender as sending
 from firetrail.pipeline.wire.reader import read_wire
 from firetrail.pipeline.wire.sender import RowIds, Sender
@@ -122,6 +124,26 @@ class TestSink:
             f"namesrv={down}: connecting to the cluster failed: the name server cannot be reached"
             in refusal(down)
         )
+
+    def test_a_query_says_what_it_waits_for_and_gives_up(
+        self,
+        spark: SparkSession,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr(planning, "REACHED_MS", 1000)
+        down = BrokerProcess(tmp_path).namesrv
+        with pytest.raises(PipelineError) as caught:
+            sql(spark, f"namesrv={down}", "select count(*) from messages")
+        assert re.fullmatch(
+            rf"namesrv={down}: asking the name server failed: the name server cannot be reached "
+            r"\(.*\); check its address and that it is running; gave up after \d+ attempts in "
+            r"\d+\.\d s \(limit of a query: 1 s\); last error: .*",
+            str(caught.value),
+        )
+        assert f"namesrv={down}: asking the name server: " in caplog.text
+        assert "retrying for up to 1 s" in caplog.text
 
     def test_the_retry_timeout_must_be_a_number(self) -> None:
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):

@@ -20,6 +20,7 @@ from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
+from firetrail.pipeline.wire.plan import check_name_server
 
 VIEWS = {"messages": "queue", "log": "log"}
 """The tables, and the view of the data source that each one reads."""
@@ -57,11 +58,14 @@ def sql(
         The result as a Spark frame.
 
     Raises:
-        PipelineError: The query is not valid. Errors of the store, such as a missing folder, are
+        PipelineError: The query is not valid, no name server answers, or the session is one of
+            Spark Connect. Errors of the store, such as a missing folder, are
             raised by Spark when the result is used.
     """
     prepare(spark)
     option = _where(store)
+    if option[0] == "namesrv":
+        check_name_server(option[1])
     schema = _schema((*NAMES, STORE.name) if option[0] == "paths" else NAMES)
     with original_errors(), _NAMES:
         try:

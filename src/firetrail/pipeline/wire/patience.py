@@ -45,8 +45,10 @@ class Patience:
         need: Permission = Permission.READ,
         *,
         access: Access | None = None,
+        limited_by: str = "option retryTimeoutMs",
     ) -> None:
         self._namesrv = namesrv
+        self._limited_by = limited_by
         self._access = access
         self._limit_s = limit_ms / 1000
         self._need = need
@@ -87,7 +89,7 @@ class Patience:
         cause = await self._cause(topic, broker)
         raise PipelineError(
             f"namesrv={self._namesrv}: {what} failed: {cause or 'see the last error'}; gave up "
-            f"after {attempts} attempts in {elapsed:.1f} s (option retryTimeoutMs); last error: "
+            f"after {attempts} attempts in {elapsed:.1f} s ({self._limited_by}); last error: "
             f"{_text(last)}"
         ) from last
 
@@ -99,6 +101,15 @@ class Patience:
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             return False
         return is_known or elapsed < UNKNOWN_TOPIC_S or not await self._any_broker()
+
+    async def reach(self) -> None:
+        """Wait until a name server answers; raise PipelineError when the limit is reached."""
+
+        async def ask() -> None:
+            async with Admin(self._namesrv, access=self._access) as admin:
+                await admin.masters()
+
+        await self.ask(ask, "asking the name server")
 
     # -- diagnosis ----------------------------------------------------------------------------
 

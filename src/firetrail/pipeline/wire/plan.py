@@ -12,10 +12,16 @@ from firetrail.pipeline.source.log_splits import share_out, split_count
 from firetrail.pipeline.source.options import QueueName, ReadOptions
 from firetrail.pipeline.source.ranges import Bounds, check_edges_in, resolve
 from firetrail.pipeline.source.splits import QueueRange, RowSelection
+from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.cluster import Cluster, Ends, name_of
+from firetrail.pipeline.wire.loop import Loop
+from firetrail.pipeline.wire.patience import Patience
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.text import counted
+
+REACHED_MS = 20_000
+"""How long a query waits for a name server: longer than a restart of one takes."""
 
 
 class BrokerPart(NamedTuple):
@@ -25,6 +31,18 @@ class BrokerPart(NamedTuple):
     begin: int
     end: int
     size: int = 0
+
+
+def check_name_server(namesrv: str) -> None:
+    """Wait for a name server for at most REACHED_MS, and say so; raise PipelineError after that.
+
+    A query that is typed at a terminal waits in this process, where the user sees the reason, and
+    not in the planner of Spark.
+    """
+    limit = f"limit of a query: {REACHED_MS // 1000} s"
+    patience = Patience(namesrv, REACHED_MS, access=access_in(""), limited_by=limit)
+    with Loop() as loop:
+        loop.run(patience.reach())
 
 
 def plan_wire(
