@@ -2,7 +2,7 @@
 
 import pytest
 
-from firetrail.pipeline.daemon import print_exc
+from firetrail.pipeline.daemon import print_exc, print_uncaught
 
 
 @pytest.mark.parametrize("gone", [BrokenPipeError, ConnectionResetError])
@@ -22,3 +22,12 @@ def test_other_errors_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     except EOFError:
         print_exc()
     assert "EOFError: cut off" in capsys.readouterr().err
+
+
+def test_a_runner_whose_query_is_stopped_ends_quietly(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is waiting for Spark, or about to report to it."""
+    for error in (BrokenPipeError("stopped"), ConnectionResetError("stopped")):
+        print_uncaught(type(error), error, None)
+    assert capsys.readouterr().err == ""
+    print_uncaught(ValueError, ValueError("a bug"), None)
+    assert "ValueError: a bug" in capsys.readouterr().err
