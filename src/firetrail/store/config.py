@@ -211,7 +211,8 @@ class StoreConfig(FileSettings):
         0.85,
         "diskSpaceCleanForciblyRatio",
         Ratio(0.30, 0.85),
-        "Above this ratio, files are deleted whether they have expired or not.",
+        "While usage is above this ratio, files are deleted one by one, expired or not. RocketMQ"
+        " deletes ten at once.",
     )
     disk_warning_ratio: float = RETENTION.live(
         0.90,

@@ -1,10 +1,11 @@
 """Deleting old messages: whole files of the log, oldest first, and what points into them.
 
 A file is deleted when it has expired and it is time (at the configured hours, or when the disk
-fills up), or even unexpired when the disk is nearly full. The active file is never deleted. Neither
-is a file until it and the queues and index derived from it are on disk, nor, if so configured,
-before it is archived. Expired files that a connected replica needs are kept while the disk has
-room. Queues and index follow the new beginning of the log.
+fills up), or even unexpired while the disk is nearly full: the disk is measured before each such
+file, and space that a deleted file has not freed yet counts as free. The active file is never
+deleted. Neither is a file until it and the queues and index derived from it are on disk, nor, if so
+configured, before it is archived. Expired files that a connected replica needs are kept while the
+disk has room. Queues and index follow the new beginning of the log.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from datetime import datetime
 from firetrail.format.names import OFFSET_MAX
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.archive_marks import archived_offset
+from firetrail.store.lifecycle.freed_space import FreedSpace
 from firetrail.store.lifecycle.gate import Closure, Gate
 from firetrail.store.lifecycle.store_parts import StoreParts
 from firetrail.text import human_size
@@ -62,6 +63,7 @@ class Retention:
         self.guard = parts.system.threads.lock()
         """Held while files are deleted, by the housekeeper's rounds and by other callers."""
         self._system = parts.system
+        self._freed = FreedSpace(parts.system)
         self._opened_ms = self._system.clock.now_ms()
         self._opened_at = self._system.clock.monotonic()
         self._followed = parts.log.min_offset
@@ -70,23 +72,22 @@ class Retention:
     def round(self) -> int:
         """Check clock and disk, and delete what may go; return how many log files were deleted."""
         used = self._used()
-        config = self._live.current
         self._watch_disk(used)
-        forced = used > config.disk_clean_forcibly_ratio and config.clean_forcibly
-        due = used > config.disk_max_used_ratio or self._is_hour()
         with self.guard:
             self._sweep()
-            removed = (
-                self._delete(_forced_by(used, config) if forced else "") if due or forced else 0
-            )
+            is_due = used > self._live.current.disk_max_used_ratio or self._is_hour()
+            removed = self._delete(self._pressure, is_due=is_due)
             self._follow()
+        if removed:
+            self._watch_disk(self._used())
         return removed
 
     def delete(self, *, forced: bool = False) -> int:
         """Delete expired files now, or any if ``forced``; return how many log files that were."""
         with self.guard:
             self._sweep()
-            removed = self._delete("deletion was requested regardless of age" if forced else "")
+            reason = "deletion was requested regardless of age" if forced else ""
+            removed = self._delete(lambda: reason, is_due=True)
             self._follow()
         return removed
 
@@ -99,31 +100,53 @@ class Retention:
         if self._index is not None:
             self._index.sweep(grace_ms)
 
-    def _delete(self, forced: str) -> int:
-        """Delete expired files; if ``forced`` gives a reason, also those that have not expired."""
+    def _delete(self, forced: Callable[[], str], *, is_due: bool) -> int:
+        """Delete files, oldest first, and return how many.
+
+        Args:
+            forced: Returns why the next file goes even if it has not expired; nothing if it stays.
+            is_due: Whether expired files go.
+        """
         queue = self._log.queue
         removed = settled = 0
-        unneeded = self._archived()
-        if not forced:  # a slow replica must not fill the disk of its master
-            unneeded = min(unneeded, self._replicated())
+        archived = self._archived()
         while removed < self._live.current.delete_batch_max and len(queue.segments) > 1:
             oldest = queue.segments[0]
-            if not (forced or self._is_expired(oldest)) or oldest.end > unneeded:
+            reason = forced()
+            if oldest.end > archived or not (reason or (is_due and self._is_unneeded(oldest))):
                 break
             if oldest.end >= settled:
                 settled = self._settled()
             # Something on disk must remain: an empty log would not know where to continue.
             if oldest.end >= settled:
                 break
-            if removed:
-                self._system.clock.sleep_ms(self._live.current.delete_interval_ms)
-            self._log_removal(oldest, forced)
+            self._log_removal(oldest, reason)
             self._note_begin(oldest.end)
+            self._freed.expect(oldest)
             queue.retire_first(self._live.current.destroy_forcibly_after_ms)
             removed += 1
+            if removed < self._live.current.delete_batch_max:
+                self._system.clock.sleep_ms(self._live.current.delete_interval_ms)
         if removed and queue.has_retired:
             self._waiting.add(queue)
         return removed
+
+    def _pressure(self) -> str:
+        """Return why a file goes before it expires; nothing while the disk has enough room."""
+        config = self._live.current
+        used = self._used()
+        if not config.clean_forcibly or used <= config.disk_clean_forcibly_ratio:
+            return ""
+        if used - self._freed.late() <= config.disk_clean_forcibly_ratio:
+            return ""
+        return (
+            f"{used:.0%} of the file system is used, more than "
+            f"{config.disk_clean_forcibly_ratio:.0%} (diskSpaceCleanForciblyRatio)"
+        )
+
+    def _is_unneeded(self, segment: Segment) -> bool:
+        """Return whether a file has expired, and no connected replica needs it."""
+        return self._is_expired(segment) and segment.end <= self._replicated()
 
     def _log_removal(self, segment: Segment, forced: str) -> None:
         hours = self._live.current.file_reserved_hours
@@ -183,10 +206,3 @@ class Retention:
         if self._index is not None:
             self._index.delete_expired(log_min, grace_ms)
         self._followed = log_min
-
-
-def _forced_by(used: float, config: StoreConfig) -> str:
-    return (
-        f"{used:.0%} of the file system is used, more than {config.disk_clean_forcibly_ratio:.0%} "
-        "(diskSpaceCleanForciblyRatio)"
-    )
