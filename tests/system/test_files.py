@@ -14,7 +14,7 @@ import pytest
 from tests.helpers import PATIENCE_S
 
 from firetrail import libc
-from firetrail.system import SYNC_THREADS, SYNCS_QUEUED, Clock, Files, System
+from firetrail.system import SYNC_THREADS, Clock, Files, System
 
 files = Files()
 
@@ -342,7 +342,7 @@ class TestAtOnce:
         with pytest.raises(OSError, match="no"):
             files.run_in_threads([*calls, fail, *calls])
 
-    @pytest.mark.parametrize("count", [3, 3 * SYNCS_QUEUED])
+    @pytest.mark.parametrize("count", [3, 50 * SYNC_THREADS])
     def test_no_more_when_the_time_is_over(self, count: int) -> None:
         made: list[None] = []
         assert not files.run_in_threads([lambda: made.append(None)] * count, lambda: len(made) > 0)

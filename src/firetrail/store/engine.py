@@ -153,7 +153,8 @@ class Engine:
             self._resources.callback(self.index.close)
         self._parts = StoreParts(system, self.root, live, self.log, self.queues, self.index)
         self._abort = AbortFile(system, root)
-        self.recovery = self._recover()
+        with self.queues.open_segments.opening_all(system.files.run_in_threads):
+            self.recovery = self._recover()
         self.light_numbers = LightNumbers(self.queues)
         self._deriver.light = config.light_queues or self.queues.has_light_queues
         self.drafter.rules.light_queues = self._deriver.light

@@ -25,8 +25,9 @@ FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SYNC_THREADS = 16
 """Threads that wait for the disk at the same time."""
-SYNCS_QUEUED = 256
-"""Calls that are handed to these threads at a time."""
+SYNC_SHARE = 16
+"""Calls that are handed to one of these threads at a time, at most. To hand over each of tens of
+thousands would take longer than the calls."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)
 """Too many open files: unlike after a failed sync, the sync did not begin and may be retried."""
@@ -240,13 +241,10 @@ class Files:
         """
         if len(calls) < SYNC_THREADS:
             return self.run_in_order(calls, is_over)
-        run = partial(_run_in_time, is_over)
+        size = min(max(len(calls) // (4 * SYNC_THREADS), 1), SYNC_SHARE)
+        shares = [calls[at : at + size] for at in range(0, len(calls), size)]
         with ThreadPoolExecutor(SYNC_THREADS, "firetrail-sync") as pool:
-            for at in range(0, len(calls), SYNCS_QUEUED):
-                begun = [pool.submit(run, call) for call in calls[at : at + SYNCS_QUEUED]]
-                if not all([each.result() for each in begun]):
-                    return False
-        return True
+            return all(list(pool.map(partial(self.run_in_order, is_over=is_over), shares)))
 
     @staticmethod
     def run_in_order(
