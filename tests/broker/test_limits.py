@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
+from tests.client.clusters import until
 
 from firetrail.broker.admin import assignment, inspection
 from firetrail.broker.config import BrokerConfig
@@ -13,7 +14,7 @@ from firetrail.broker.filter.selection import TAGS_MAX
 from firetrail.broker.pop import checkpoints
 from firetrail.broker.pop.checkpoints import INVISIBLE_MAX_MS
 from firetrail.broker.pop.pop import ATTEMPT_ID_MAX
-from firetrail.broker.services import clients, long_polling, traffic
+from firetrail.broker.services import clients, long_polling, memberships, traffic
 from firetrail.broker.services.queue_locks import CLIENT_ID_MAX
 from firetrail.broker.state import auto_creation, groups
 from firetrail.remoting.bodies import (
@@ -25,6 +26,7 @@ from firetrail.remoting.bodies import (
     ProducerData,
     SubscriptionData,
 )
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 
@@ -104,15 +106,41 @@ class TestCreation:
     async def test_a_heartbeat_with_too_many_groups_creates_none(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(clients, "GROUPS_MAX", 3)
+        monkeypatch.setattr(memberships, "CONNECTION_MAX", 3)
         assert (await talk.beat("G1")).code == 0
         crowd = HeartbeatData(
             "c1", [ProducerData("P1")], [ConsumerData(f"X{number}") for number in range(2)]
         )
         answer = await beat(talk, crowd)
-        refused(answer, ResponseCode.INVALID_PARAMETER, "c1 has 4 groups on one connection")
+        text = "the clients of one connection would be in 4 groups; at most 3 are allowed"
+        refused(answer, ResponseCode.INVALID_PARAMETER, text)
         listed = await talk.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
         assert b"X0" not in listed.content
+
+    async def test_producer_groups_of_an_address_are_limited(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The name of a producer group needs no permission, and each connection could use more."""
+        monkeypatch.setattr(memberships, "CALLER_MAX", 5)
+        others = [RemotingClient() for _ in range(2)]
+        try:
+            for number, client in enumerate(others):
+                talker = Talk(talk.broker, client)
+                crowd = [ProducerData(f"P{number}{each}") for each in range(3)]
+                answer = await beat(talker, HeartbeatData(f"c{number}", crowd, []))
+                if number == 0:
+                    assert answer.code == 0
+                    continue
+                text = "the clients of address 127.0.0.1 would be in 6 groups; at most 5 are"
+                refused(answer, ResponseCode.SYSTEM_BUSY, text)
+            listed = await talk.ask(RequestCode.GET_ALL_PRODUCER_INFO)
+            assert b"P02" in listed.content
+            assert b"P10" not in listed.content
+        finally:
+            for client in others:
+                await client.close()
+        state = talk.broker._term.parts.state
+        await until(lambda: state.clients._memberships.total == 0)
 
 
 class TestOffsets:

@@ -11,7 +11,8 @@ from firetrail.remoting.bodies import KVTable, TopicList
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.large_answers import answer_with
 from firetrail.remoting.route_headers import (
     AddedResponse,
     BrokerNameHeader,
@@ -102,7 +103,7 @@ class AdminAnswers:
         count = self._routes.set_writable(name, True)
         return request.answer(fields=AddedResponse(count).encode())
 
-    def all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Return the names of all topics."""
         if not self._state.config.all_topic_list:
             detail = "enableAllTopicList is false: this name server does not list all topics"
@@ -115,7 +116,7 @@ class AdminAnswers:
         self._routes.delete_topic(header.topic, header.cluster_name or None)
         return request.answer()
 
-    def cluster_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def cluster_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Return the topics of a cluster."""
         return _topics(request, self._routes.topics(ClusterHeader.decode(request.fields).cluster))
 
@@ -132,16 +133,16 @@ class AdminAnswers:
         )
         return request.answer(body=TopicList(names, next(addresses, None)).encode())
 
-    def unit_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unit_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Return the topics of a unit."""
         return _topics(request, self._routes.topics_with(lambda flag: bool(flag & UNIT)))
 
-    def unit_subscribed(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def unit_subscribed(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Return the topics that consumers of a unit have subscribed to."""
         wanted = self._routes.topics_with(lambda flag: bool(flag & UNIT_SUBSCRIBED))
         return _topics(request, wanted)
 
-    def subscribed_only(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def subscribed_only(self, connection: Connection, request: RemotingCommand) -> Answer:
         """Return the subscribed topics that do not belong to a unit."""
         wanted = self._routes.topics_with(
             lambda flag: flag & (UNIT | UNIT_SUBSCRIBED) == UNIT_SUBSCRIBED
@@ -164,7 +165,11 @@ class AdminAnswers:
         return request.answer(body=self._state.config.to_properties().encode())
 
 
-def _topics(request: RemotingCommand, names: list[str]) -> RemotingCommand:
+def _topics(request: RemotingCommand, names: list[str]) -> Answer:
     """Return the topics that the sender may see."""
-    seen = names if request.caller is None else request.caller.may_list(names)
-    return request.answer(body=TopicList(seen).encode())
+
+    def encode() -> bytes:
+        seen = names if request.caller is None else request.caller.may_list(names)
+        return TopicList(seen).encode()
+
+    return answer_with(request, encode, len(names))

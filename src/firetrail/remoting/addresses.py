@@ -139,6 +139,11 @@ def _bucket(rate: int, now: float) -> TokenBucket | None:
     return TokenBucket(rate * BURST_S, rate, now) if rate else None
 
 
+def counted_as(host: str) -> str:
+    """Return the address under which a client is counted: of an IPv6 address, its network."""
+    return _key(host)[0]
+
+
 def _key(host: str) -> tuple[str, bool]:
     """Return the text under which an address is counted, and whether it is this machine's."""
     try:

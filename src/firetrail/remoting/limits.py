@@ -16,8 +16,18 @@ BODY_MAX = 1 << 20
 """Bytes of the body of a request without a limit in ``BODIES``. A heartbeat with a
 thousand subscriptions has a fifth of this."""
 
-RUNNING: Mapping[int, int] = {RequestCode.GET_BROKER_CONSUME_STATS: 4}
-"""Requests of one code in progress: this one builds a table of all groups and queues."""
+TABLES_MAX = 4
+"""Requests for the same large table in progress; threads encode them."""
+RUNNING: Mapping[int, int] = {
+    RequestCode.GET_BROKER_CONSUME_STATS: TABLES_MAX,
+    RequestCode.GET_ALL_PRODUCER_INFO: TABLES_MAX,
+    RequestCode.GET_ALL_TOPIC_CONFIG: TABLES_MAX,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: TABLES_MAX,
+    RequestCode.GET_ALL_CONSUMER_OFFSET: TABLES_MAX,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TABLES_MAX,
+    RequestCode.GET_TOPICS_BY_CLUSTER: TABLES_MAX,
+}
+"""Requests of one code in progress, for tables of all topics, groups, queues or producers."""
 
 BODIES: Mapping[int, int] = {
     RequestCode.SEND_MESSAGE: FRAME_MAX,

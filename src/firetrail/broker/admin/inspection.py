@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.services.clients import LANGUAGES
+from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
 from firetrail.errors import RequestError
 from firetrail.format.whole import INT64_MAX
@@ -24,7 +25,8 @@ from firetrail.remoting.bodies import BY_TAG, SubscriptionData
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Answer, Handler
+from firetrail.remoting.large_answers import answer_with
 from firetrail.store.reader import tag_hashes
 
 UNITS_MAX = 1_000
@@ -121,22 +123,13 @@ class InspectionProcessor:
 
     # -- producers and offsets ----------------------------------------------------------------
 
-    def _all_producers(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _all_producers(self, connection: Connection, request: RemotingCommand) -> Answer:
         now_ms = self._now_ms()
-        table = {
-            group: [
-                ProducerInfo(
-                    client.client_id,
-                    client.connection.peer,
-                    LANGUAGES.get(client.language, Language.OTHER.name),
-                    client.version,
-                    now_ms - self._clients.silent_ms(client),
-                )
-                for client in clients.values()
-            ]
-            for group, clients in sorted(self._clients.producers.items())
+        found = {
+            group: [(client, now_ms - self._clients.silent_ms(client)) for client in each.values()]
+            for group, each in self._clients.producers.items()
         }
-        return request.answer(body=ProducerTable(table).encode())
+        return answer_with(request, partial(_encoded, found), sum(map(len, found.values())))
 
     def _correction(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Return the lowest offset of all groups in each queue, for a group that follows them.
@@ -171,3 +164,21 @@ def _tag_test(wanted: SubscriptionData | None) -> Callable[[int], bool]:
     by_tag = wanted.expression_type in ("", BY_TAG)
     tags = tag_hashes(wanted.sub_string) if by_tag else None
     return lambda code: tags is None or code in tags
+
+
+def _encoded(found: Mapping[str, Sequence[tuple[Client, int]]]) -> bytes:
+    """Encode the producers of each group, with the times of their last heartbeats."""
+    table = {
+        group: [
+            ProducerInfo(
+                client.client_id,
+                client.connection.peer,
+                LANGUAGES.get(client.language, Language.OTHER.name),
+                client.version,
+                seen_ms,
+            )
+            for client, seen_ms in clients
+        ]
+        for group, clients in sorted(found.items())
+    }
+    return ProducerTable(table).encode()

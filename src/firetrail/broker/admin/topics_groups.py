@@ -31,8 +31,9 @@ from firetrail.remoting.body import loads
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
+from firetrail.remoting.large_answers import answer_with
 
 REMOVALS_MAX = 100
 """Maximum number of attempts to remove the queues of a deleted topic."""
@@ -182,8 +183,9 @@ class TopicGroupProcessor:
         newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
         return newest is None or newest.physical_offset < self._store.log_range[0]
 
-    def _all_topics(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=self._topics.content().encode())
+    def _all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
+        content = self._topics.content()
+        return answer_with(request, content.encode, len(content.topic_config_table))
 
     def _topic(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = self._topics.require(TopicHeader.decode(request.fields).topic)
@@ -219,8 +221,9 @@ class TopicGroupProcessor:
         await self._offsets.saved()
         return request.answer()
 
-    def _all_groups(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        return request.answer(body=self._groups.content().encode())
+    def _all_groups(self, connection: Connection, request: RemotingCommand) -> Answer:
+        content = self._groups.content()
+        return answer_with(request, content.encode, len(content.subscription_group_table))
 
     def _group(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         name = GroupNameHeader.decode(request.fields).group
@@ -245,9 +248,10 @@ class TopicGroupProcessor:
 
     # -- offsets and files -----------------------------------------------------------------
 
-    def _all_offsets(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _all_offsets(self, connection: Connection, request: RemotingCommand) -> Answer:
         version = self._offsets.saver.version(self._now_ms())
-        return request.answer(body=replace(self._offsets.content(), data_version=version).encode())
+        content = replace(self._offsets.content(), data_version=version)
+        return answer_with(request, content.encode, len(content.offset_table))
 
     def _all_delays(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         version = self._schedule.saver.version(self._now_ms())

@@ -15,6 +15,7 @@ from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.selection import check_tags, parse_filter
+from firetrail.broker.services.memberships import Membership, Memberships
 from firetrail.broker.services.queue_locks import check_client_id
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.topics import TopicTable
@@ -37,13 +38,13 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
 from firetrail.settings.table import Live
 
-GROUPS_MAX = 10_000
-"""Groups of one connection, producers and consumers together. A proxy has one per topic."""
 SUBSCRIPTIONS_MAX = 1_000
 """Topics that a consumer group can subscribe to."""
 SUBSCRIPTION_BYTES = 128 << 20
 """Estimated bytes of the subscriptions of all groups. A subscription has some 300."""
 _OBJECT_BYTES = 200
+
+PRODUCER, CONSUMER = "producer", "consumer"
 
 LANGUAGES = {language.value: language.name for language in Language}
 
@@ -129,7 +130,7 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.filters: ConsumerFilters | None = None
         """Evaluates the filters of consumers when messages arrive, if the broker does that."""
-        self._groups_by_connection: dict[Connection, set[tuple[str, str]]] = {}  # kind, group
+        self._memberships = Memberships()
         self._kept_bytes = 0  # of all subscriptions
         self.handlers: dict[int, Handler] = {
             RequestCode.HEART_BEAT: self._heartbeat,
@@ -206,7 +207,7 @@ class Clients:
         check_client_id(beat.client_id)
         if self._guard is not None and request.caller is not None:
             self._guard.owners.claim(beat.client_id, request.caller)
-        self._check_groups(connection, beat)
+        self._memberships.check(connection, request.caller, _groups_of(beat))
         client = Client(
             beat.client_id,
             connection,
@@ -218,23 +219,10 @@ class Clients:
         for producer in beat.producer_data_set:
             check_group(producer.group_name)
             self.producers.setdefault(producer.group_name, {})[connection] = client
-            self._groups_of(connection).add(("producer", producer.group_name))
+            self._memberships.add(connection, (PRODUCER, producer.group_name))
         for consumer in beat.consumer_data_set:
             self._consumer_beat(client, consumer)
         return request.answer()
-
-    def _check_groups(self, connection: Connection, beat: HeartbeatData) -> None:
-        """Raise RequestError, before anything is created, if a connection has too many groups."""
-        named = {("producer", each.group_name) for each in beat.producer_data_set}
-        named |= {("consumer", each.group_name) for each in beat.consumer_data_set}
-        count = len(named | self._groups_by_connection.get(connection, set()))
-        if count > GROUPS_MAX:
-            raise RequestError(
-                ResponseCode.INVALID_PARAMETER,
-                f"client {beat.client_id} has {count} groups on one connection; at most "
-                f"{GROUPS_MAX} are allowed. Use more connections (another instanceName), or "
-                "unregister unused groups",
-            )
 
     def _check_subscriptions(self, data: ConsumerData, before: int) -> int:
         """Return the bytes of the subscriptions; raise RequestError if there are too many."""
@@ -268,7 +256,7 @@ class Clients:
         known = group.clients.get(client.connection)
         joined = known is None or known.client_id != client.client_id
         group.clients[client.connection] = client
-        self._groups_of(client.connection).add(("consumer", name))
+        self._memberships.add(client.connection, (CONSUMER, name))
         changed = group.describe(data)
         self._kept_bytes += size - group.kept_bytes
         group.kept_bytes = size
@@ -277,15 +265,12 @@ class Clients:
                 self.filters.register(name, group.subscriptions.values())
             self._notify(group)
 
-    def _groups_of(self, connection: Connection) -> set[tuple[str, str]]:
-        return self._groups_by_connection.setdefault(connection, set())
-
     def _unregister(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = UnregisterClientHeader.decode(request.fields)
         if header.producer_group:
-            self._drop(connection, "producer", header.producer_group)
+            self._drop(connection, PRODUCER, header.producer_group)
         if header.consumer_group:
-            self._drop(connection, "consumer", header.consumer_group)
+            self._drop(connection, CONSUMER, header.consumer_group)
         return request.answer()
 
     def _consumer_ids(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -307,7 +292,7 @@ class Clients:
 
     def closed(self, connection: Connection) -> None:
         """Remove all clients of a closed connection."""
-        for kind, name in self._groups_by_connection.pop(connection, ()):
+        for kind, name in self._memberships.leave(connection):
             self._drop(connection, kind, name)
 
     def expire(self) -> None:
@@ -323,8 +308,8 @@ class Clients:
             connection.close()
 
     def _drop(self, connection: Connection, kind: str, name: str) -> None:
-        self._groups_by_connection.get(connection, set()).discard((kind, name))
-        if kind == "producer":
+        self._memberships.remove(connection, (kind, name))
+        if kind == PRODUCER:
             producers = self.producers.get(name, {})
             producers.pop(connection, None)
             if not producers:
@@ -347,6 +332,12 @@ class Clients:
         fields = GroupHeader(group.name).encode()
         for client in group.clients.values():
             client.connection.tell(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
+
+
+def _groups_of(beat: HeartbeatData) -> set[Membership]:
+    return {(PRODUCER, each.group_name) for each in beat.producer_data_set} | {
+        (CONSUMER, each.group_name) for each in beat.consumer_data_set
+    }
 
 
 def _size_of(subscription: SubscriptionData) -> int:

@@ -180,7 +180,9 @@ class GroupTable:
     def content(self) -> SubscriptionGroupTable:
         """Return the whole table."""
         return SubscriptionGroupTable(
-            dict(sorted(self._groups.items())), self._version, self.forbidden or None
+            dict(sorted(self._groups.items())),
+            self._version,
+            {group: dict(topics) for group, topics in self.forbidden.items()} or None,
         )
 
     def _changed(self) -> None:
