@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 import pytest
 from tests.remoting.clocks import Clock
 
 from firetrail.remoting import addresses
 from firetrail.remoting.addresses import ClientAddresses, RequestRates, Share
 from firetrail.remoting.limits import ServerLimits
+from firetrail.settings import descriptors
 
 
 def test_an_address_has_a_limited_number_of_connections() -> None:
@@ -20,6 +23,27 @@ def test_an_address_has_a_limited_number_of_connections() -> None:
     assert isinstance(found.open("10.0.0.2"), Share)
     found.close(one)
     assert isinstance(found.open("10.0.0.1"), Share)
+
+
+class TestDescriptors:
+    """Connections leave the share of the store's queues alone, whatever else is allowed."""
+
+    def test_all_servers_count_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ClientAddresses, "_of_process", WeakSet())
+        monkeypatch.setattr(descriptors, "CONNECTIONS_LEAST", 3)
+        broker, namesrv, grpc = (
+            ClientAddresses(ServerLimits(), Clock(), lambda: 256) for _ in range(3)
+        )
+        shares = [each.open("10.0.0.1") for each in (broker, broker, namesrv)]
+        refusal = grpc.open("10.0.0.1")
+        assert refusal == (
+            "all servers of this process have 3 connections, the limit with 256 file descriptors, "
+            "half of which are for the queues of a store; raise the limit of descriptors "
+            "(LimitNOFILE of systemd, or ulimit -n)"
+        )
+        assert isinstance(shares[0], Share)
+        broker.close(shares[0])
+        assert isinstance(grpc.open("10.0.0.1"), Share)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", ""])

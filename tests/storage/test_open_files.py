@@ -11,7 +11,7 @@ import pytest
 from tests.helpers import Machine, in_threads
 
 from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
-from firetrail.storage.open_files import LEAST, MOST, OpenSegments
+from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.segment import Segment
 
 SIZE = 4 * PAGE_SIZE
@@ -52,13 +52,6 @@ def write(segment: Segment, data: bytes) -> None:
     segment.allocate(end)
     segment.view[segment.wrote : end] = data
     segment.wrote_to(end)
-
-
-@pytest.mark.parametrize(
-    ("descriptors", "most"), [(0, LEAST), (256, LEAST), (1024, 256), (20_000, 5000), (10**6, MOST)]
-)
-def test_the_limit_is_a_share_of_the_descriptors(descriptors: int, most: int) -> None:
-    assert OpenSegments(descriptors).most == most
 
 
 def test_no_more_are_open(segments: list[Segment], machine: Machine) -> None:

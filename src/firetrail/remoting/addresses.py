@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
+from typing import ClassVar
+from weakref import WeakSet
 
 from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_SHARE, ConnectionLimits
 from firetrail.remoting.token_bucket import TokenBucket
+from firetrail.settings.descriptors import connections_max
+from firetrail.system import SYSTEM
 
 BURST_S = 2.0
 """Seconds of a rate that may be used at once."""
@@ -79,13 +83,23 @@ class ClientAddresses:
     Args:
         limits: The limits of the server.
         now: A monotonic clock in seconds.
+        descriptors: Returns how many descriptors the process may have. Default: asks the system.
     """
 
-    def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
+    _of_process: ClassVar[WeakSet[ClientAddresses]] = WeakSet()
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        now: Callable[[], float],
+        descriptors: Callable[[], int] = SYSTEM.files.descriptor_limit,
+    ) -> None:
         self._limits = limits
         self._now = now
+        self._descriptors = descriptors
         self._shares: dict[str, Share] = {}
         self._connections = 0
+        self._of_process.add(self)
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -95,6 +109,13 @@ class ClientAddresses:
         limits, now = self._limits, self._now()
         if self._connections >= limits.connections:
             return f"the limit of {limits.connections} connections is reached"
+        most = connections_max(self._descriptors())
+        if sum(each._connections for each in self._of_process) >= most:
+            return (
+                f"all servers of this process have {most} connections, the limit with "
+                f"{self._descriptors()} file descriptors, half of which are for the queues of a "
+                "store; raise the limit of descriptors (LimitNOFILE of systemd, or ulimit -n)"
+            )
         key, is_loopback = _key(host)
         share = self._shares.get(key)
         if share is None:

@@ -14,13 +14,7 @@ from functools import partial
 from itertools import islice
 from typing import Protocol
 
-LEAST = 64
-MOST = 16_384
-"""Every open file is also a mapping, and Linux allows a process 65,530 of them."""
-PER_FILE = 2
-"""Descriptors per open file: its own and that of its mapping."""
-OTHERS = 256
-"""Descriptors reserved for everything else, mainly connections; at least half of all."""
+from firetrail.settings.descriptors import files_max
 
 
 class OpenFile(Protocol):
@@ -37,8 +31,7 @@ class OpenSegments:
     """The segments whose files are open, of all queues that share the limit."""
 
     def __init__(self, descriptors: int) -> None:
-        spare = max(OTHERS, descriptors // 2)
-        self.most = min(max((descriptors - spare) // PER_FILE, LEAST), MOST)
+        self.most = files_max(descriptors)
         """Files that may be open; more only if all of them are in use."""
         self._open: deque[OpenFile] = deque()
         self._run_all: Callable[[Sequence[Callable[[], None]]], object] | None = None
