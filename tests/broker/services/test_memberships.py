@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -20,7 +20,7 @@ class FakeConnection:
 
 
 def connected(host: str = "10.0.0.1") -> Connection:
-    return cast(Any, FakeConnection(host))
+    return cast(Connection, FakeConnection(host))
 
 
 def caller(name: str, kind: UserType = UserType.NORMAL) -> Caller:
