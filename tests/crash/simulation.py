@@ -33,7 +33,7 @@ from tests.crash.oracle import (
 from tests.crash.threads import World
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
-from firetrail.storage import open_files
+from firetrail.settings import descriptors
 from firetrail.store import engine
 from firetrail.store.lifecycle import folder, inventory
 
@@ -82,11 +82,11 @@ def scratch() -> Iterator[Path]:
 @contextmanager
 def few_open_files() -> Iterator[None]:
     """Allow only two open files of queues: the others are closed and reopened all the time."""
-    least, open_files.LEAST = open_files.LEAST, 2
+    least, descriptors.FILES_LEAST = descriptors.FILES_LEAST, 2
     try:
         yield
     finally:
-        open_files.LEAST = least
+        descriptors.FILES_LEAST = least
 
 
 @contextmanager
