@@ -182,6 +182,50 @@ async def test_a_clock_that_is_set_back_delivers_nothing_early(tmp_path: Path) -
     await bench.close()
 
 
+class TestClockSteps:
+    """A step of the clock changes when messages come, so it is logged."""
+
+    async def test_back(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench(tmp_path)
+        bench.send(b"before", 60_000)
+        bench.run()
+        bench.clock.set_wall(bench.clock.ms - 3_600_000)
+        bench.send(b"after", 5_000)
+        bench.pass_time(10_000, 1_000)
+        (text,) = (m for m in caplog.messages if "set back by 3600 s" in m)
+        assert text == (
+            "the clock was set back by 3600 s: the timer delivers 1 waiting message at times of "
+            "the new clock, later than expected when they were sent"
+        )
+        assert bench.bodies == [b"after"], "an earlier one comes at its time of the new clock"
+        bench.pass_time(3_660_000, 60_000)
+        assert bench.bodies == [b"after", b"before"]
+        await bench.close()
+
+    async def test_ahead(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        bench = Bench(tmp_path)
+        bench.send(b"1", 1_800_000)
+        bench.run()
+        bench.clock.set_wall(bench.clock.ms + 3_600_000)
+        bench.run()
+        assert "the clock was set ahead by 3600 s: the timer delivers 1 waiting" in caplog.text
+        assert bench.bodies == [b"1"]
+        await bench.close()
+
+    async def test_while_the_broker_is_stopped(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        bench = Bench(tmp_path)
+        bench.send(b"1", 60_000)
+        bench.pass_time(2_000)
+        bench.clock.set_wall(bench.clock.ms - 3_600_000)
+        bench = await bench.restarted()
+        assert "the clock is 3600 s behind the time at which the timer was last" in caplog.text
+        bench.pass_time(3_660_000, 60_000)
+        assert bench.bodies == [b"1"]
+        await bench.close()
+
+
 async def test_a_clock_that_jumps_ahead_makes_messages_due(tmp_path: Path) -> None:
     bench = Bench(tmp_path, wheel_slots=WHEEL_SLOTS)
     for number in range(3):

@@ -15,6 +15,7 @@ from pathlib import Path
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.repeat import repeat
 from firetrail.broker.stored import LONG_DIGITS, parsed_number
+from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate
 from firetrail.broker.timer.due_slot import DueSlot
@@ -42,6 +43,7 @@ from firetrail.format.timer import (
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
+from firetrail.text import counted
 
 POLL_S = 0.1
 """Longest pause between two steps."""
@@ -81,6 +83,7 @@ class TimerService:
         self.is_enabled = config.timer
         self._store = store
         self._now_ms = system.clock.now_ms
+        self._steps = ClockSteps(system.clock)
         self._precision_ms = config.timer_precision_ms
         self._placement = SlotPlacement(
             store, config.timer_precision_ms, config.timer_roll_window_slots, WHEEL_SLOTS
@@ -138,6 +141,12 @@ class TimerService:
         self._delivery.suspect_before_ms = max(now, self.read_ms)
         if not problem and self.read_ms < now - self._longest_ms:
             problem = "it was last saved so long ago that its wheel has no room for new messages"
+        if not problem and self.read_ms > now + STEP_MS:
+            _log.warning(
+                "the clock is %.0f s behind the time at which the timer was last saved: waiting "
+                "messages will be delivered that much later than expected when they were sent",
+                (self.read_ms - now) / 1000,
+            )
         if problem and self.read_ms > now + CLOCK_MS:  # a damaged number
             self.read_ms, check = 0, TimerCheck()
         if problem:
@@ -248,6 +257,7 @@ class TimerService:
 
     def step(self) -> float:
         """Add and deliver some messages; return the seconds until the next call."""
+        self._watch_clock()
         now = self._now_ms()
         current = self._floor(now)
         if self._damage and not self._saver.is_saving:
@@ -282,6 +292,19 @@ class TimerService:
         if readable < current:
             return DISPATCH_S
         return min(POLL_S, (current + self._precision_ms - now) / 1000)
+
+    def _watch_clock(self) -> None:
+        """Say that messages come later, or at once, because the clock was set."""
+        step_ms = self._steps.since_last()
+        if step_ms and self.waiting:
+            _log.warning(
+                "the clock was set %s by %.0f s: the timer delivers %s at times of the new clock, "
+                "%s than expected when they were sent",
+                "back" if step_ms < 0 else "ahead",
+                abs(step_ms) / 1000,
+                counted(self.waiting, "waiting message"),
+                "later" if step_ms < 0 else "earlier",
+            )
 
     # -- adding -------------------------------------------------------------------------------
 
