@@ -14,7 +14,13 @@ from firetrail.broker.filter.selection import TAGS_MAX
 from firetrail.broker.pop import checkpoints
 from firetrail.broker.pop.checkpoints import INVISIBLE_MAX_MS
 from firetrail.broker.pop.pop import ATTEMPT_ID_MAX
-from firetrail.broker.services import clients, long_polling, memberships, traffic
+from firetrail.broker.services import (
+    clients,
+    long_polling,
+    memberships,
+    queue_locks,
+    traffic,
+)
 from firetrail.broker.services.queue_locks import CLIENT_ID_MAX
 from firetrail.broker.state import auto_creation, groups
 from firetrail.remoting.bodies import (
@@ -263,6 +269,18 @@ class TestLocks:
         body = LockBody("CG", "c1", wanted).encode(standard=True)
         answer = await talk.ask(RequestCode.LOCK_BATCH_MQ, body=body)
         assert LockedBody.decode(answer.content).locked == wanted[:1]
+
+    @pytest.mark.parametrize("limit", ["LOCKS_MAX", "GROUP_LOCKS_MAX"])
+    async def test_no_more_queues_are_locked_than_allowed(
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch, limit: str
+    ) -> None:
+        monkeypatch.setattr(queue_locks, limit, 2)
+        await talk.send("T1")
+        wanted = [MessageQueue("T1", "broker-a", number) for number in range(4)]
+        body = LockBody("CG", "c1", wanted).encode(standard=True)
+        for _ in range(2):  # those that are held are renewed
+            answer = await talk.ask(RequestCode.LOCK_BATCH_MQ, body=body)
+            assert len(LockedBody.decode(answer.content).locked) == 2
 
     async def test_locks_need_a_group(self) -> None:
         async with talking(config=BrokerConfig(auto_create_groups=False)) as talk:

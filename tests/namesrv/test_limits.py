@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,9 @@ async def served() -> AsyncIterator[tuple[NameServer, str]]:
         await server.stop()
 
 
-async def register(address: str, name: str, *topics: str, expiry_ms: int = 0) -> RemotingCommand:
+async def register(
+    address: str, name: str, *topics: str, expiry_ms: int = 0, filter_servers: Sequence[str] = ()
+) -> RemotingCommand:
     client = RemotingClient()
     table = TopicConfigTable({topic: TopicConfig(topic, 1, 1) for topic in topics})
     fields = {
@@ -44,7 +46,7 @@ async def register(address: str, name: str, *topics: str, expiry_ms: int = 0) ->
         "brokerId": "0",
         "heartbeatTimeoutMillis": str(expiry_ms),
     }
-    body = RegisterBrokerBody(table).encode()
+    body = RegisterBrokerBody(table, list(filter_servers)).encode()
     try:
         command = RemotingCommand(RequestCode.REGISTER_BROKER, fields, body)
         return await client.request(address, command)
@@ -53,6 +55,30 @@ async def register(address: str, name: str, *topics: str, expiry_ms: int = 0) ->
 
 
 Served = tuple[NameServer, str]
+
+
+def test_routes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics that many brokers have count once for each of them."""
+    monkeypatch.setattr(routes, "ROUTES_MAX", 4)
+    table = TopicConfigTable({topic: TopicConfig(topic, 1, 1) for topic in ("T1", "T2")})
+    found = routes.Routes()
+    for name in ("b1", "b2"):
+        who = routes.Registration("C", name, f"{name}:1")
+        assert not found.refusal(who, table.topic_config_table)
+        found.register(who, table, now=0.0)
+    other = routes.Registration("C", "b3", "b3:1")
+    text = "there would be more than 4 routes, one for each topic and broker"
+    assert found.refusal(other, ["T1"]) == text
+    assert not found.refusal(who, table.topic_config_table), "these are known"
+
+
+async def test_filter_servers_are_limited(served: Served) -> None:
+    assert (await register(served[1], "b1", filter_servers=["10.0.0.1:1"])).code == 0
+    answer = await register(served[1], "b1", filter_servers=["10.0.0.1:1"] * 65)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "it has 65 filter servers; at most 64 are allowed" in str(answer.remark)
+    answer = await register(served[1], "b1", filter_servers=["x" * 256])
+    assert "a name or address of 256 characters" in str(answer.remark)
 
 
 async def test_brokers_are_limited(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

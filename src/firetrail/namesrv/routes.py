@@ -30,6 +30,10 @@ BROKERS_MAX = 10_000
 """The most brokers, slaves included."""
 TOPICS_MAX = 500_000
 """The most topics of all brokers."""
+ROUTES_MAX = 1_000_000
+"""The most routes: a topic has one for each broker."""
+FILTER_SERVERS_MAX = 64
+"""The most filter servers of a broker."""
 RIVALS_MAX = 1_000
 """The most brokers that wait for another one to leave; the oldest is forgotten."""
 NAME_MAX = 255
@@ -150,7 +154,10 @@ class Routes:
             who: The broker.
             topics: The names of its topics.
         """
-        for text in (who.cluster, who.name, who.address, who.ha_address):
+        if len(who.filter_servers) > FILTER_SERVERS_MAX:
+            count = len(who.filter_servers)
+            return f"it has {count} filter servers; at most {FILTER_SERVERS_MAX} are allowed"
+        for text in (who.cluster, who.name, who.address, who.ha_address, *who.filter_servers):
             if len(text) > NAME_MAX:
                 return f"a name or address of {len(text)} characters; {NAME_MAX} are allowed"
         is_new = who.broker_id not in self._brokers.get(who.name, {})
@@ -162,7 +169,17 @@ class Routes:
                 return f"there are {len(self._topics)} topics; with {new} more, there would be " + (
                     f"more than {TOPICS_MAX}, which is the limit of a name server"
                 )
+        if not self._has_room(who.name, topics):
+            return f"there would be more than {ROUTES_MAX} routes, one for each topic and broker"
         return ""
+
+    def _has_room(self, name: str, topics: Collection[str]) -> bool:
+        """Return whether a broker may have routes to topics; counting all of them is costly."""
+        if (len(self._topics) + len(topics)) * (len(self._brokers) + 1) <= ROUTES_MAX:
+            return True
+        routes = sum(map(len, self._topics.values()))
+        new = sum(name not in self._topics.get(topic, {}) for topic in topics)
+        return routes + new <= ROUTES_MAX
 
     def _note_state_version(self, name: str, version: int) -> None:
         if version > self._state_versions.get(name, 0):

@@ -141,6 +141,18 @@ async def test_there_is_a_limit_of_filters(tmp_path: Path, monkeypatch: pytest.M
     await filters.stop()
 
 
+async def test_all_topics_together_have_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_filters, "FILTERS_MAX", 2)
+    filters = filters_in(tmp_path, Clock())
+    for topic in ("T1", "T2", "T3"):
+        filters.register("A", [sql(each, "a > 1") for each in ("T1", "T2", "T3") if each <= topic])
+        filters.unregister("A")  # the filters of consumers that have left are kept for a day
+    assert [filters.bits(f"T{n}", "A", "a > 1") is None for n in (1, 2, 3)] == [False, False, True]
+    await filters.stop()
+
+
 async def beat(talk: Talk, group: str, expression: str) -> None:
     await talk.beat(group, subscriptions={"T1": expression}, kind="SQL92")
 

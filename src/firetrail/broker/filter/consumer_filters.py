@@ -13,7 +13,7 @@ an unclean stop the file may lack the last changes, and the bitmaps until then p
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from firetrail.broker.filter.sql92 import SqlFilter, parse
@@ -35,6 +35,8 @@ DEAD_FOR_MS = 24 * 3_600_000
 """How long the filter of a group without consumers is kept, as in RocketMQ."""
 FILTERS_PER_TOPIC_MAX = 256
 """Groups whose filters are evaluated for each message of a topic; others get no bitmaps."""
+FILTERS_MAX = 20_000
+"""The same for all topics. Filters of consumers that have left count for a day."""
 ASSUMED_DEAD_MS = 30_000
 """How long ago the consumers in a loaded file are assumed to have left, as in RocketMQ."""
 
@@ -156,7 +158,7 @@ class ConsumerFilters:
                 known.data = replace(known.data, dead_time=0, client_version=version)
                 self.saver.changed()
             return
-        if known is None and len(groups) >= FILTERS_PER_TOPIC_MAX:
+        if known is None and not self._has_room(groups):
             return
         positions = self._bloom.positions(_name(group, topic))
         data = ConsumerFilterData(
@@ -179,6 +181,11 @@ class ConsumerFilters:
         # From here on the dispatcher evaluates it. All messages stored later are dispatched later.
         added.data = replace(data, born_time=max(self._now_ms(), self._newest_ms()))
         self.saver.changed()
+
+    def _has_room(self, groups: Mapping[str, CompiledFilter]) -> bool:
+        """Return whether a topic, and all topics together, may have one more filter."""
+        count = sum(map(len, self._topics.values()))
+        return len(groups) < FILTERS_PER_TOPIC_MAX and count < FILTERS_MAX
 
     def unregister(self, group: str) -> None:
         """Note that the last consumer of a group has left."""

@@ -107,8 +107,8 @@ class PopOrders:
                 for offset in batch.offsets
                 if offset in before.offsets
             }
+        self._offsets.commit(group, *queue, batch.next)  # it is refused if there are too many
         self._batches.setdefault(f"{topic}@{group}", {})[queue_id] = batch
-        self._offsets.commit(group, *queue, batch.next)
         self.saver.note_change()
 
     def set_back(self, overshoot: Overshoot) -> list[Overrun]:

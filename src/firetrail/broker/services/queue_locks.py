@@ -20,6 +20,10 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 
 LOCK_EXPIRY_S = 60.0
+LOCKS_MAX = 200_000
+"""Locked queues of all groups. More are not locked, as if another client had them."""
+GROUP_LOCKS_MAX = LOCKS_MAX // 2
+"""Locked queues of one group."""
 CLIENT_ID_MAX = 1024
 """Characters of the id of a client."""
 
@@ -67,9 +71,13 @@ class RebalanceLockManager:
         self._groups.require(wanted.consumer_group)
         now = self._now()
         held = self._held.setdefault(wanted.consumer_group, {})
+        room = min(GROUP_LOCKS_MAX - len(held), LOCKS_MAX - sum(map(len, self._held.values())))
         locked = []
         for queue in filter(self._is_known, wanted.mq_set):
             owner, since = held.get(queue, ("", 0.0))
+            room -= not owner
+            if room < 0:
+                break
             if owner in ("", wanted.client_id) or now - since > LOCK_EXPIRY_S:
                 held[queue] = wanted.client_id, now
                 locked.append(queue)
