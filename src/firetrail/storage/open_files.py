@@ -6,7 +6,6 @@ when it is used again, so this affects only speed.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -36,7 +35,7 @@ class OpenSegments:
         self._open: deque[OpenFile] = deque()
         self._run_all: Callable[[Sequence[Callable[[], None]]], object] | None = None
         self._synced = 0  # files that can be closed before others have to be synced
-        self._syncing = threading.Lock()
+        self._is_syncing = False
 
     @contextmanager
     def opening_all(
@@ -58,8 +57,9 @@ class OpenSegments:
 
     def _sync_next(self) -> None:
         """Sync the files that will be closed next, unless another thread does so or they are."""
-        if self._run_all is None or not self._syncing.acquire(blocking=False):
+        if self._run_all is None or self._is_syncing:
             return
+        self._is_syncing = True  # if two threads get here at once, both sync, which does no harm
         try:
             if self._synced <= 0:
                 self._synced = max(self.most // 2, 1)
@@ -67,7 +67,7 @@ class OpenSegments:
                 self._run_all([partial(_flush, each) for each in oldest])
             self._synced -= 1
         finally:
-            self._syncing.release()
+            self._is_syncing = False
 
     def __len__(self) -> int:
         return len(self._open)
