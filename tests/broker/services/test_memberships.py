@@ -9,7 +9,7 @@ import pytest
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User, UserType
 from firetrail.broker.services import memberships
-from firetrail.broker.services.memberships import Membership, Memberships
+from firetrail.broker.services.memberships import GroupMembership, Memberships
 from firetrail.errors import RequestError
 from firetrail.remoting.connection import Connection
 
@@ -27,7 +27,7 @@ def caller(name: str, kind: UserType = UserType.NORMAL) -> Caller:
     return Caller(User(name, "secret", kind), "10.0.0.1", is_checked=True)
 
 
-def some(count: int, prefix: str = "P") -> set[Membership]:
+def some(count: int, prefix: str = "P") -> set[GroupMembership]:
     return {("producer", f"{prefix}{number}") for number in range(count)}
 
 
@@ -38,7 +38,7 @@ class Table:
         self.kept = Memberships()
 
     def beat(
-        self, connection: Connection, groups: set[Membership], by: Caller | None = None
+        self, connection: Connection, groups: set[GroupMembership], by: Caller | None = None
     ) -> None:
         self.kept.check(connection, by, groups)
         for group in groups:

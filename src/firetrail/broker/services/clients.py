@@ -15,7 +15,7 @@ from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.selection import check_tags, parse_filter
-from firetrail.broker.services.memberships import Membership, Memberships
+from firetrail.broker.services.memberships import GroupMembership, Memberships
 from firetrail.broker.services.queue_locks import check_client_id
 from firetrail.broker.state.groups import GroupTable, check_group
 from firetrail.broker.state.topics import TopicTable
@@ -334,7 +334,7 @@ class Clients:
             client.connection.tell(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields))
 
 
-def _groups_of(beat: HeartbeatData) -> set[Membership]:
+def _groups_of(beat: HeartbeatData) -> set[GroupMembership]:
     return {(PRODUCER, each.group_name) for each in beat.producer_data_set} | {
         (CONSUMER, each.group_name) for each in beat.consumer_data_set
     }

@@ -23,7 +23,7 @@ proxies, have no limit of their own."""
 TOTAL_MAX = 200_000
 """Groups of all connections. Each takes up to 1 KiB of memory."""
 
-Membership = tuple[str, str]
+GroupMembership = tuple[str, str]
 """The kind, ``producer`` or ``consumer``, and the name of a group."""
 
 
@@ -31,13 +31,15 @@ class Memberships:
     """The groups of each connection."""
 
     def __init__(self) -> None:
-        self._groups: dict[Connection, set[Membership]] = {}
+        self._groups: dict[Connection, set[GroupMembership]] = {}
         self._callers: dict[Connection, str] = {}
         self._by_caller: Counter[str] = Counter()
         self.total = 0
         """How many there are."""
 
-    def check(self, connection: Connection, caller: Caller | None, wanted: Set[Membership]) -> None:
+    def check(
+        self, connection: Connection, caller: Caller | None, wanted: Set[GroupMembership]
+    ) -> None:
         """Raise RequestError, before anything is created, if more groups would be too many."""
         known = self._groups.get(connection, set())
         more = len(wanted - known)
@@ -50,21 +52,21 @@ class Memberships:
         _check("this broker", self.total + more, TOTAL_MAX, ResponseCode.SYSTEM_BUSY)
         self._callers[connection] = name
 
-    def add(self, connection: Connection, group: Membership) -> None:
+    def add(self, connection: Connection, group: GroupMembership) -> None:
         """Note a group of a connection, which :meth:`check` has allowed."""
         groups = self._groups.setdefault(connection, set())
         if group not in groups:
             groups.add(group)
             self._count(connection, 1)
 
-    def remove(self, connection: Connection, group: Membership) -> None:
+    def remove(self, connection: Connection, group: GroupMembership) -> None:
         """Forget a group of a connection."""
         groups = self._groups.get(connection, set())
         if group in groups:
             groups.discard(group)
             self._count(connection, -1)
 
-    def leave(self, connection: Connection) -> list[Membership]:
+    def leave(self, connection: Connection) -> list[GroupMembership]:
         """Return the groups of a connection, and forget it once they are removed."""
         groups = list(self._groups.get(connection, ()))
         for group in groups:
