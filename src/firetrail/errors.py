@@ -19,7 +19,8 @@
     │   └── TlsError                    the TLS handshake with a server failed
     ├── NoSuchError                     a topic, queue or group does not exist
     ├── AddressInUseError (also OSError)  another process listens on the port
-    ├── ClientClosedError               a client was used before open or after close
+    ├── ClientClosedError               a client was used before open, after close, or in
+    │                                   another event loop
     ├── PipelineError                   Spark cannot do the requested work
     │   ├── MissingExtraError           PySpark or PyArrow is not installed
     │   ├── JavaMissingError            Java is not installed
@@ -183,6 +184,8 @@ class NotReachedError(FiretrailError, ConnectionError):
     """No name server or broker runs at the address, or it does not answer."""
 
     retriable = True
+    may_have_arrived: bool = True
+    """Whether the request may have arrived; False if no connection could be opened for it."""
 
 
 class NoAnswerError(NotReachedError, TimeoutError):
@@ -204,7 +207,7 @@ class AddressInUseError(FiretrailError, OSError):
 
 
 class ClientClosedError(FiretrailError):
-    """A client was used before it was opened or after it was closed."""
+    """A client was used before it was opened, after it was closed, or in another event loop."""
 
 
 SHOWN_MAX = 200

@@ -30,8 +30,8 @@ def test_types_of_topics_are_set_and_shown(ask: Any) -> None:
     lines = [line.split() for line in ask("topic", "list").out.splitlines()]
     assert ["Ordered", "FIFO"] in lines and ["Untyped"] in lines
     listed = ask("topic", "list", "--json").json
-    assert {"topic": "Ordered", "type": "FIFO"} in listed
-    assert {"topic": "Untyped", "type": None} in listed
+    assert {"topic": "Ordered", "type": "FIFO", "system": False} in listed
+    assert {"topic": "Untyped", "type": None, "system": False} in listed
     assert ask("topic", "show", "Ordered").out.splitlines()[1].split()[-1] == "FIFO"
     assert [row["type"] for row in ask("topic", "show", "Ordered", "--json").lines] == ["FIFO"] * 2
     assert [row["type"] for row in ask("topic", "show", "Untyped", "--json").lines] == [None]
@@ -43,7 +43,21 @@ def test_topics_of_a_broker_that_is_down_are_listed(firetrail: Firetrail) -> Non
     with lonely_name_server(TopicConfigTable({"Left": TopicConfig("Left")})) as namesrv:
         result = firetrail("topic", "list", "-n", namesrv)
         assert (result.code, result.out) == (0, "Left\n")
-        assert "the types of topics are not shown: 127.0.0.1:1" in result.err
+        assert "nor which topics are those of the system: 127.0.0.1:1" in result.err
+
+
+def test_system_topics_are_listed_apart(ask: Any) -> None:
+    ask("topic", "create", "Zebras", "--queues", "1")
+    result = ask("topic", "list")
+    names = result.out.splitlines()
+    assert "Zebras" in names and "TBW102" not in names and "broker-a" not in names
+    assert "system topics not listed; --all lists them" in result.err
+    lines = [line.split() for line in ask("topic", "list", "--all").out.splitlines()]
+    assert lines.index(["Zebras"]) < lines.index(["TBW102", "system"])
+    assert ["RMQ_SYS_TRANS_HALF_TOPIC", "system"] in lines
+    listed = {row["topic"]: row["system"] for row in ask("topic", "list", "--json").json}
+    assert not listed["Zebras"]
+    assert listed["TBW102"] and listed["broker-a"] and listed["DefaultCluster"]
 
 
 def test_a_topic_without_queues_is_refused(firetrail: Firetrail) -> None:

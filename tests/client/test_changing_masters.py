@@ -23,6 +23,7 @@ from firetrail.client import (
     SimpleConsumer,
     known_routes,
     message_sender,
+    patience,
 )
 from firetrail.client.session import Session
 from firetrail.errors import NoSuchError, RequestError
@@ -87,7 +88,8 @@ class Cluster:
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """A cluster whose broker is a replica at first."""
-    monkeypatch.setattr(message_sender, "MASTER_POLL_S", 0.01)
+    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(patience, "PAUSE_MAX_S", 0.01)
     monkeypatch.setattr(message_sender, "BUSY_S", 0.01)
     cluster = Cluster()
     cluster.namesrv = f"127.0.0.1:{await cluster.names.start()}"

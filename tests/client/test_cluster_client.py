@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.broker.brokers import SMALL
 from tests.client.clusters import fill, received
 
+from firetrail.broker.broker import Broker
 from firetrail.client import (
     Admin,
     ClientClosedError,
@@ -23,6 +25,7 @@ from firetrail.client import (
     SimpleConsumer,
 )
 from firetrail.client.cluster_client import ClusterClient
+from firetrail.client.session import _SessionState
 from firetrail.remoting.codes import Permission
 from firetrail.remoting.receipts import Receipt
 
@@ -111,6 +114,35 @@ async def test_calls_of_a_client_that_is_not_open_raise(
     await client.close()
     with pytest.raises(ClientClosedError, match=f"^{kind.__name__} is closed; create a new"):
         await use(client, name)
+
+
+@pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)
+async def test_a_client_belongs_to_the_event_loop_that_opened_it(
+    namesrv: str, kind: type[ClusterClient]
+) -> None:
+    await fill(namesrv, "T", 1)
+
+    def use_elsewhere(name: str) -> None:
+        with pytest.raises(ClientClosedError, match="was opened in another event loop; open a"):
+            asyncio.run(use(client, name))
+
+    async with MAKERS[kind](namesrv) as client:
+        for name in [each for other, each in methods() if other is kind] + ["close"]:
+            await asyncio.to_thread(use_elsewhere, name)
+
+
+def test_a_client_whose_event_loop_has_ended() -> None:
+    async def left_open() -> Producer:
+        async with Broker.running(store=SMALL) as broker:
+            producer = Producer(broker.namesrv)
+            await producer.open()
+            await producer._session.close()  # its tasks would be reported otherwise
+            producer._session._state = _SessionState.OPEN
+            return producer
+
+    producer = asyncio.run(left_open())
+    with pytest.raises(ClientClosedError, match="in another event loop that has ended; open a"):
+        asyncio.run(producer.send(Message("T", b"")))
 
 
 @pytest.mark.parametrize("kind", MAKERS, ids=lambda kind: kind.__name__)

@@ -23,6 +23,7 @@ from firetrail.client import (
 from firetrail.client.message_sender import BUSY_S
 from firetrail.client.send import SendStatus
 from firetrail.errors import (
+    ConfigError,
     FormatError,
     IllegalMessageError,
     NoAnswerError,
@@ -163,6 +164,16 @@ class TestTransactions:
             assert asked[0].body == b"half"
             got = await read_all(namesrv, "T", 2)
             assert sorted(m.body for m in got) == [b"half", b"whole"]
+
+    async def test_an_unknown_outcome_needs_a_check(self, namesrv: str) -> None:
+        async def later(message: Message) -> Outcome:
+            return Outcome.UNKNOWN
+
+        async with Producer(namesrv, "PG", check=lambda _: Outcome.ROLLBACK) as producer:
+            await producer.send_in_transaction(Message("T", b"half"), later)
+        async with Producer(namesrv, "PG") as producer:
+            with pytest.raises(ConfigError, match="this producer has no check function"):
+                await producer.send_in_transaction(Message("T", b"half"), later)
 
     async def test_a_delayed_message_in_a_transaction_is_rejected(self, namesrv: str) -> None:
         async with Producer(namesrv) as producer:

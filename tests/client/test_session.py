@@ -95,6 +95,7 @@ async def stranger(answer: bytes) -> AsyncIterator[str]:
     [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         (32).to_bytes(4, "big") + (16).to_bytes(4, "big") + b"not json at all.............",
+        bytes.fromhex("00001e040000000000 000100001000"),  # the port for gRPC clients
     ],
 )
 async def test_an_answer_of_another_protocol_is_not_retriable(answer: bytes, namesrv: str) -> None:
@@ -118,7 +119,7 @@ class TestNameServerThatHasJustStarted:
     async def test_clients_without_a_route_get_a_retriable_error(self) -> None:
         async with (
             name_server() as address,
-            Producer(address) as producer,
+            Producer(address, retries=0, timeout_s=0.1) as producer,
             PullConsumer(address) as consumer,
         ):
             message = f"no route to the topic T yet: no broker has registered at .*{address}"
@@ -172,7 +173,7 @@ class TestNameServerThatHasJustStarted:
         port = await names.start()
         topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
         names.register_local(cluster="C", name="b", address=there, topics=topics)
-        async with Producer(f"127.0.0.1:{port}") as producer:
+        async with Producer(f"127.0.0.1:{port}", retries=0, timeout_s=3) as producer:
             await producer.send(Message("T", b"1"))
             await names.stop()
             for _ in range(3):

@@ -126,6 +126,11 @@ class TestLimits:
         with pytest.raises(ProtocolError, match="a frame of 369033213 bytes"):
             list(FrameReader().feed(bytes.fromhex("15fefffd00000000")))
 
+    def test_a_port_for_grpc_clients_is_named(self) -> None:
+        settings = bytes.fromhex("00001e040000000000")
+        with pytest.raises(ProtocolError, match="speaks HTTP/2: this is the port for gRPC clients"):
+            list(FrameReader().feed(settings))
+
     def test_a_header_longer_than_its_frame_is_rejected(self) -> None:
         with pytest.raises(ProtocolError, match="a header of 97 bytes in a frame of 100"):
             list(FrameReader().feed(pack(">iI", 100, 97)))

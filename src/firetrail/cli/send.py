@@ -128,6 +128,7 @@ async def _send(args: argparse.Namespace) -> int:
     """Send the messages; return how many were not confirmed."""
     unconfirmed = 0
     async with Producer(args.namesrv, "firetrail-send") as producer:
+        await producer.queues(args.topic)  # which does not wait for brokers, unlike a send
         async for body in _bodies(args):
             message = Message(
                 args.topic,

@@ -33,7 +33,14 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "list all topics, and the types of those that have one")
+    listing = cluster.add_action(
+        actions, "list", "list topics, and the types of those that have one"
+    )
+    listing.add_argument(
+        "--all",
+        action="store_true",
+        help="list the topics that brokers use themselves, too, after the others",
+    )
     cluster.add_action(actions, "show", "show the queues of a topic and their offsets", "topic")
     create = cluster.add_action(
         actions, "create", "create or change a topic on every master", "topic"
@@ -86,18 +93,28 @@ async def _run(args: argparse.Namespace) -> None:
 
 
 async def _list(args: argparse.Namespace, admin: Admin) -> None:
-    """Print all topics. The name server lists them; brokers, which may be down, have the types."""
+    """Print the topics. The name server lists them; brokers, which may be down, know the rest."""
     names = await admin.topics()
     types: dict[str, dict[str, str]] = {}
+    system: set[str] = set()
     try:
-        types = await admin.topic_types()
+        types, system = await admin.topic_types(), await admin.system_topics()
     except OSError as error:
-        say(f"the types of topics are not shown: {error}")
-    rows = [(name, "/".join(sorted(set(types.get(name, {}).values())))) for name in names]
+        say(f"types are not shown, nor which topics are those of the system: {error}")
+    kinds = {name: "/".join(sorted(set(types.get(name, {}).values()))) for name in names}
     if args.json:
-        print(json.dumps([{"topic": name, "type": kind or None} for name, kind in rows]))
-    else:
-        print("\n".join(table(("", ""), rows)[1:]))  # no heads: scripts read a name per line
+        found = [
+            {"topic": name, "type": kind or None, "system": name in system}
+            for name, kind in kinds.items()
+        ]
+        print(json.dumps(found))
+        return
+    names.sort(key=lambda name: name in system)
+    shown = [name for name in names if args.all or name not in system]
+    rows = [(name, kinds[name], "system" if name in system else "") for name in shown]
+    print("\n".join(table(("", "", ""), rows)[1:]))  # no heads: scripts read a name per line
+    if len(shown) < len(names):
+        say(f"{counted(len(names) - len(shown), 'system topic')} not listed; --all lists them")
 
 
 def _show(

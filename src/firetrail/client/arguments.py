@@ -18,7 +18,7 @@ Choice = TypeVar("Choice", bound=StrEnum)
 
 def checked_group(name: str) -> str:
     """Return the name of a group; raise ConfigError if it is not a valid one."""
-    if not isinstance(name, str) or not is_group(name):
+    if not is_group(instance("group", name, str)):
         raise ConfigError("group", name, GROUP_RULE)
     return name
 

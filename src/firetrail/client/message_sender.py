@@ -2,44 +2,55 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from asyncio import sleep as pause
+from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
+from typing import TypeVar
 
 from firetrail.client.known_routes import no_master
+from firetrail.client.patience import Patience, pauses, was_not_sent
 from firetrail.client.send import (
     DEFAULT_QUEUES,
     OutgoingMessage,
     SendResult,
     check_frame,
     may_retry,
+    needs_pause,
     result_of,
 )
-from firetrail.client.session import ROLE_CODES, Session
+from firetrail.client.session import Session
 from firetrail.client.sharing import Slots
 from firetrail.client.topic_route import no_such_queue, queues_of
-from firetrail.errors import NoMasterYetError, NoRouteYetError, NoSuchError, RequestError
+from firetrail.errors import (
+    NoMasterYetError,
+    NoRouteYetError,
+    NoSuchError,
+    NotReachedError,
+    RequestError,
+)
 from firetrail.format.javahash import java_hash
 from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.format.recall import decode_handle
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import Payload
+from firetrail.remoting.command import Payload, RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.headers import RecallHeader, RecallResponse
 
 BUSY_S = 0.2
-"""Backoff after a broker has refused the first attempt; it doubles with every further attempt."""
-MASTER_POLL_S = 0.2
-"""Pause before the route of a topic is requested again whose brokers have no master."""
+"""The longest pause after the first failed attempt; it doubles with every further attempt."""
+
+T = TypeVar("T")
 
 
 class MessageSender:
     """Sends messages to the masters of a cluster.
 
-    While the master of a broker is being replaced, none is registered at the name servers. Every
-    attempt waits for one, for at most the time limit of an attempt.
+    While the master of a broker is being replaced, none is registered at the name servers, and a
+    broker that restarts cannot be reached. Every attempt waits for one, for at most the time limit
+    of an attempt.
     """
 
     def __init__(self, session: Session, group: str, retries: int, timeout_s: float) -> None:
@@ -55,6 +66,7 @@ class MessageSender:
         self._group = group
         self.retries = retries
         self._timeout_s = timeout_s
+        self._patience = Patience("Producer")
         self._slots = Slots()
         self._round_robin = count(random.randrange(1 << 16))
 
@@ -109,25 +121,71 @@ class MessageSender:
             order_key: Selects the queue. Default: all queues of the topic in turn.
             code: The request to send. Default: that of a single message.
         """
-        avoided: str | None = None
-        for attempt in range(self.retries + 1):
-            queues: list[MessageQueue] = []
-            try:
-                queues = await self._queues_for(draft.topic, queue)
-                target = queue or self._choose(queues, order_key, avoided)
-                avoided = target.broker_name
+        avoided: set[str] = set()
+
+        async def deliver() -> SendResult:
+            queues = await self._queues_for(draft.topic, queue)
+            if queue is not None:
+                return await self._try_queue(draft, queue, code, queues)
+            if order_key is not None:
+                target = queues[abs(java_hash(order_key)) % len(queues)]
                 return await self._try(draft, target, code)
+            return await self._try_any(draft, code, queues, avoided)
+
+        backoff = pauses(BUSY_S)
+        for left in reversed(range(self.retries + 1)):
+            try:
+                return await self._reach(draft.topic, deliver)
             except (OSError, RequestError) as error:
-                answer = error.code if isinstance(error, RequestError) else None
-                if queue and queue not in queues and answer == ResponseCode.SYSTEM_ERROR:
-                    raise no_such_queue(queue, queues) from error
-                refused = isinstance(error, RequestError) and not may_retry(error)
-                if refused or attempt == self.retries:
+                if not left or not may_retry(error):
                     raise
                 self._session.forget_route(draft.topic)
-                if answer in ROLE_CODES:
-                    await pause(BUSY_S * 2**attempt * random.uniform(0.5, 1.0))
+                if needs_pause(error):
+                    await pause(next(backoff))
         raise AssertionError("the last attempt returns or raises")
+
+    async def _reach(self, topic: str, call: Callable[[], Awaitable[T]]) -> T:
+        """Return the result of a call, which is repeated while no broker can be reached."""
+        forget = partial(self._session.forget_route, topic)
+        return await self._patience.until_reached(call, self._timeout_s, forget)
+
+    async def _try_any(
+        self,
+        draft: OutgoingMessage,
+        code: RequestCode,
+        queues: list[MessageQueue],
+        avoided: set[str],
+    ) -> SendResult:
+        """Send to a queue; continue with the next broker if one cannot be reached.
+
+        ``avoided`` has the brokers that were tried before, and gets those that are tried here.
+        """
+        names = {queue.broker_name for queue in queues}
+        if names <= avoided:
+            avoided.clear()
+        while True:
+            target = self._turn([queue for queue in queues if queue.broker_name not in avoided])
+            avoided.add(target.broker_name)
+            try:
+                return await self._try(draft, target, code)
+            except NotReachedError as error:
+                if not was_not_sent(error) or names <= avoided:
+                    raise
+
+    async def _try_queue(
+        self,
+        draft: OutgoingMessage,
+        queue: MessageQueue,
+        code: RequestCode,
+        queues: list[MessageQueue],
+    ) -> SendResult:
+        """Send to a queue that the program has chosen; ``queues`` are those of the topic."""
+        try:
+            return await self._try(draft, queue, code)
+        except RequestError as error:
+            if error.code == ResponseCode.SYSTEM_ERROR and queue not in queues:
+                raise no_such_queue(queue, queues) from error
+            raise
 
     async def _try(
         self, draft: OutgoingMessage, target: MessageQueue, code: RequestCode
@@ -148,15 +206,24 @@ class MessageSender:
             draft: The message.
             queue: The queue to send to, or None for all queues of the topic in turn.
         """
-        target = queue or self._turn(await self._queues_for(draft.topic, None), None)
-        code, header = RequestCode.SEND_MESSAGE_V2, draft.header(self._group, target.queue_id)
-        check_frame(code, header, draft.body)
-        await self.tell_master(target, code, header, draft.body)
+
+        async def tell() -> None:
+            target = queue or self._turn(await self._queues_for(draft.topic, None))
+            code, header = RequestCode.SEND_MESSAGE_V2, draft.header(self._group, target.queue_id)
+            check_frame(code, header, draft.body)
+            await self._tell(target, code, header, draft.body)
+
+        await self._reach(draft.topic, tell)
 
     async def tell_master(
         self, queue: MessageQueue, code: RequestCode, header: Header, body: Payload = b""
     ) -> None:
         """Send a one-way request to the master that has a queue."""
+        await self._reach(queue.topic, lambda: self._tell(queue, code, header, body))
+
+    async def _tell(
+        self, queue: MessageQueue, code: RequestCode, header: Header, body: Payload
+    ) -> None:
         await self._queues_for(queue.topic, queue)
         await self._session.tell(self._session.master_of(queue.broker_name), code, header, body)
 
@@ -168,38 +235,31 @@ class MessageSender:
             RequestError: The broker refuses the recall.
         """
         handle = decode_handle(text)
-        await self._queues_for(handle.topic, MessageQueue(handle.topic, handle.broker, 0))
-        address = self._session.master_of(handle.broker)
         header = RecallHeader(handle.topic, text, self._group)
-        code = RequestCode.RECALL_MESSAGE
-        answer = await self._session.request(address, code, header, timeout_s=self._timeout_s)
+
+        async def ask() -> RemotingCommand:
+            await self._queues_for(handle.topic, MessageQueue(handle.topic, handle.broker, 0))
+            address, code = self._session.master_of(handle.broker), RequestCode.RECALL_MESSAGE
+            return await self._session.request(address, code, header, timeout_s=self._timeout_s)
+
+        answer = await self._reach(handle.topic, ask)
         if answer.code != ResponseCode.SUCCESS:
             remark = f"{handle.broker}: {answer.remark or 'no reason given'}"
             raise RequestError(answer.code, remark)
         return RecallResponse.decode(answer.fields).msg_id
 
     async def _queues_for(self, topic: str, queue: MessageQueue | None) -> list[MessageQueue]:
-        """Return the writable queues of a topic; wait until the broker of ``queue`` has a master.
-
-        Without ``queue``, any broker of the topic will do.
+        """Return the writable queues of a topic.
 
         Raises:
-            NoMasterYetError: No master has registered within the time limit of an attempt.
+            NoMasterYetError: The broker of ``queue`` has no master; without ``queue``, no broker of
+                the topic has one.
             NoSuchError: No broker of the topic has the name of the queue's broker.
         """
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + self._timeout_s
-        while True:
-            try:
-                queues = await self.queues(topic)
-                if queue is not None and queue not in queues:
-                    self._check_broker(queue, queues)
-                return queues
-            except NoMasterYetError:
-                if clock() + MASTER_POLL_S > deadline:
-                    raise
-                self._session.forget_route(topic)
-            await pause(MASTER_POLL_S)
+        queues = await self.queues(topic)
+        if queue is not None and queue not in queues:
+            self._check_broker(queue, queues)
+        return queues
 
     def _check_broker(self, queue: MessageQueue, queues: list[MessageQueue]) -> None:
         """Raise an error unless the broker of a queue has a master."""
@@ -208,13 +268,5 @@ class MessageSender:
         except NoSuchError as error:
             raise no_such_queue(queue, queues) from error
 
-    def _choose(
-        self, queues: list[MessageQueue], order_key: str | None, avoided: str | None
-    ) -> MessageQueue:
-        if order_key is not None:
-            return queues[abs(java_hash(order_key)) % len(queues)]
-        return self._turn(queues, avoided)
-
-    def _turn(self, queues: list[MessageQueue], avoided: str | None) -> MessageQueue:
-        others = [queue for queue in queues if queue.broker_name != avoided] or queues
-        return others[next(self._round_robin) % len(others)]
+    def _turn(self, queues: list[MessageQueue]) -> MessageQueue:
+        return queues[next(self._round_robin) % len(queues)]

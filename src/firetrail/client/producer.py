@@ -61,6 +61,12 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import CheckTransactionHeader, PushReplyHeader
 
+_UNCHECKED = (
+    "this producer has no check function that could tell the broker the outcome later; return "
+    "COMMIT or ROLLBACK, or create the producer with check=. The message stays invisible until "
+    "another producer of the group answers, or the broker gives up asking"
+)
+
 _log = logging.getLogger(__name__)
 
 
@@ -85,15 +91,18 @@ class Producer(ClusterClient):
         group: the name of the producer group. Brokers ask any member of the group about the
             outcome of its transactions. Default: ``FIRETRAIL_PRODUCER``.
         retries: how often a send is repeated, on another broker if there is one, after a broker
-            rejected it with a retriable error or did not answer within ``timeout_s``. The message
-            is stored twice if the first broker had stored it. Default: 2.
-        timeout_s: the time limit for one attempt, in seconds. It should be longer than brokers
-            wait for their disks and replicas (``syncFlushTimeout`` + ``slaveTimeout``): an attempt
-            that ends earlier is repeated, although the message is stored. Default: 10, because
-            the defaults of these settings are 5 s and 3 s.
+            rejected it with a retriable error, lost the connection or did not answer within
+            ``timeout_s``. The message is stored twice if the first broker had stored it.
+            Default: 2.
+        timeout_s: the time limit for the answer to one attempt, in seconds. It should be longer
+            than brokers wait for their disks and replicas (``syncFlushTimeout`` +
+            ``slaveTimeout``): an attempt that ends earlier is repeated, although the message is
+            stored. While no broker can be reached, for example because the only one restarts, an
+            attempt waits for one, for at most the same time. Default: 10, because the defaults of
+            these settings are 5 s and 3 s.
         check: the function, plain or async, that returns the outcome of a transaction when a
-            broker asks for it. Without it (the default) the outcome stays unknown, until the
-            broker gives up asking.
+            broker asks for it. Without it (the default) no transaction can be left unknown, and
+            the outcome of one whose process ended stays unknown until the broker gives up asking.
         access: credentials and TLS. Default: those in the environment
             (:mod:`firetrail.remoting.access`).
 
@@ -399,9 +408,11 @@ class Producer(ClusterClient):
         Args:
             message: the message to send; it must not be delayed.
             decide: the function, plain or async, that gets the message and returns its Outcome.
+                It may return ``Outcome.UNKNOWN`` only if the producer has a ``check`` function.
 
         Raises:
-            ConfigError: ``decide`` returned something else than an Outcome.
+            ConfigError: ``decide`` returned something else than an Outcome, or UNKNOWN although
+                this producer has no ``check``. The half message is stored.
             RequestError: no broker accepted the message, or it is delayed.
             OSError, ClientClosedError: as in :meth:`send`.
         """
@@ -418,6 +429,8 @@ class Producer(ClusterClient):
         try:
             if stored_safely:
                 outcome = await decided("decide", decide(message))
+            if outcome is Outcome.UNKNOWN and self._check is None:
+                raise ConfigError("the return value of decide", outcome, _UNCHECKED)
         finally:
             header = end_header(self.group, draft, result, outcome)
             ending = self._sender.tell_master(result.queue, RequestCode.END_TRANSACTION, header)

@@ -11,6 +11,7 @@ from firetrail.client.arguments import (
 )
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.offsets import Offsets
+from firetrail.client.patience import REACH_S
 from firetrail.client.pull import BATCH, Pulled, Puller
 from firetrail.client.received import Received
 from firetrail.client.subscription import by_tags
@@ -88,7 +89,8 @@ class PullConsumer(ClusterClient):
             subscription: the messages to return, from :func:`by_tags` or :func:`by_sql`. Default:
                 all messages.
             count: the most messages to return; brokers may return fewer. Default: 32.
-            wait_s: how long the broker may wait for the first message, in seconds. Default: 0.
+            wait_s: how long the broker may wait for the first message, in seconds, and how long
+                this waits for a broker that cannot be reached. Default: 0.
 
         Raises:
             RequestError: a broker or name server answered with an error.
@@ -99,9 +101,13 @@ class PullConsumer(ClusterClient):
         checked_subscription("subscription", subscription, queue.topic)
         number("count", count, 1, INT32_MAX)
         seconds("wait_s", wait_s)
-        await self._session.route(queue.topic)
         wanted = subscription or by_tags(queue.topic, ALL_TAGS)
-        return await self._puller.pull(queue, offset, wanted, count=count, wait_s=wait_s)
+
+        async def pull() -> Pulled:
+            await self._session.route(queue.topic)
+            return await self._puller.pull(queue, offset, wanted, count=count, wait_s=wait_s)
+
+        return await self._patience.until_reached(pull, wait_s)
 
     def read(
         self,
@@ -156,8 +162,13 @@ class PullConsumer(ClusterClient):
         Args:
             queue: the queue.
         """
-        await self._session.route(checked_queue(queue).topic)
-        return await self.offsets.committed(self.group, queue)
+        checked_queue(queue)
+
+        async def ask() -> int | None:
+            await self._session.route(queue.topic)
+            return await self.offsets.committed(self.group, queue)
+
+        return await self._patience.until_reached(ask, REACH_S)
 
     @finished_by_close
     async def commit(self, queue: MessageQueue, offset: int) -> None:
@@ -174,8 +185,12 @@ class PullConsumer(ClusterClient):
         """
         checked_queue(queue)
         number("offset", offset)
-        await self._session.route(queue.topic)
-        end = await self.offsets.end(queue)
-        if offset > end:  # the group would skip messages
-            raise ConfigError("offset", offset, f"is beyond the end of the queue, {end}")
-        await self.offsets.commit(self.group, queue, offset)
+
+        async def commit() -> None:
+            await self._session.route(queue.topic)
+            end = await self.offsets.end(queue)
+            if offset > end:  # the group would skip messages
+                raise ConfigError("offset", offset, f"is beyond the end of the queue, {end}")
+            await self.offsets.commit(self.group, queue, offset)
+
+        await self._patience.until_reached(commit, REACH_S)

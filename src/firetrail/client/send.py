@@ -10,7 +10,13 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.client.arguments import checked_queue
-from firetrail.errors import IllegalMessageError, PropertiesTooLongError, RequestError
+from firetrail.client.session import ROLE_CODES
+from firetrail.errors import (
+    FiretrailError,
+    IllegalMessageError,
+    PropertiesTooLongError,
+    RequestError,
+)
 from firetrail.format import compression
 from firetrail.format.arguments import instance, number, several
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
@@ -259,9 +265,21 @@ def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCom
     )
 
 
-def may_retry(error: RequestError) -> bool:
+def may_retry(error: OSError | RequestError) -> bool:
     """Return whether a send that failed with an error may succeed later or on another broker."""
-    return error.retriable or error.code in BROKER_SPECIFIC_CODES
+    if isinstance(error, RequestError) and error.code in BROKER_SPECIFIC_CODES:
+        return True
+    return error.retriable if isinstance(error, FiretrailError) else True
+
+
+def needs_pause(error: OSError | RequestError) -> bool:
+    """Return whether a send should pause before the next attempt: it failed at once.
+
+    A broker that is busy, hands over to another master or has ended a connection needs a moment.
+    """
+    if isinstance(error, RequestError):
+        return error.code in ROLE_CODES
+    return not isinstance(error, TimeoutError)
 
 
 _KNOWN = frozenset(ResponseCode)

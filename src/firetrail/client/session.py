@@ -33,7 +33,7 @@ from firetrail.errors import (
 )
 from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID, HeartbeatData, TopicRouteData
-from firetrail.remoting.client import REQUEST_S, RemotingClient
+from firetrail.remoting.client import REQUEST_S, NotConnectedError, RemotingClient
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.command import Payload, RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -85,6 +85,7 @@ class Session:
         self._handlers = handlers
         self._owner = owner
         self._state = _SessionState.NEW
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it is open
         self._losses: Counter[str] = Counter()
         self._client = self._new_client()
         self._routes = KnownRoutes()
@@ -104,6 +105,7 @@ class Session:
         if self._state is not _SessionState.NEW:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
         self._state = _SessionState.OPENING
+        self._loop = asyncio.get_running_loop()
         self._client = self._new_client()
         self._routes = KnownRoutes()
         self._stale.clear()
@@ -138,6 +140,7 @@ class Session:
         """Refuse further calls of the user; return whether the session has to be closed."""
         opened = self._state is _SessionState.OPEN
         if opened:
+            self.check_loop()
             self._state = _SessionState.CLOSING
         elif self._state is _SessionState.NEW:
             self._state = _SessionState.CLOSED
@@ -155,14 +158,25 @@ class Session:
             await self._client.close()
 
     def check_open(self) -> None:
-        """Raise ClientClosedError unless the session is open."""
+        """Raise ClientClosedError unless the session is open, in this event loop."""
         if self._state is not _SessionState.OPEN:
             raise ClientClosedError(f"{self._owner} {self._state.value}")
+        self.check_loop()
+
+    def check_loop(self) -> None:
+        """Raise ClientClosedError if the session was opened in another event loop."""
+        if self._loop is not asyncio.get_running_loop():
+            ended = "that has ended" if self._loop is not None and self._loop.is_closed() else ""
+            raise ClientClosedError(
+                f"{self._owner} was opened in another event loop {ended}".rstrip()
+                + "; open a client in each loop, or use firetrail.client.sync in threads"
+            )
 
     def _check_connected(self) -> None:
         """Raise ClientClosedError unless the session is open, being opened or being closed."""
         if self._state in (_SessionState.NEW, _SessionState.CLOSED):
             self.check_open()
+        self.check_loop()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -231,7 +245,10 @@ class Session:
                 f"{error}, because the answer is not a RocketMQ command ({error.__cause__}); check "
                 "that the address is that of a name server or broker"
             )
-        return (NoAnswerError if isinstance(error, TimeoutError) else NotReachedError)(str(error))
+        kind = NoAnswerError if isinstance(error, TimeoutError) else NotReachedError
+        found = kind(str(error))
+        found.may_have_arrived = not isinstance(error, NotConnectedError)
+        return found
 
     # -- routes -------------------------------------------------------------------------------
 

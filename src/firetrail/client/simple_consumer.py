@@ -9,6 +9,7 @@ from typing import NamedTuple
 from firetrail.client.arguments import checked_group, one_of
 from firetrail.client.cluster_client import ClusterClient, finished_by_close
 from firetrail.client.failures import Failures
+from firetrail.client.patience import REACH_S
 from firetrail.client.pending_pops import Ask, PendingPops
 from firetrail.client.pop import Popped, Popper
 from firetrail.client.subscription import check_with_brokers, wanted_of
@@ -205,7 +206,8 @@ class SimpleConsumer(ClusterClient):
         """Acknowledge messages, so that they are not redelivered.
 
         A message whose invisible time is over is redelivered anyway, without an error here. If the
-        call is cancelled, some messages may be acknowledged; repeating the call does no harm.
+        call is cancelled, some messages may be acknowledged; repeating the call does no harm. While
+        a broker cannot be reached, this waits for it, for at most 10 s.
 
         Args:
             messages: messages that :meth:`receive` or :meth:`change_invisible` returned.
@@ -218,8 +220,12 @@ class SimpleConsumer(ClusterClient):
         self._session.check_open()
         for message in messages:
             _check_popped(message)
-        await self._refresh_routes()
-        await self._receiving.ack(messages)
+
+        async def ack() -> None:
+            await self._refresh_routes()
+            await self._receiving.ack(messages)
+
+        await self._patience.until_reached(ack, REACH_S, is_harmless=True)
 
     @finished_by_close
     async def change_invisible(self, message: Popped, invisible_s: float) -> Popped:
@@ -241,8 +247,12 @@ class SimpleConsumer(ClusterClient):
         self._session.check_open()
         _check_popped(message)
         seconds("invisible_s", invisible_s)
-        await self._refresh_routes()
-        return await self._popper.change(message, invisible_s)
+
+        async def change() -> Popped:
+            await self._refresh_routes()
+            return await self._popper.change(message, invisible_s)
+
+        return await self._patience.until_reached(change, REACH_S)
 
     async def _refresh_routes(self) -> None:
         """Request outdated routes: another broker may have become the master."""

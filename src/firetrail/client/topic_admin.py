@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 from firetrail.client.arguments import check_settings, checked_address
 from firetrail.client.cluster_client import ClusterClient
@@ -25,6 +26,7 @@ from firetrail.remoting.bodies import (
     TopicList,
     TopicRouteData,
 )
+from firetrail.remoting.client import REQUEST_S
 from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
@@ -144,9 +146,17 @@ class TopicAdmin(ClusterClient):
         body: bytes = b"",
         addresses: Iterable[str] | None = None,
     ) -> list[RemotingCommand]:
-        """Send a request to all masters, or to the addresses; raise the first failure."""
+        """Send a request to all masters, or to the addresses; raise the first failure.
+
+        A broker that is registered but cannot be reached may be restarting: wait for it.
+        """
         targets = (await self.masters()).values() if addresses is None else addresses
-        asked = (self._session.ask(address, code, header, body) for address in targets)
+        asked = (
+            self._patience.until_reached(
+                partial(self._session.ask, address, code, header, body), REQUEST_S
+            )
+            for address in targets
+        )
         answers = await asyncio.gather(*asked, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -160,6 +170,17 @@ class TopicAdmin(ClusterClient):
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
         answer = await self._session.name_servers.ask(code)
         return sorted(TopicList.decode(answer.content).topic_list)
+
+    async def system_topics(self) -> set[str]:
+        """Return the names that brokers and name servers use themselves.
+
+        They are the internal topics of brokers, and the names of clusters and brokers, which have
+        routes, too.
+        """
+        code = RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS
+        answers = [await self._session.name_servers.ask(code)]
+        answers += await self._everywhere(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+        return {name for answer in answers for name in TopicList.decode(answer.content).topic_list}
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return the brokers of a topic and how many queues each has.

@@ -52,6 +52,14 @@ def is_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
+class NotConnectedError(ConnectionError):
+    """No connection could be opened, so nothing was sent."""
+
+
+class ConnectTimeoutError(NotConnectedError, TimeoutError):
+    """No connection could be opened in time, so nothing was sent."""
+
+
 def _closed(address: str) -> ConnectionError:
     return ConnectionError(f"{address}: the client was closed")
 
@@ -176,9 +184,10 @@ class RemotingClient:
         except TlsError as error:
             raise _with_remedy(error) from None
         except TimeoutError:
-            raise TimeoutError(f"{address}: no connection within {CONNECT_S:g} s") from None
+            what = f"{address}: no connection within {CONNECT_S:g} s"
+            raise ConnectTimeoutError(what) from None
         except OSError as error:
-            raise ConnectionError(f"{address}: cannot be reached: {os_reason(error)}") from error
+            raise NotConnectedError(f"{address}: cannot be reached: {os_reason(error)}") from error
         finally:
             if address not in self._connections:
                 connection.abort()

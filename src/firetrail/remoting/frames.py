@@ -34,6 +34,9 @@ _LENGTH_SIZE = 4
 _MARK_SIZE = 4
 _TLS_HANDSHAKE = 0x1603
 """The first two bytes of every TLS handshake: the type of its record, and the version 3."""
+_SETTINGS = 4
+"""The type of the first frame of every HTTP/2 peer, after the three bytes of its length. Zeros
+follow: no flags, and the stream 0. A command of RocketMQ would have no header."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,11 @@ class FrameReader:
         if len(data) < _PREFIX.size:
             return False
         length, mark = _PREFIX.unpack_from(data)
+        if mark == 0 and length >> 24 == 0 and length & 0xFF == _SETTINGS:
+            raise ProtocolError(
+                "the peer speaks HTTP/2: this is the port for gRPC clients of RocketMQ 5, usually "
+                "8081; name servers usually listen on 9876, and brokers on 10911"
+            )
         self._check_limits(length, mark & 0xFFFFFF)
         whole: bool = len(data) - _LENGTH_SIZE >= length
         return whole
