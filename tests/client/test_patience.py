@@ -216,7 +216,7 @@ async def test_a_pull_consumer_waits_for_the_broker(
 ) -> None:
     async with Producer(cluster.namesrv) as producer, PullConsumer(cluster.namesrv) as consumer:
         queue = (await producer.send(Message("T", b""))).queue
-        calls = {
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
             "commit": lambda: consumer.commit(queue, 1),
             "committed": lambda: consumer.committed(queue),
             "pull": lambda: consumer.pull(queue, 0, wait_s=60),
