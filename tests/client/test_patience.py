@@ -23,7 +23,13 @@ from firetrail.client import (
     SimpleConsumer,
     patience,
 )
-from firetrail.client.patience import FIRST_PAUSE_S, PAUSE_MAX_S, Patience, pauses, was_not_sent
+from firetrail.client.patience import (
+    FIRST_PAUSE_S,
+    PAUSE_MAX_S,
+    BrokerPatience,
+    pauses,
+    was_not_sent,
+)
 from firetrail.errors import NoAnswerError, NotReachedError, RequestError, TlsError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
@@ -59,7 +65,9 @@ async def test_a_call_uses_all_its_time(monkeypatch: pytest.MonkeyPatch) -> None
         raise failures[-1]
 
     with pytest.raises(NotReachedError) as caught:
-        await Patience("Producer").until_reached(fail, 10.0, lambda: refreshed.append(time.now))
+        await BrokerPatience("Producer").until_reached(
+            fail, 10.0, lambda: refreshed.append(time.now)
+        )
     assert caught.value is failures[-1]
     assert time.now == 10.0
     assert FIRST_PAUSE_S / 2 <= time.pauses[0] <= FIRST_PAUSE_S
@@ -71,7 +79,7 @@ async def test_a_call_ends_with_its_first_success(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     time = SteppedTime(monkeypatch)
-    waits = Patience("Producer")
+    waits = BrokerPatience("Producer")
 
     async def call() -> str:
         if time.now < 3.0:
@@ -103,7 +111,7 @@ async def test_what_may_have_arrived_is_not_repeated(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)):
-        await Patience("Producer").until_reached(fail, 10.0)
+        await BrokerPatience("Producer").until_reached(fail, 10.0)
     assert calls == 1
 
 

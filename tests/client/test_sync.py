@@ -64,12 +64,12 @@ def no_thread_is_left() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kind", "twin"),
     [
-        (client.Producer, sync.Producer),
-        (client.PullConsumer, sync.PullConsumer),
-        (client.SimpleConsumer, sync.SimpleConsumer),
-        (client.PushConsumer, sync.PushConsumer),
-        (client.Admin, sync.Admin),
-        (Offsets, sync.Offsets),
+        (client.Producer, sync.SyncProducer),
+        (client.PullConsumer, sync.SyncPullConsumer),
+        (client.SimpleConsumer, sync.SyncSimpleConsumer),
+        (client.PushConsumer, sync.SyncPushConsumer),
+        (client.Admin, sync.SyncAdmin),
+        (Offsets, sync.SyncOffsets),
     ],
 )
 def test_every_coroutine_has_a_synchronous_twin(kind: type, twin: type) -> None:
@@ -84,7 +84,7 @@ def test_every_coroutine_has_a_synchronous_twin(kind: type, twin: type) -> None:
 
 
 def test_messages_are_sent_read_received_and_administered(namesrv: str) -> None:
-    with sync.Producer(namesrv, "P") as producer, sync.PullConsumer(namesrv) as consumer:
+    with sync.SyncProducer(namesrv, "P") as producer, sync.SyncPullConsumer(namesrv) as consumer:
         sent = [producer.send(Message("Read", b"%d" % n, keys=["k"])) for n in range(5)]
         queues = consumer.queues("Read")
         got = [message.body for queue in queues for message in consumer.read(queue)]
@@ -93,17 +93,17 @@ def test_messages_are_sent_read_received_and_administered(namesrv: str) -> None:
         assert consumer.offsets.address(sent[0].queue)
         consumer.commit(sent[0].queue, 1)
         assert consumer.committed(sent[0].queue) == 1
-    with sync.Admin(namesrv) as admin:
+    with sync.SyncAdmin(namesrv) as admin:
         assert "Read" in admin.topics()
         assert len(admin.find("Read", "k")) == 5
-    with sync.SimpleConsumer(namesrv, "S", {"Read": "*"}, start=FIRST) as simple:
+    with sync.SyncSimpleConsumer(namesrv, "S", {"Read": "*"}, start=FIRST) as simple:
         (message, *_) = simple.receive(wait_s=PATIENCE_S)
         simple.ack(message)
 
 
 def test_a_listener_runs_in_threads_and_may_use_clients(namesrv: str) -> None:
     heard: SimpleQueue[tuple[bytes, str]] = SimpleQueue()
-    with sync.Producer(namesrv, "P") as producer:
+    with sync.SyncProducer(namesrv, "P") as producer:
         producer.send(Message("Heard", b"first"))
 
         def listen(message: Received) -> None:
@@ -111,7 +111,7 @@ def test_a_listener_runs_in_threads_and_may_use_clients(namesrv: str) -> None:
                 producer.send(Message("Heard", b"second"))
             heard.put((message.body, threading.current_thread().name))
 
-        with sync.PushConsumer(namesrv, "L", listen, {"Heard": "*"}, start=FIRST):
+        with sync.SyncPushConsumer(namesrv, "L", listen, {"Heard": "*"}, start=FIRST):
             found = [heard.get(timeout=PATIENCE_S) for _ in range(2)]
     assert sorted(body for body, _ in found) == [b"first", b"second"]
     assert not {name for _, name in found} & {"firetrail-client", "MainThread"}
@@ -125,7 +125,7 @@ class TestTransactions:
             threads.append(threading.current_thread())
             return Outcome.COMMIT
 
-        with sync.Producer(namesrv, "T") as producer:
+        with sync.SyncProducer(namesrv, "T") as producer:
             producer.send_in_transaction(Message("Paid", b""), decide)
         assert threads == [threading.current_thread()]
 
@@ -133,7 +133,7 @@ class TestTransactions:
         def fail(message: Message) -> Outcome:
             raise ZeroDivisionError("a bug")
 
-        with sync.Producer(namesrv, "T", check=lambda _: Outcome.ROLLBACK) as producer:
+        with sync.SyncProducer(namesrv, "T", check=lambda _: Outcome.ROLLBACK) as producer:
             with pytest.raises(ZeroDivisionError, match="a bug"):
                 producer.send_in_transaction(Message("Paid", b""), fail)
             with pytest.raises(ConfigError, match="expected a function"):
@@ -142,7 +142,7 @@ class TestTransactions:
     def test_a_send_that_fails_does_not_wait_for_the_function(self, namesrv: str) -> None:
         late = Message("Paid", b"", delay_level=1)
         with (
-            sync.Producer(namesrv, "T") as producer,
+            sync.SyncProducer(namesrv, "T") as producer,
             pytest.raises(client.RequestError, match="cannot be delayed"),
         ):
             producer.send_in_transaction(late, lambda _: Outcome.COMMIT)
@@ -151,10 +151,10 @@ class TestTransactions:
 class TestLife:
     def test_errors_are_those_of_the_asynchronous_clients(self, namesrv: str) -> None:
         with pytest.raises(NotReachedError, match="no name server answers"):
-            sync.Producer("127.0.0.1:1").open()
+            sync.SyncProducer("127.0.0.1:1").open()
         with pytest.raises(ConfigError, match="group"):
-            sync.Producer(namesrv, "no group")
-        producer = sync.Producer(namesrv)
+            sync.SyncProducer(namesrv, "no group")
+        producer = sync.SyncProducer(namesrv)
         with pytest.raises(ClientClosedError):
             producer.send(Message("T", b""))
         producer.close()
@@ -162,23 +162,23 @@ class TestLife:
             producer.open()
 
     def test_a_client_is_opened_once(self, namesrv: str) -> None:
-        with sync.Producer(namesrv) as producer:
+        with sync.SyncProducer(namesrv) as producer:
             with pytest.raises(ClientClosedError, match="is open"):
                 producer.open()
             producer.send(Message("Twice", b""))
             producer.close()
             producer.close()
-        with sync.Producer(namesrv) as again:
+        with sync.SyncProducer(namesrv) as again:
             again.send(Message("Twice", b""))
 
     def test_several_threads_share_a_client(self, namesrv: str) -> None:
-        with sync.Producer(namesrv) as producer, ThreadPoolExecutor(8) as pool:
+        with sync.SyncProducer(namesrv) as producer, ThreadPoolExecutor(8) as pool:
             sent = list(pool.map(lambda n: producer.send(Message("Many", b"%d" % n)), range(200)))
         assert len({each.message_id for each in sent}) == 200
 
     def test_clients_of_several_threads_come_and_go(self, namesrv: str) -> None:
         def work(number: int) -> str:
-            with sync.Producer(namesrv) as producer:
+            with sync.SyncProducer(namesrv) as producer:
                 return producer.send(Message("Many", b"%d" % number)).message_id
 
         with ThreadPoolExecutor(4) as pool:
@@ -186,7 +186,7 @@ class TestLife:
 
     async def test_beside_a_running_event_loop(self, namesrv: str) -> None:
         """A notebook runs its cells in a thread with an event loop."""
-        with sync.Producer(namesrv) as producer:
+        with sync.SyncProducer(namesrv) as producer:
             producer.send(Message("Cells", b""))
             async with client.Producer(namesrv) as other:
                 await other.send(Message("Cells", b""))
@@ -196,7 +196,7 @@ class TestLife:
             producer.send(Message("T", b""))
 
         with (
-            sync.Producer(namesrv) as producer,
+            sync.SyncProducer(namesrv) as producer,
             pytest.raises(ClientClosedError, match="it would wait for itself"),
         ):
             LOOP_THREAD.submit(misuse()).result(PATIENCE_S)
@@ -220,8 +220,8 @@ def test_a_child_process_opens_its_own_client(namesrv: str) -> None:
     script = f"""
 import os
 from firetrail.client import ClientClosedError, Message
-from firetrail.client.sync import Producer
-with Producer({namesrv!r}) as producer:
+from firetrail.client.sync import SyncProducer
+with SyncProducer({namesrv!r}) as producer:
     producer.send(Message("Forked", b""))
     child = os.fork()
     if child == 0:
@@ -230,7 +230,7 @@ with Producer({namesrv!r}) as producer:
         except ClientClosedError as error:
             print(str(error).replace(str(os.getppid()), "PARENT"))
         producer.close()  # which is left to the parent
-        with Producer({namesrv!r}) as own:
+        with SyncProducer({namesrv!r}) as own:
             print(own.send(Message("Forked", b"child")).status, flush=True)
         os._exit(0)
     os.waitpid(child, 0)
@@ -246,8 +246,8 @@ with Producer({namesrv!r}) as producer:
 def test_clients_that_are_left_open_are_closed_at_the_exit(namesrv: str) -> None:
     script = f"""
 from firetrail.client import Message
-from firetrail.client.sync import Producer
-producer = Producer({namesrv!r})
+from firetrail.client.sync import SyncProducer
+producer = SyncProducer({namesrv!r})
 producer.open()
 print(producer.send(Message("Left", b"")).status)
 """

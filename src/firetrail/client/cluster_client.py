@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from firetrail.client.background_tasks import END_S
 from firetrail.client.calls import Calls
-from firetrail.client.patience import Patience
+from firetrail.client.patience import BrokerPatience
 from firetrail.client.session import Session
 from firetrail.format.arguments import instance, seconds
 from firetrail.remoting.access import Access
@@ -58,7 +58,7 @@ class ClusterClient:
             instance("access", access, Access)
         self._session = Session(namesrv, handlers, type(self).__name__, access)
         self._calls = Calls(type(self).__name__)
-        self._patience = Patience(type(self).__name__)
+        self._patience = BrokerPatience(type(self).__name__)
 
     async def __aenter__(self) -> Self:
         await self.open()

@@ -15,7 +15,7 @@ from firetrail.errors import ClientClosedError
 T = TypeVar("T")
 
 
-class Closing(Protocol):
+class OpenClient(Protocol):
     """A client that is open."""
 
     def close(self) -> None:
@@ -27,11 +27,11 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._users: dict[int, Closing] = {}  # open clients, by their identity
+        self._users: dict[int, OpenClient] = {}  # open clients, by their identity
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def enter(self, user: Closing) -> bool:
+    def enter(self, user: OpenClient) -> bool:
         """Start the thread if it does not run, and keep it until the client leaves.
 
         Return whether the client was not there before.
@@ -47,7 +47,7 @@ class LoopThread:
             self._users[id(user)] = user
             return is_new
 
-    def leave(self, user: Closing) -> None:
+    def leave(self, user: OpenClient) -> None:
         """Let the thread end if no other client needs it."""
         with self._lock:
             if self._users.pop(id(user), None) is None or self._users or self._loop is None:

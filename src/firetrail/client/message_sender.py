@@ -10,7 +10,7 @@ from itertools import count
 from typing import TypeVar
 
 from firetrail.client.known_routes import no_master
-from firetrail.client.patience import Patience, pauses, was_not_sent
+from firetrail.client.patience import BrokerPatience, pauses, was_not_sent
 from firetrail.client.send import (
     DEFAULT_QUEUES,
     OutgoingMessage,
@@ -66,7 +66,7 @@ class MessageSender:
         self._group = group
         self.retries = retries
         self._timeout_s = timeout_s
-        self._patience = Patience("Producer")
+        self._patience = BrokerPatience("Producer")
         self._slots = Slots()
         self._round_robin = count(random.randrange(1 << 16))
 

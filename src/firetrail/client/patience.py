@@ -40,7 +40,7 @@ def was_not_sent(error: Exception) -> bool:
     return isinstance(error, NoRouteYetError)
 
 
-class Patience:
+class BrokerPatience:
     """Repeats calls that reach no broker. ``owner`` is the name of the client, for the log."""
 
     def __init__(self, owner: str) -> None:

@@ -3,9 +3,9 @@
 ::
 
     from firetrail.client import Message
-    from firetrail.client.sync import Producer
+    from firetrail.client.sync import SyncProducer
 
-    with Producer("127.0.0.1:9876", "orders") as producer:
+    with SyncProducer("127.0.0.1:9876", "orders") as producer:
         producer.send(Message("T", b"hello"))
 
 Classes, methods, arguments, results and errors are those of :mod:`firetrail.client`. All clients of
@@ -28,7 +28,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 from firetrail import client
 from firetrail.client.cluster_client import GRACE_S, ClusterClient
 from firetrail.client.loop_thread import LOOP_THREAD
-from firetrail.client.offsets import Offsets as AsyncOffsets
+from firetrail.client.offsets import Offsets
 from firetrail.client.received import Received
 from firetrail.client.send import SendResult
 from firetrail.client.transaction import Outcome
@@ -43,7 +43,7 @@ P = ParamSpec("P")
 C = TypeVar("C", bound=ClusterClient)
 
 
-class _Process:
+class _OpeningProcess:
     """The process in which a client was opened."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class _Process:
         return self.number == os.getpid()
 
 
-class _Waiting(Generic[R]):
+class _SyncCall(Generic[R]):
     """A call in progress; if the wait for it is interrupted, for example by Ctrl-C, it is ended."""
 
     def __init__(self, running: Future[R]) -> None:
@@ -71,39 +71,39 @@ class _Waiting(Generic[R]):
         self._running.cancel()  # which has no effect on a call that has ended
 
 
-class _Facade(Generic[T]):
+class _SyncFacade(Generic[T]):
     """Runs the coroutines of an asynchronous object in the shared event loop."""
 
-    def __init__(self, target: T, process: _Process | None = None) -> None:
+    def __init__(self, target: T, process: _OpeningProcess | None = None) -> None:
         self._target = target
-        self._process = process or _Process()
+        self._process = process or _OpeningProcess()
 
     def _run(self, work: Coroutine[Any, Any, R]) -> R:
         return self._submit(work).result()
 
-    def _submit(self, work: Coroutine[Any, Any, R]) -> _Waiting[R]:
+    def _submit(self, work: Coroutine[Any, Any, R]) -> _SyncCall[R]:
         if not self._process.is_this:
             work.close()
             raise ClientClosedError(
                 f"{type(self._target).__name__} was opened in the process {self._process.number}, "
                 "before a fork; open a client in each process"
             )
-        return _Waiting(LOOP_THREAD.submit(work))
+        return _SyncCall(LOOP_THREAD.submit(work))
 
 
 def _blocking(
     method: Callable[Concatenate[Any, P], Coroutine[Any, Any, R]],
-) -> Callable[Concatenate[_Facade[Any], P], R]:
+) -> Callable[Concatenate[_SyncFacade[Any], P], R]:
     """Return a method that waits for the result of an asynchronous one."""
 
     @wraps(method)
-    def call(facade: _Facade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(facade: _SyncFacade[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
         return facade._run(method(facade._target, *args, **kwargs))
 
     return call
 
 
-class _Client(_Facade[C]):
+class _SyncClient(_SyncFacade[C]):
     """The base class of the synchronous clients: opened once, closed once, usable in between."""
 
     def __enter__(self) -> Self:
@@ -139,7 +139,7 @@ class _Client(_Facade[C]):
             LOOP_THREAD.leave(self)
 
 
-class Producer(_Client[client.Producer]):
+class SyncProducer(_SyncClient[client.Producer]):
     """Sends messages: see :class:`firetrail.client.Producer`.
 
     Args:
@@ -206,7 +206,7 @@ class Producer(_Client[client.Producer]):
             return sending.result()
 
 
-class PullConsumer(_Client[client.PullConsumer]):
+class SyncPullConsumer(_SyncClient[client.PullConsumer]):
     """Reads queues at given offsets: see :class:`firetrail.client.PullConsumer`.
 
     Args:
@@ -222,7 +222,7 @@ class PullConsumer(_Client[client.PullConsumer]):
         **options: Any,
     ) -> None:
         super().__init__(client.PullConsumer(namesrv, group, **options))
-        self.offsets = Offsets(self._target.offsets, self._process)
+        self.offsets = SyncOffsets(self._target.offsets, self._process)
         """Requests for the offsets of queues and groups."""
 
     commit = _blocking(client.PullConsumer.commit)
@@ -261,7 +261,7 @@ class PullConsumer(_Client[client.PullConsumer]):
         return iterate()
 
 
-class SimpleConsumer(_Client[client.SimpleConsumer]):
+class SyncSimpleConsumer(_SyncClient[client.SimpleConsumer]):
     """Receives messages and acknowledges each: see :class:`firetrail.client.SimpleConsumer`.
 
     Args:
@@ -285,7 +285,7 @@ class SimpleConsumer(_Client[client.SimpleConsumer]):
     receive = _blocking(client.SimpleConsumer.receive)
 
 
-class PushConsumer(_Client[client.PushConsumer]):
+class SyncPushConsumer(_SyncClient[client.PushConsumer]):
     """Consumes topics as a member of a group: see :class:`firetrail.client.PushConsumer`.
 
     Args:
@@ -315,7 +315,7 @@ class PushConsumer(_Client[client.PushConsumer]):
     rebalance = _blocking(client.PushConsumer.rebalance)
 
 
-class Admin(_Client[client.Admin]):
+class SyncAdmin(_SyncClient[client.Admin]):
     """Inspects a cluster and changes it: see :class:`firetrail.client.Admin`.
 
     Args:
@@ -325,7 +325,7 @@ class Admin(_Client[client.Admin]):
 
     def __init__(self, namesrv: str | Sequence[str], **options: Any) -> None:
         super().__init__(client.Admin(namesrv, **options))
-        self.offsets = Offsets(self._target.offsets, self._process)
+        self.offsets = SyncOffsets(self._target.offsets, self._process)
         """Requests for the offsets of queues and groups."""
 
     acls = _blocking(client.Admin.acls)
@@ -366,14 +366,14 @@ class Admin(_Client[client.Admin]):
     view = _blocking(client.Admin.view)
 
 
-class Offsets(_Facade[AsyncOffsets]):
+class SyncOffsets(_SyncFacade[Offsets]):
     """Offsets of queues and groups, as the brokers know them."""
 
-    at_time = _blocking(AsyncOffsets.at_time)
-    commit = _blocking(AsyncOffsets.commit)
-    committed = _blocking(AsyncOffsets.committed)
-    end = _blocking(AsyncOffsets.end)
-    lowest = _blocking(AsyncOffsets.lowest)
+    at_time = _blocking(Offsets.at_time)
+    commit = _blocking(Offsets.commit)
+    committed = _blocking(Offsets.committed)
+    end = _blocking(Offsets.end)
+    lowest = _blocking(Offsets.lowest)
 
     def address(self, queue: MessageQueue) -> str:
         """Return the address of the broker that is asked about a queue.
