@@ -62,6 +62,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("cli/config_page.py", "write_text"): "writes a page of the documentation",
     ("cli/main.py", "os.open"): "/dev/null in the place of a closed standard output",
     ("cli/send.py", "open"): "reads messages from a file or from standard input",
+    ("client/loop_thread.py", "threading.Thread"): "runs an event loop for other threads",
     ("cli/send.py", "threading.Thread"): "reads standard input, which blocks",
     ("cli/up.py", "tempfile.TemporaryDirectory"): "a broker without a folder",
     ("pipeline/java.py", "chmod"): "a script for Spark, gone with the process",
