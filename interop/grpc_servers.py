@@ -16,8 +16,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from interop.servers import broker_port
 from interop.stock import WAIT_S, Event, run_client
+from tests.ports import free_port
 
 from firetrail.client import Admin
 from firetrail.remoting.bodies import SubscriptionGroupConfig
@@ -136,7 +136,7 @@ def killed_conversation(
     When it says ``ready``, the server is killed and started again, and the program gets a line on
     its standard input. It ends with ``done``.
     """
-    ports = broker_port(), broker_port()
+    ports = free_port(), free_port()
     server = Restartable(lambda: serving(folder, *ports))
     with server as addresses:
         asyncio.run(prepared(addresses["name_server"]))

@@ -92,11 +92,6 @@ def jars(line: str) -> str:
     return f"{lib}/*"
 
 
-def broker_port() -> int:
-    """Return a free port, whose neighbours that brokers use are free, too."""
-    return free_port(-2, 1)
-
-
 class Servers:
     """The Java side of one release line, with its files in a folder.
 
@@ -126,7 +121,7 @@ class Servers:
     @contextmanager
     def name_server(self) -> Iterator[str]:
         """Run a name server; yield its address."""
-        port = broker_port()
+        port = free_port()
         conf = self.folder / "namesrv.conf"
         conf.write_text(f"listenPort={port}\nkvConfigPath={self.folder / 'kv.json'}\n")
         with self._running(NAME_SERVER, "-c", str(conf)):
@@ -135,7 +130,7 @@ class Servers:
     @contextmanager
     def controller(self) -> Iterator[str]:
         """Run a controller (5.x), which elects masters; yield its address."""
-        port = broker_port()
+        port = free_port()
         conf = self.folder / "controller.conf"
         conf.write_text(
             f"controllerDLegerGroup=g\ncontrollerDLegerPeers=n0-127.0.0.1:{port}\n"
@@ -189,7 +184,7 @@ class Servers:
 
     def _configured_proxy(self, namesrv: str) -> tuple[int, Path]:
         """Port and configuration file of a proxy."""
-        port = broker_port()
+        port = free_port()
         conf = self.folder / "rmq-proxy.json"
         settings = {
             "rocketMQClusterName": "DefaultCluster",
@@ -223,7 +218,7 @@ class Servers:
 
     def _configured(self, name: str, role: Role, settings: str) -> tuple[int, Path]:
         """Port and configuration file of a broker."""
-        port = broker_port()
+        port = free_port()
         folder = self.folder / role.folder(name)
         conf = self.folder / f"{folder.name}.conf"
         conf.write_text(

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import pytest
 from interop.grpc_servers import serving, until
-from interop.servers import broker_port, our_name_server
+from interop.servers import our_name_server
 from interop.stock import (
     HERE,
     WAIT_S,
@@ -37,6 +37,7 @@ from interop.stock import (
     of,
     shown,
 )
+from tests.ports import free_port
 from tests.tls.authority import Authority
 
 from firetrail.client import Access, Admin, Credentials
@@ -187,7 +188,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     settings = f"{SETTINGS}tlsCertPath={certificate}\ntlsKeyPath={key}\nnamesrvAddr="
     with (
         our_name_server() as unchecked,
-        serving(folder, broker_port(), settings=settings + unchecked) as found,
+        serving(folder, free_port(), settings=settings + unchecked) as found,
     ):
         namesrv, broker, grpc = found["name_server"], found["broker"], found["grpc"]
         asyncio.run(prepared(namesrv))

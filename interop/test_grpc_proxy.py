@@ -44,7 +44,7 @@ from interop.grpc_servers import (
     until,
     until_end,
 )
-from interop.servers import PROXY_LINE, Servers, broker_port
+from interop.servers import PROXY_LINE, Servers
 from interop.stock import (
     WAIT_S,
     Event,
@@ -57,6 +57,7 @@ from interop.stock import (
     registered,
 )
 from interop.test_grpc_java import program as java_program
+from tests.ports import free_port
 
 from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
 
@@ -123,7 +124,7 @@ def cluster(
     The proxy of Firetrail runs in front of Java's name server and broker.
     """
     folder = tmp_path_factory.mktemp("proxy")
-    ports = broker_port(), broker_port(), broker_port()
+    ports = free_port(), free_port(), free_port()
     if request.param == OUR_PROXY:
         java_side = Servers("v5", folder)
         with (

@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
-from interop.servers import BROKER, LINES, Servers, broker_port, our_name_server
+from interop.servers import BROKER, LINES, Servers, our_name_server
+from tests.ports import free_port
 from tests.torture.__main__ import listed
 from tests.torture.killing import kills
 from tests.torture.ledger import Ledger
@@ -40,7 +41,7 @@ class JavaBroker(BrokerProcess):
 
     def __init__(self, line: str, folder: Path, namesrv: str, conf: Mapping[str, object]) -> None:
         self._servers = Servers(line, folder)
-        port = broker_port()
+        port = free_port()
         own = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": "broker-a",

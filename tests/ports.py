@@ -18,29 +18,23 @@ HOST = "127.0.0.1"
 ASSIGNED = Path("/proc/sys/net/ipv4/ip_local_port_range")
 """The ports that the system assigns to clients, as two numbers."""
 BLOCK = 256
+DERIVED = (-2, -1, 0, 1)
+"""A broker also listens two ports below its own, for clients, and one above, for replicas."""
 _holders: list[socket.socket] = []
 """A socket whose name says which block this process has; it ends with the process."""
 
 
-def free_port(*near: int) -> int:
-    """Return a port that is free, as are the ports at the distances ``near`` from it.
+def free_port() -> int:
+    """Return a port that is free, as are those that a broker derives from its own.
 
-    No other process of the tests gets them.
+    No other process of the tests gets any of them, and no other call until the block was used up.
     """
-    while True:
-        port = next(_ports())
-        if all(_block_of(port + distance) == _block_of(port) for distance in near) and all(
-            _is_free(port + distance) for distance in (0, *near)
-        ):
-            return port
+    return next(port for port in _ports() if all(_is_free(port + near) for near in DERIVED))
 
 
 def free_ports(count: int) -> list[int]:
     """Return several ports that are free, and that no other process of the tests gets."""
-    ports: set[int] = set()
-    while len(ports) < count:
-        ports.add(free_port())
-    return list(ports)
+    return [free_port() for _ in range(count)]
 
 
 @cache
@@ -52,7 +46,8 @@ def _ports() -> Iterator[int]:
     for number in range(len(blocks)):
         base = blocks[(os.getpid() + number) % len(blocks)]
         if _reserve(base):
-            return itertools.cycle(range(base, base + BLOCK))
+            first = base - DERIVED[0]
+            return itertools.cycle(range(first, base + BLOCK, len(DERIVED)))
     raise AssertionError(f"all ports from {blocks.start} to {end} are reserved by tests")
 
 
@@ -65,10 +60,6 @@ def _reserve(base: int) -> bool:
         return False
     _holders.append(holder)
     return True
-
-
-def _block_of(port: int) -> int:
-    return port // BLOCK
 
 
 def _is_free(port: int) -> bool:

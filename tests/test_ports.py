@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 
-from tests.ports import ASSIGNED, BLOCK, HOST, free_port, free_ports
+from tests.ports import ASSIGNED, BLOCK, DERIVED, HOST, free_port, free_ports
 from tests.pytest_runs import REPOSITORY
 
 ASK = (
@@ -19,19 +19,16 @@ def test_a_port_can_be_bound_and_is_assigned_to_no_client() -> None:
 
 
 def test_a_port_in_use_is_passed_over() -> None:
-    port = free_port(1)
-    with socket.create_server((HOST, port + 1)):
-        assert free_port() != port + 1
+    taken = free_port() + len(DERIVED)  # the next one
+    with socket.create_server((HOST, taken)):
+        assert free_port() != taken
 
 
-def test_ports_are_different() -> None:
-    assert len(set(free_ports(20))) == 20
-
-
-def test_the_ports_nearby_are_free_too() -> None:
-    port = free_port(-2, 1)
-    for number in (port - 2, port, port + 1):
-        socket.create_server((HOST, number)).close()
+def test_a_port_has_the_ports_that_a_broker_derives_from_it() -> None:
+    ports = [port + near for port in free_ports(20) for near in DERIVED]
+    assert len(set(ports)) == len(ports)
+    for port in ports:
+        socket.create_server((HOST, port)).close()
 
 
 def test_two_processes_get_different_ports() -> None:

@@ -57,7 +57,7 @@ async def ha_address_for_a_slave(talk: Talk) -> str:
 
 
 async def test_it_is_the_port_after_the_main_port(tmp_path: Path) -> None:
-    port = free_port(1)
+    port = free_port()
     broker = Broker(tmp_path, BrokerConfig(vip_channel=False), on_port(port))
     await broker.start()
     try:
@@ -71,7 +71,7 @@ async def test_it_is_the_port_after_the_main_port(tmp_path: Path) -> None:
 
 
 async def test_the_settings_choose_port_and_advertised_host(tmp_path: Path) -> None:
-    port = free_port(1)
+    port = free_port()
     config = BrokerConfig(ha_listen_port=port, ha_host="10.1.2.3")
     async with talking(tmp_path, config) as talk:
         assert talk.broker.config.ha_address == f"10.1.2.3:{port}"
