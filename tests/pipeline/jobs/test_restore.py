@@ -1,5 +1,7 @@
 """The restore job: the log is restored byte for byte, and queues and index are derived."""
 
+import errno
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,15 +13,17 @@ from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
 from tests.stores import copy_of, overwrite, records, truncate
 
 from firetrail import Message, Store
-from firetrail.errors import LakeError, StoreError
+from firetrail.errors import DiskFullError, LakeError, StoreError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import job as archive_module
 from firetrail.pipeline.jobs.archive.job import archive
+from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
+from firetrail.system import SYSTEM
 
 Put = Callable[..., None]
 GOLDEN = ["v4-clean", "v4-crashed", "v4-rebuilt", "v4-rolled", "v5-clean", "v5-propcrc"]
@@ -224,3 +228,22 @@ class Killed(BaseException):
 
 def dies(*_: object) -> None:
     raise Killed
+
+
+def test_a_full_disk_names_the_file_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    parts = tmp_path / "back.restoring" / "parts"
+    parts.mkdir(parents=True)
+    monkeypatch.setattr(SYSTEM.files, "allocate", full)
+    task = module._Fill(Lake(str(tmp_path / "lake")), str(parts), 0, 4096, 4096, ())
+    with pytest.raises(DiskFullError) as caught:
+        module._fill(task)
+    assert re.fullmatch(
+        rf"{re.escape(str(parts))}/\w+: the disk is full; free some space, or restore to a folder "
+        "on another disk; nothing was restored",
+        str(caught.value),
+    )

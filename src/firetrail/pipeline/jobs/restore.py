@@ -38,6 +38,7 @@ from firetrail.pipeline.workers import (
     check_arrived,
     check_shared,
     make_shared,
+    naming_file,
     not_shared,
     worker_name,
 )
@@ -46,6 +47,7 @@ from firetrail.store.store import Store
 from firetrail.system import SYSTEM
 
 ROWS_PER_BATCH = 8192
+_REMEDY = "free some space, or restore to a folder on another disk; nothing was restored"
 _FIELDS = (
     "record",
     "physical_offset",
@@ -266,8 +268,9 @@ def _fill(task: _Fill) -> _Filled:
     messages = written_to = 0
     path = Path(task.folder) / uuid4().hex  # attempts at a task may overlap
     with open(path, "xb+") as file:
-        file.truncate(task.size)
-        SYSTEM.files.allocate(file.fileno(), 0, task.end)  # else a full disk raises SIGBUS
+        with naming_file(path, _REMEDY):
+            file.truncate(task.size)
+            SYSTEM.files.allocate(file.fileno(), 0, task.end)  # else a full disk raises SIGBUS
         with mmap.mmap(file.fileno(), task.size) as mapping:
             writer = RecordWriter(mapping)
             try:
@@ -280,7 +283,8 @@ def _fill(task: _Fill) -> _Filled:
                     writer.blank(written_to, task.size - written_to)
             finally:
                 del writer  # else the mapping could not be closed
-        SYSTEM.files.sync(file.fileno())
+        with naming_file(path, _REMEDY):
+            SYSTEM.files.sync(file.fileno())
     return _Filled(str(path), messages, worker_name())
 
 
