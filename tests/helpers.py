@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVarTuple
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.system import Clock, Files, System
+from firetrail.system import SYSTEM, Clock, Event, Files, System, Threads
 
 Arguments = TypeVarTuple("Arguments")
 NEVER_MS = 3_600_000
@@ -66,7 +66,8 @@ class FaultyFiles(Files):
     components; the empty name selects all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads = SYSTEM.threads) -> None:
+        self._threads = threads
         self.calls: list[Call] = []
         self.used: float | None = 0.1  # None: as full as the disk of the test machine
         self._faults: list[Fault] = []
@@ -89,9 +90,9 @@ class FaultyFiles(Files):
         self._stalls.clear()
 
     @contextmanager
-    def stalled(self, operation: str, name: str = "") -> Iterator[threading.Event]:
+    def stalled(self, operation: str, name: str = "") -> Iterator[Event]:
         """Make operations wait for the end of the block; the event is set when one waits."""
-        reached, released = threading.Event(), threading.Event()
+        reached, released = self._threads.event(), self._threads.event()
 
         def stall() -> None:
             reached.set()
@@ -267,12 +268,18 @@ class ManualClock(Clock):
 
 
 class Machine:
-    """A system of fakes."""
+    """A system of fakes, by default with the threads of the process."""
 
-    def __init__(self, memory_bytes: int = 1 << 40) -> None:
-        self.files = FaultyFiles()
-        self.clock = ManualClock()
-        self.system = System(self.files, self.clock, memory_bytes)
+    def __init__(
+        self,
+        memory_bytes: int = 1 << 40,
+        files: FaultyFiles | None = None,
+        clock: ManualClock | None = None,
+        threads: Threads = SYSTEM.threads,
+    ) -> None:
+        self.files = files or FaultyFiles()
+        self.clock = clock or ManualClock()
+        self.system = System(self.files, self.clock, memory_bytes, threads)
 
 
 def small_config(
@@ -333,13 +340,25 @@ def tree(root: Path) -> dict[str, bytes]:
     }
 
 
+_pauses: list[Callable[[float], None]] = [time.sleep]
+
+
+@contextmanager
+def waiting_for(pause: Callable[[float], None]) -> Iterator[None]:
+    """Make `eventually` wait with this function instead of `time.sleep`."""
+    _pauses.append(pause)
+    try:
+        yield
+    finally:
+        _pauses.remove(pause)
+
+
 def eventually(holds: Callable[[*Arguments], bool], *arguments: *Arguments) -> None:
     """Wait for another thread to make ``holds(*arguments)`` true."""
-    done = threading.Event()
     for _ in range(int(PATIENCE_S / 0.002)):
         if holds(*arguments):
             return
-        done.wait(0.002)
+        _pauses[-1](0.002)
     raise AssertionError(f"the condition did not become true within {PATIENCE_S:g} s")
 
 

@@ -46,6 +46,8 @@ class Task:
         self.deadline: float | None = None
         self.done = False
         self.thread: threading.Thread | None = None
+        self.ident = threading.get_ident()
+        """The thread that may use the world while it holds the baton."""
         self.owner: _Thread | None = None
         """The object that the store knows the thread by; None for the main thread."""
 
@@ -70,12 +72,15 @@ class World:
         """Start a new thread, which runs when it is chosen."""
         task = Task(name)
         self.tasks = [other for other in self.tasks if not other.done]
-        task.thread = threading.Thread(target=self._body, args=(task, target), daemon=True)
+        task.thread = threading.Thread(
+            target=self._body, args=(task, target), name=name, daemon=True
+        )
         self.tasks.append(task)
         task.thread.start()
         return task
 
     def _body(self, task: Task, target: Callable[[], object]) -> None:
+        task.ident = threading.get_ident()
         task.baton.acquire()
         try:
             if not self.abandoned:
@@ -93,6 +98,9 @@ class World:
         if self.abandoned:
             raise Abandoned
         task = self.current
+        assert task.ident == threading.get_ident(), (
+            "only one thread of a test can use stepped threads; do without the mark stepped_threads"
+        )
         if ready():
             return True
         if timeout is not None and timeout <= 0:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.helpers import Machine, put_all, small_config
+from tests.stepped import stepped_machine
 from tests.store.recoveries import numbered
 
 from firetrail import FiretrailError, Store
@@ -15,8 +16,13 @@ OpenStore = Callable[..., Store]
 
 
 @pytest.fixture
-def machine() -> Machine:
-    return Machine()
+def machine(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """Fakes; the test steps their threads if it is marked with ``stepped_threads``."""
+    if request.node.get_closest_marker("stepped_threads") is None:
+        yield Machine()
+    else:
+        with stepped_machine() as machine:
+            yield machine
 
 
 @pytest.fixture

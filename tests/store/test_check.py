@@ -28,6 +28,8 @@ from firetrail.format.layout import RECORD_HEAD, UNIT
 from firetrail.store.inspect.fsck.report import FINDINGS_MAX, DamagedRanges, Findings
 from firetrail.store.problems import WARNINGS, ProblemKind
 
+pytestmark = pytest.mark.stepped_threads
+
 
 @pytest.fixture
 def v4(tmp_path: Path) -> Path:

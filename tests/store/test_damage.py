@@ -22,6 +22,8 @@ from firetrail import Message
 from firetrail.errors import StoreDamagedError
 from firetrail.format.names import segment_name
 
+pytestmark = pytest.mark.stepped_threads
+
 
 class TestDamage:
     @pytest.fixture

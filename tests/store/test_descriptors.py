@@ -10,6 +10,8 @@ from tests.helpers import Machine, bodies, eventually, put_all, small_config
 
 from firetrail import Message, PutStatus, Store
 
+pytestmark = pytest.mark.stepped_threads
+
 
 @pytest.mark.parametrize("operation", ["open", "sync_folder"])
 def test_at_the_next_file_of_the_log(machine: Machine, root: Path, operation: str) -> None:

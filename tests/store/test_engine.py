@@ -26,6 +26,7 @@ def firetrail_threads() -> set[str]:
     return {thread.name for thread in threading.enumerate() if "firetrail" in thread.name}
 
 
+@pytest.mark.stepped_threads
 class TestFailedOpen:
     """The n-th operation of opening a store fails, for every n."""
 
@@ -99,6 +100,7 @@ class TestClose:
         store.close()
         assert not firetrail_threads()
 
+    @pytest.mark.stepped_threads
     def test_leaves_no_file_of_the_allocator(self, store: Store, root: Path) -> None:
         put_all(store, [b"x" * 3000])
         eventually(lambda: len(os.listdir(root / "commitlog")) == 2)

@@ -14,6 +14,8 @@ from firetrail import Message, Store
 from firetrail.storage import buffers
 from firetrail.store.log import commit_log
 
+pytestmark = pytest.mark.stepped_threads
+
 FILES = (commit_log.__file__, buffers.__file__)
 # The interpreter checks for signals after calls, not between taking a lock and the `try` after it.
 NOT_HERE = ("try:", "self._lock.release()")

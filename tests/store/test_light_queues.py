@@ -30,6 +30,8 @@ from firetrail.store.put import draft as putting
 from firetrail.store.put.draft import Batch
 from firetrail.store.repair.rebuild import rebuild
 
+pytestmark = pytest.mark.stepped_threads
+
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 A, B = "%LMQ%a", "%LMQ%b"
 IN_A = [n for n in range(30) if n % 3 < 2] + [35, 37, 38]

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
 from tests.helpers import Machine, small_config
 from tests.replication.logs import log_content
 
 from firetrail import Message, Store
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
+
+pytestmark = pytest.mark.stepped_threads
 
 
 def test_records_are_written_to_the_file_rather_than_to_new_pages_of_a_mapping(

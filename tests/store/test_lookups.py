@@ -14,6 +14,8 @@ from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import index_key_hash
 from firetrail.store.config import BrokerRole
 
+pytestmark = pytest.mark.stepped_threads
+
 SLAVE = {"role": BrokerRole.SLAVE}
 
 

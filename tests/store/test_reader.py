@@ -13,6 +13,8 @@ from firetrail.format.javahash import java_hash
 from firetrail.store.config import BrokerRole
 from firetrail.store.reader import tag_hashes
 
+pytestmark = pytest.mark.stepped_threads
+
 SLAVE = {"role": BrokerRole.SLAVE}
 
 

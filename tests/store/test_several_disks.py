@@ -21,6 +21,8 @@ from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.truncation import LogCut, truncate_store
 from firetrail.system import SYSTEM
 
+pytestmark = pytest.mark.stepped_threads
+
 SIZE = 4096
 MESSAGES = 40
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)

@@ -15,6 +15,8 @@ from firetrail.store.dispatch.deriver import Step
 from firetrail.store.log import progress
 from firetrail.store.log.progress import ProgressLog
 
+pytestmark = pytest.mark.stepped_threads
+
 TOPICS = 30
 
 

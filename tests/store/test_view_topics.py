@@ -15,6 +15,8 @@ from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import RecordBatch
 from firetrail.store.problems import ProblemKind
 
+pytestmark = pytest.mark.stepped_threads
+
 
 def offsets(view: StoreView) -> list[int]:
     """Physical offsets of all records."""

@@ -13,6 +13,8 @@ from firetrail.format.index import IndexGeometry, index_file_size
 from firetrail.format.names import parse_index_name
 from firetrail.store.index.file import IndexFile
 
+pytestmark = pytest.mark.stepped_threads
+
 GEOMETRY = IndexGeometry(100, 400)
 
 

@@ -14,6 +14,8 @@ from firetrail.format.javahash import index_key_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.store.index.index import Index
 
+pytestmark = pytest.mark.stepped_threads
+
 GEOMETRY = IndexGeometry(4, 6)  # five keys a file
 
 

@@ -94,8 +94,9 @@ def test_no_file_is_left_open() -> None:
 
 
 class TestInUse:
-    def test_a_store_that_this_process_has_open(self, tmp_path: Path) -> None:
-        with Store.open(tmp_path / "s", small_config()) as store:
+    @pytest.mark.stepped_threads
+    def test_a_store_that_this_process_has_open(self, machine: Machine, tmp_path: Path) -> None:
+        with Store.open(tmp_path / "s", small_config(), system=machine.system) as store:
             offsets = put_all(store, [b"%d" % n for n in range(40)], keys=["k"])
             before = state(tmp_path)
             with StoreView.open(tmp_path / "s") as view:

@@ -11,6 +11,8 @@ from firetrail.format import layout
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.store.kernels.append import CLOCK_STEP_BACK_MS_MAX
 
+pytestmark = pytest.mark.stepped_threads
+
 
 def quickly(store: Store, message: Message) -> PutResult:
     return store.put(message)

@@ -10,6 +10,8 @@ from tests.store.lifecycle.test_retention import HOUR_MS, age, filled, round_of,
 from firetrail import Store
 from firetrail.store.lifecycle.archive_marks import ArchiveMark, write_mark
 
+pytestmark = pytest.mark.stepped_threads
+
 
 @pytest.fixture
 def waiting(open_store: OpenStore) -> Store:

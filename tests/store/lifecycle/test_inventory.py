@@ -20,6 +20,8 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.lifecycle import evidence, inventory
 from firetrail.store.problems import ProblemKind
 
+pytestmark = pytest.mark.stepped_threads
+
 FIRST = f"{0:020d}"
 MESSAGES = 45
 

@@ -26,6 +26,8 @@ from firetrail import FlushMode, Message
 from firetrail.format.names import segment_name
 from firetrail.store.dispatch.deriver import Deriver, Step
 
+pytestmark = pytest.mark.stepped_threads
+
 
 class TestClean:
     def test_nothing_is_scanned(self, closed: list[int], open_store: OpenStore) -> None:

@@ -12,6 +12,8 @@ from firetrail.errors import SegmentSizeError
 from firetrail.format.names import segment_name
 from firetrail.store.lifecycle.sizes import adopt_sizes
 
+pytestmark = pytest.mark.stepped_threads
+
 
 def adopted(machine: Machine, root: Path) -> StoreConfig:
     return adopt_sizes(machine.system, root, StoreConfig())

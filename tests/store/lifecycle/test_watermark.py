@@ -20,6 +20,8 @@ from firetrail.store.lifecycle.watermark import (
     read_watermark,
 )
 
+pytestmark = pytest.mark.stepped_threads
+
 MARKS = {"physic_timestamp": 7, "logics_timestamp": 6, "index_timestamp": 5}
 
 

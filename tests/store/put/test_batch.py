@@ -13,6 +13,8 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.hosts import Host
 from firetrail.format.properties import encode_properties
 
+pytestmark = pytest.mark.stepped_threads
+
 V4 = Host("10.1.2.3", 50001)
 V6 = Host("2001:db8::1", 50002)
 

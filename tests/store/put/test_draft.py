@@ -15,6 +15,8 @@ from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id
 from firetrail.format.names import SCHEDULE_TOPIC
 
+pytestmark = pytest.mark.stepped_threads
+
 V4 = Host("10.1.2.3", 50001)
 V6 = Host("2001:db8::1", 50002)
 

@@ -18,6 +18,8 @@ from firetrail.store.broker_store import BrokerStore
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.filter_bits import FilterBits
 
+pytestmark = pytest.mark.stepped_threads
+
 EXT = 256
 """Room for twelve units of 20 bytes."""
 BLOOM = BloomFilter(20, 32)

@@ -17,6 +17,8 @@ from firetrail.format.record import Record
 from firetrail.store.repair.salvage import Numbering, Salvaged, salvage_store
 from firetrail.system import System
 
+pytestmark = pytest.mark.stepped_threads
+
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 CONFIG = StoreConfig().for_files(
     commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
