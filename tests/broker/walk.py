@@ -26,7 +26,7 @@ SEND, PULL = 310, 11
 PROPERTIES = "UNIQ_KEY\x01A0\x02KEYS\x01k\x02TAGS\x01t\x02"
 OTHER_THREADS = ("firetrail-housekeeper", "firetrail-allocator")
 """Threads whose work does not belong to any message."""
-OTHER_WORK = "firetrail.broker.services.repeat"
+OTHER_WORK = "firetrail.pace.periodic"
 """Runs the periodic work of the broker's services."""
 
 

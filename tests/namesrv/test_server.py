@@ -155,6 +155,22 @@ class TestRegistration:
             while talk.server.routes.topics():
                 await asyncio.sleep(0.001)
 
+    async def test_a_failure_does_not_end_the_expiry(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        calls = 0
+
+        def fail(*args: object) -> list[str]:
+            nonlocal calls
+            calls += 1
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr("firetrail.namesrv.routes.Routes.expire", fail)
+        async with talking(scan_interval_ms=1):
+            while calls < 3:
+                await asyncio.sleep(0.002)
+        assert caplog.messages == ["silent brokers could not be removed; will retry: unforeseen"]
+
     async def test_a_local_broker_does_not_expire(self, talk: NamesrvTalk) -> None:
         talk.server.register_local(cluster="C", name="a", address=ADDRESS, topics=TOPICS)
         assert (await talk.route("T")).code == 0

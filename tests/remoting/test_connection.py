@@ -236,6 +236,35 @@ class TestLimits:
         async with serving(limits) as loopback, loopback.raw() as (reader, _):
             assert await reader.read(1) == b""
 
+    async def test_idle_connections_are_closed_although_something_else_fails(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+
+        def fail(*args: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr("firetrail.remoting.addresses.ClientAddresses.sweep", fail)
+        async with serving(ServerLimits(idle_s=0.05)) as loopback:
+            for _ in range(2):
+                async with loopback.raw() as (reader, _):
+                    assert await reader.read(1) == b""
+        assert caplog.messages == ["addresses could not be forgotten: can't start new thread"]
+
+    async def test_a_connection_that_cannot_be_checked_is_closed(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+
+        def fail(*args: object) -> None:
+            raise RuntimeError("unforeseen")
+
+        monkeypatch.setattr("firetrail.remoting.connection.Connection.is_late", fail)
+        async with serving() as loopback, loopback.raw() as (reader, _):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read(1) == b""
+        assert "could not be checked; it is disconnected" in caplog.text
+
     async def test_too_many_requests_of_one_code_are_answered_as_busy(self) -> None:
         async with serving(ServerLimits(running={SLOW: 2})) as loopback:
             answers = await asyncio.gather(*(loopback.ask(SLOW) for _ in range(5)))

@@ -12,6 +12,7 @@ from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore, open_users
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import StoreError
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import System
 
@@ -64,9 +65,9 @@ class FileAccess:
 
     async def follow(self) -> None:
         """Use the users of a changed file from then on, until this is cancelled."""
-        while True:
-            await asyncio.sleep(REFRESH_S)
-            await asyncio.to_thread(self.refresh)
+        trouble = f"the users in {self._users.path} could not be read again; will retry"
+        refresh = GuardedStep(lambda: asyncio.to_thread(self.refresh), trouble, _log)
+        await every(REFRESH_S, refresh)
 
     def have_changed(self) -> bool:
         """Return whether the file has changed since it was read."""

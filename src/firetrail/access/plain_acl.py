@@ -17,6 +17,7 @@ from firetrail.access.plain_files import SETTING, AclFile, read_files
 from firetrail.auth.address_patterns import AddressPattern
 from firetrail.auth.policies import User
 from firetrail.errors import ConfigError
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.bodies import DataVersion
 from firetrail.system import System
 from firetrail.text import counted
@@ -118,9 +119,9 @@ class PlainAcl:
 
     async def watch(self) -> None:
         """Follow the files until cancelled."""
-        while True:
-            await asyncio.sleep(RELOAD_S)
-            await asyncio.to_thread(self.refresh)
+        trouble = f"the accounts in {self._main} could not be read again; will retry"
+        refresh = GuardedStep(lambda: asyncio.to_thread(self.refresh), trouble, _log)
+        await every(RELOAD_S, refresh)
 
     def have_changed(self) -> bool:
         """Return whether a file in use has changed since it was read; new files do not count."""

@@ -16,6 +16,7 @@ from typing import Protocol
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import FiretrailError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.access import Access, secret_content
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient
@@ -25,7 +26,6 @@ from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
 from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
 from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.reminders import Reminders
 from firetrail.replication.rewind import rewind
 from firetrail.store.config import BrokerRole
 from firetrail.system import System

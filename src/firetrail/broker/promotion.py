@@ -34,6 +34,7 @@ from firetrail.broker.replica.role_requests import Presence, try_ask_status
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.broker.replica.unfinished_hand_over import UnfinishedHandOver
 from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -49,7 +50,6 @@ from firetrail.remoting.replica_headers import (
 )
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 

@@ -25,6 +25,7 @@ from firetrail.broker.services.ha_peers import HAPeers
 from firetrail.broker.state.slave_mark import full_name
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.handlers import Handler
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.ha_service import HAService
@@ -274,51 +275,46 @@ class Term:
     # -- periodic tasks -----------------------------------------------------------------------
 
     def _start_tasks(self) -> None:
-        loop = asyncio.get_running_loop()
-        works = [self._save_regularly(), self._sweep_regularly()]
+        parts, live = self.parts, self.plan.env.live
+        rounds = [
+            every(
+                lambda: live.current.offsets_interval_ms / 1000,
+                _step(parts.state.offsets.saver.save_changes, "consumer offsets cannot be saved"),
+                _step(parts.orders.saver.save_changes, "ordered pops cannot be saved"),
+            ),
+            every(
+                SWEEP_S,
+                _step(parts.state.clients.expire, "silent clients cannot be removed"),
+                _step(parts.locks.expire, "expired locks cannot be removed"),
+                _step(parts.runtime.sample, "figures of the broker cannot be taken"),
+                _step(
+                    lambda: asyncio.to_thread(parts.state.traffic.sample),
+                    "messages of topics and groups cannot be counted",
+                ),
+            ),
+        ]
         if not self.is_slave:
-            works += [self._save_delays_regularly(), self._check_regularly()]
-        self._tasks = [loop.create_task(work) for work in works]
+            rounds += [
+                every(
+                    lambda: live.current.delay_interval_ms / 1000,
+                    _step(
+                        parts.schedule.saver.save_changes,
+                        "offsets of delayed messages cannot be saved",
+                    ),
+                ),
+                every(
+                    lambda: live.current.transaction_check_interval_ms / 1000,
+                    _step(parts.transactions.check, "half messages cannot be checked"),
+                ),
+            ]
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(each) for each in rounds]
 
     async def _stop_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _save_regularly(self) -> None:
-        parts, live = self.parts, self.plan.env.live
-        while True:
-            await asyncio.sleep(live.current.offsets_interval_ms / 1000)
-            try:
-                parts.state.offsets.saver.save_changes()
-                parts.orders.saver.save_changes()
-            except Exception:
-                _log.exception("consumer offsets could not be saved; will retry")
 
-    async def _save_delays_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.plan.env.live.current.delay_interval_ms / 1000)
-            try:
-                self.parts.schedule.saver.save_changes()
-            except Exception:
-                _log.exception("offsets of delayed messages could not be saved; will retry")
-
-    async def _sweep_regularly(self) -> None:
-        parts = self.parts
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                parts.state.clients.expire()
-                parts.locks.expire()
-                parts.runtime.sample()
-                await asyncio.to_thread(parts.state.traffic.sample)
-            except Exception:
-                _log.exception("client expiry and statistics sampling failed; will retry")
-
-    async def _check_regularly(self) -> None:
-        while True:
-            await asyncio.sleep(self.plan.env.live.current.transaction_check_interval_ms / 1000)
-            try:
-                await self.parts.transactions.check()
-            except Exception:
-                _log.exception("half messages could not be checked; will retry")
+def _step(work: Callable[[], object], trouble: str) -> GuardedStep:
+    return GuardedStep(work, f"{trouble}; will retry", _log)

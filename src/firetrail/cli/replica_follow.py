@@ -29,10 +29,10 @@ from firetrail.cli.output import human_size, say
 from firetrail.cli.role_requests import broker_address
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.java_properties import Entry
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
-from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.system import SYSTEM
 

@@ -7,6 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from firetrail.pace.periodic import GuardedStep, every
+
 END_S = 5.0
 """How long a close waits for tasks that ignore their cancellation."""
 
@@ -34,12 +36,9 @@ class BackgroundTasks:
 
     async def repeat(self, seconds: float, action: Callable[[], Awaitable[None]]) -> None:
         """Call an action again and again, after a pause each time; log its failures."""
-        while True:
-            await asyncio.sleep(seconds)
-            try:
-                await action()
-            except Exception as error:
-                _log.warning("%s failed; retrying in %g s: %s", action.__qualname__, seconds, error)
+        trouble = f"{action.__qualname__} failed; retrying in {seconds:g} s"
+        step = GuardedStep(action, trouble, _log, level=logging.WARNING, expected=Exception)
+        await every(seconds, step)
 
     async def cancel(self) -> None:
         """Cancel all tasks but the current one, and wait until they have ended.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 
 from firetrail.access.file_access import FileAccess
@@ -17,6 +17,7 @@ from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.server_limits import server_limits
 from firetrail.namesrv.state import State
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.costly_requests import CostlyRequests
@@ -165,10 +166,14 @@ class NameServer:
         for address in self.routes.disconnected(connection):
             _log.warning("broker %s is removed, because its connection is closed", address)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._state.config.scan_interval_ms / 1000)
-            for address in self.routes.expire(self._state.clock.monotonic()):
-                _log.warning("broker %s is removed, because it has sent nothing for long", address)
-            if self._access is not None:
-                await asyncio.to_thread(self._access.refresh)
+    def _sweep(self) -> Coroutine[None, None, None]:
+        """Return the task that keeps routes and users up to date."""
+        steps = [GuardedStep(self._expire, "silent brokers could not be removed; will retry", _log)]
+        if (access := self._access) is not None:
+            trouble = "changed users could not be read; will retry"
+            steps.append(GuardedStep(lambda: asyncio.to_thread(access.refresh), trouble, _log))
+        return every(lambda: self._state.config.scan_interval_ms / 1000, *steps)
+
+    def _expire(self) -> None:
+        for address in self.routes.expire(self._state.clock.monotonic()):
+            _log.warning("broker %s is removed, because it has sent nothing for long", address)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.proxy.call import Methods
 from firetrail.proxy.transport.grpc_connection import SLICE, GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
@@ -117,20 +118,24 @@ class GrpcServer:
         while not is_done() and asyncio.get_running_loop().time() < until:
             await asyncio.sleep(_POLL_S)
 
-    async def _sweep(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            now = loop.time()
-            self._addresses.sweep()
-            if self.tls is not None:
-                self.tls.poll()
-            for connection in list(self.connections):
-                try:
-                    connection.check(now)
-                except Exception:
-                    _log.exception("%s could not be checked; it is disconnected", connection.peer)
-                    connection.abort()
+    def _sweep(self) -> Coroutine[None, None, None]:
+        """Return the task that keeps the server tidy."""
+        steps = [
+            GuardedStep(self._addresses.sweep, "addresses could not be forgotten", _log),
+            GuardedStep(self._check_all, "connections could not be checked", _log),
+        ]
+        if self.tls is not None:
+            steps.append(GuardedStep(self.tls.poll, "certificates could not be read again", _log))
+        return every(_SWEEP_S, *steps)
+
+    def _check_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            try:
+                connection.check(now)
+            except Exception:
+                _log.exception("%s could not be checked; it is disconnected", connection.peer)
+                connection.abort()
 
     # -- called by connections ----------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from firetrail.errors import FiretrailError, ProxyError
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.proxy.brokers import Brokers, resolved
 from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
@@ -184,10 +185,12 @@ class Renewals:
         return self._messages.get(message.key) is message
 
     async def _run(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_S)
-            while batch := self._take_due():
-                await asyncio.gather(*map(self._renew, batch), return_exceptions=True)
+        trouble = "received messages could not be renewed; will retry"
+        await every(POLL_S, GuardedStep(self._renew_due, trouble, _log))
+
+    async def _renew_due(self) -> None:
+        while batch := self._take_due():
+            await asyncio.gather(*map(self._renew, batch), return_exceptions=True)
 
     def _take_due(self) -> list[RenewedMessage]:
         now = self._now_ms()

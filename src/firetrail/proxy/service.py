@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.proxy.brokers import RegisteringBrokers
 from firetrail.proxy.call import (
     Call,
@@ -53,6 +54,7 @@ SWEEP_S = 5.0
 
 Responses = Sequence[ResponseMessage]
 _log = logging.getLogger(__name__)
+_NOT_EXPIRED = "silent clients could not be removed; will retry"
 
 
 class MessagingService:
@@ -101,7 +103,9 @@ class MessagingService:
 
     def start(self) -> None:
         """Begin to look for silent clients."""
-        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+        self._sweeper = asyncio.get_running_loop().create_task(
+            every(SWEEP_S, GuardedStep(self.clients.expire, _NOT_EXPIRED, _log))
+        )
 
     async def stop(self) -> None:
         """Stop the work in the background, and forget all clients."""
@@ -112,14 +116,6 @@ class MessagingService:
         for client in self.clients.all():
             self.clients.leave(client)
         await self._receiving.stop()
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            try:
-                self.clients.expire()
-            except Exception:
-                _log.exception("silent clients could not be removed; will retry")
 
     def _left(self, client: ProxyClient) -> None:
         self._renewals.release(client.client_id)

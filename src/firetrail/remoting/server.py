@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from firetrail.pace.periodic import GuardedStep, every
 from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import Listeners
 from firetrail.remoting.buffer_budget import BufferBudget
@@ -233,26 +234,37 @@ class RemotingServer:
         for connection in connections:
             connection.hold(_SERVER_FULL)
 
-    async def _sweep(self) -> None:
-        """Close connections that are idle, or whose current frame takes too long to arrive."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(_SWEEP_S)
-            now = loop.time()
-            self._refusals.flush()
-            self._addresses.sweep()
-            if self._tls is not None:
-                self._tls.poll()
-            for connection in list(self.connections):
-                began = None if connection.is_held else connection.unfinished_since
-                if began is not None and now - began > self._limits.frame_s:
-                    connection.drop(f"a frame did not arrive within {self._limits.frame_s:g} s")
-                elif connection.is_late(now):
-                    connection.drop("it has not begun, or not finished, the TLS handshake in time")
-                elif now - connection.last_heard > 2 * self._limits.idle_s:
-                    connection.abort()  # the close below waits for data that the peer never reads
-                elif now - connection.last_heard > self._limits.idle_s:
-                    connection.close()
+    def _sweep(self) -> Coroutine[None, None, None]:
+        """Return the task that keeps the server tidy."""
+        steps = [
+            GuardedStep(self._refusals.flush, "refusals could not be logged", _log),
+            GuardedStep(self._addresses.sweep, "addresses could not be forgotten", _log),
+            GuardedStep(self._check_all, "connections could not be checked", _log),
+        ]
+        if self._tls is not None:
+            steps.append(GuardedStep(self._tls.poll, "certificates could not be read again", _log))
+        return every(_SWEEP_S, *steps)
+
+    def _check_all(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for connection in list(self.connections):
+            try:
+                self._check(connection, now)
+            except Exception:
+                _log.exception("%s could not be checked; it is disconnected", connection.peer)
+                connection.abort()
+
+    def _check(self, connection: Connection, now: float) -> None:
+        """Close a connection that is idle, or whose current frame takes too long to arrive."""
+        began = None if connection.is_held else connection.unfinished_since
+        if began is not None and now - began > self._limits.frame_s:
+            connection.drop(f"a frame did not arrive within {self._limits.frame_s:g} s")
+        elif connection.is_late(now):
+            connection.drop("it has not begun, or not finished, the TLS handshake in time")
+        elif now - connection.last_heard > 2 * self._limits.idle_s:
+            connection.abort()  # the close below waits for data that the peer never reads
+        elif now - connection.last_heard > self._limits.idle_s:
+            connection.close()
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from firetrail.pace.reminders import Reminders
 from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.reminders import Reminders
 from firetrail.system import Clock
 
 _PROBLEMS = {

@@ -7,10 +7,10 @@ import socket
 import pytest
 
 from firetrail.broker.replica.role_requests import Presence, try_ask_status
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.replica_headers import HandOverHeader
-from firetrail.replication.reminders import Reminders
 
 
 class Clock:

@@ -10,9 +10,9 @@ import pytest
 from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services import repeat
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
+from firetrail.pace import periodic
 from firetrail.store.config import FlushMode
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
@@ -95,7 +95,7 @@ async def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) ->
             return unit(*where)
 
         monkeypatch.setattr(talk.broker.store, "unit", failing)
-        monkeypatch.setattr(repeat, "AFTER_ERROR_S", 0.01)
+        monkeypatch.setattr(periodic, "AFTER_ERROR_S", 0.01)
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]
         assert not failures

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 
 from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
-from firetrail.broker.services.repeat import repeat
 from firetrail.broker.state.groups import GroupTable
 from firetrail.broker.state.topics import TopicTable
 from firetrail.broker.stored import copy_record, origin_of
@@ -33,6 +32,7 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
+from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore
 
 POLL_S = 0.1

@@ -21,12 +21,12 @@ import logging
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.role_requests import ask_status
 from firetrail.errors import FiretrailError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.bodies import ClusterInfo
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 

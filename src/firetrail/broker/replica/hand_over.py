@@ -19,11 +19,11 @@ from firetrail.broker.replica.role_requests import Presence, ask_status, try_ask
 from firetrail.broker.replica.saved_role import HandOverNote
 from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.errors import ReplicationError, RequestError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, StepDownHeader
-from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 
 CATCH_UP_S = 30.0

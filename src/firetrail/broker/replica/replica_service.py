@@ -12,12 +12,12 @@ from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.replica.user_synchronize import UserSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster
 from firetrail.broker.state.slave_mark import full_name
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.master_check import MasterAddress
-from firetrail.replication.reminders import Reminders
 
 SETTLING_S = 0.1
 """Pause before the next look at a follower that has not checked its master yet."""

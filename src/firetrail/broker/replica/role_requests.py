@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 
 from firetrail.errors import FiretrailError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.header import Header
 from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.replication.reminders import Reminders
 
 GONE_S = 3.0
 """A broker whose machine refuses connections for this time does not run."""

@@ -24,9 +24,9 @@ from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker, newest_epoch
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.errors import FiretrailError
+from firetrail.pace.reminders import Reminders
 from firetrail.remoting.replica_bodies import HandOverReport, ReplicaStatus
 from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.reminders import Reminders
 from firetrail.store.config import BrokerRole
 
 PAUSE_S = 1.0

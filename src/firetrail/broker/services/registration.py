@@ -12,6 +12,7 @@ from firetrail.broker.services.registered_masters import RegisteredMaster, Regis
 from firetrail.broker.services.topic_routes import TopicRouteInfoManager
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
+from firetrail.pace.periodic import repeat
 from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
 from firetrail.remoting.client import REQUEST_S, RemotingClient
@@ -81,6 +82,7 @@ class RegistrationService:
         self._name_server = name_server
         self._client = RemotingClient(on_closed=self._disconnected, access=access)
         self._absent: set[str] = set()  # name servers that may not know all topics
+        self._due = 0.0  # when all topics are registered next, by the clock of the event loop
         self._remarks: dict[str, str] = {}  # their last remarks
         self._has_changes = asyncio.Event()  # all topics have to be registered
         self._is_complete = asyncio.Event()  # all topics are registered
@@ -243,24 +245,26 @@ class RegistrationService:
         self._absent.add(address)
 
     async def _run(self) -> None:
-        due = self._next_due()
-        while True:
-            now = asyncio.get_running_loop().time()
-            try:
-                async with asyncio.timeout(min(max(due - now, 0), RETRY_S)):
-                    await self._has_changes.wait()
-            except TimeoutError:
-                pass
-            changed = self._has_changes.is_set()
-            self._has_changes.clear()
-            if changed or asyncio.get_running_loop().time() >= due:
-                due = self._next_due()
-                took = await self._register_all()
-                if not self._has_changes.is_set():
-                    self._is_complete.set()
-                await asyncio.sleep(PAUSE_FACTOR * took)
-            elif self._absent:
-                await asyncio.sleep(PAUSE_FACTOR * await self._register_all(self._absent))
+        self._due = self._next_due()
+        await repeat(self._round, "the topics cannot be registered; will retry", _log)
+
+    async def _round(self) -> float:
+        """Wait until a registration is due, and send it; return how long to rest after it."""
+        now = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(min(max(self._due - now(), 0), RETRY_S)):
+                await self._has_changes.wait()
+        except TimeoutError:
+            pass
+        changed = self._has_changes.is_set()
+        self._has_changes.clear()
+        if changed or now() >= self._due:
+            self._due = self._next_due()
+            took = await self._register_all()
+            if not self._has_changes.is_set():
+                self._is_complete.set()
+            return PAUSE_FACTOR * took
+        return PAUSE_FACTOR * await self._register_all(self._absent) if self._absent else 0.0
 
     async def _register_new(self) -> None:
         """Register new and changed topics, all those together that wait at the same time.

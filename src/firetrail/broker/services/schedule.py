@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.services.repeat import repeat
 from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topics import HALF_TOPIC
@@ -20,6 +19,7 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
+from firetrail.pace.periodic import repeat
 from firetrail.remoting.bodies import DelayOffsets
 from firetrail.settings.config_file import ConfigFile
 from firetrail.store.broker_store import BrokerStore

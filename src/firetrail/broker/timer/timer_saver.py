@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from firetrail.broker.timer.timer_files import TimerFiles
+from firetrail.pace.periodic import GuardedStep, every
 
 SAVE_S = 1.0
 """Pause between two saves."""
@@ -57,13 +58,12 @@ class TimerSaver:
 
     async def run(self) -> None:
         """Save the progress regularly, until the task is cancelled."""
-        while True:
-            await asyncio.sleep(SAVE_S)
-            try:
-                if self._is_changed:
-                    await self.save()
-            except Exception:
-                _log.exception("the progress of the timer cannot be saved; will retry")
+        trouble = "the progress of the timer cannot be saved; will retry"
+        await every(SAVE_S, GuardedStep(self._save_changes, trouble, _log))
+
+    async def _save_changes(self) -> None:
+        if self._is_changed:
+            await self.save()
 
     @property
     def _is_changed(self) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.services.repeat import repeat
 from firetrail.broker.stored import LONG_DIGITS, parsed_number
 from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
@@ -41,6 +40,7 @@ from firetrail.format.timer import (
     TimerCheck,
 )
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 from firetrail.text import counted

@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from firetrail.replication import reminders
-from firetrail.replication.reminders import FIRST_S, LONGEST_S, Reminders
+from firetrail.pace import reminders
+from firetrail.pace.reminders import FIRST_S, LONGEST_S, Reminders
 
 
 def test_the_same_text_is_due_at_growing_intervals() -> None:
