@@ -78,7 +78,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
         ),
         *("lifecycle", "dispatch", "index", "log"),
         *("queues", "live_config", "config", "file_settings", "config_rules", "config_groups"),
-        *("stats", "results", "problems", "kernels"),
+        *("stats", "results", "problems", "kernels", "outcomes"),
     ),
     "broker": (
         *(

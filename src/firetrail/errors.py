@@ -39,6 +39,7 @@
         │   └── QueueGapError           a queue lacks messages before those to append
         ├── DataLostError               retention has deleted the requested messages
         ├── StoreReadOnlyError          opened for reading, or writing stopped after a failure
+        ├── StoreBusyError              the store cannot keep up at the moment      retry later
         ├── StoreClosedError            the store was used before open or after close
         ├── DiskFullError               no space for the next file                  retry later
         ├── FlushFailedError            a message is not known to be on disk
@@ -302,8 +303,7 @@ class ElectionError(ReplicationError):
 class StoreError(FiretrailError):
     """The base class of the errors of ``storage`` and ``store``.
 
-    A put raises the class itself if nothing was stored because the store is busy, or because a file
-    operation failed.
+    A put raises the class itself if nothing was stored because a file operation failed.
     """
 
 
@@ -355,9 +355,16 @@ class DataLostError(StoreError):
 class StoreReadOnlyError(StoreError):
     """The store accepts no writes: read-only, closed, nearly full disk, or an earlier failure.
 
-    ``retriable`` is False, because most of these reasons need an operator. After a nearly full disk
-    the store accepts messages again by itself.
+    ``retriable`` is False for reasons that need an operator. It is True if the store accepts
+    messages again by itself: after a nearly full disk, a shortage of memory or descriptors, or a
+    lease that was over.
     """
+
+
+class StoreBusyError(StoreError):
+    """Nothing was stored, because the disk or dispatch cannot keep up at the moment."""
+
+    retriable = True
 
 
 class StoreClosedError(StoreError):

@@ -14,7 +14,6 @@ from firetrail.broker.stored import (
     CODES,
     INT_DIGITS,
     LONG_DIGITS,
-    UNCONFIRMED,
     parsed_number,
     require_stored,
 )
@@ -22,7 +21,7 @@ from firetrail.client import Message, Producer, SimpleConsumer
 from firetrail.errors import StoreError
 from firetrail.format.delay import DelayLevels
 from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.store.results import PutResult, PutStatus
+from firetrail.store.results import UNCONFIRMED, PutResult, PutStatus
 
 
 def spoil_body(root: Path, topic: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.errors import FormatError
@@ -16,7 +16,7 @@ from firetrail.format.timer import TIMER_TOPIC
 from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.results import PutResult, PutStatus
+from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
 
 INT_DIGITS, LONG_DIGITS = 9, 18
 """Digits of numbers that always fit into Java's ``int`` and ``long``."""
@@ -24,28 +24,10 @@ _DIGITS = re.compile("[0-9]+")
 
 _log = logging.getLogger(__name__)
 
-CODES = {
-    PutStatus.PUT_OK: ResponseCode.SUCCESS,
-    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
-    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
-    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-    # The disk was filled since it was last measured. RocketMQ's code for a full disk is this one.
-    PutStatus.CREATE_MAPPED_FILE_FAILED: ResponseCode.SERVICE_NOT_AVAILABLE,
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.UNKNOWN_ERROR: ResponseCode.SYSTEM_ERROR,
+CODES: Mapping[PutStatus, ResponseCode] = {
+    status: ResponseCode(outcome.code) for status, outcome in OUTCOMES.items()
 }
 """The codes that clients get for the outcome of a put."""
-UNCONFIRMED = frozenset(
-    {
-        PutStatus.FLUSH_DISK_TIMEOUT,
-        PutStatus.FLUSH_SLAVE_TIMEOUT,
-        PutStatus.SLAVE_NOT_AVAILABLE,
-    }
-)
-"""The message is in the log, but the disk or the replicas have not confirmed it."""
 
 
 def require_stored(result: PutResult) -> PutResult:

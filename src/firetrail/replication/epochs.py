@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import FormatError, StoreError
-from firetrail.format.names import EPOCHS
+from firetrail.format.names import EPOCHS, EPOCHS_BACKUP
 from firetrail.system import System
 
 EPOCHS_MAX = 65_536
@@ -163,7 +163,7 @@ class EpochFile:
         """
         self._files = system.files
         self._path = root / EPOCHS
-        self._backup = self._path.with_name(f"{EPOCHS}.bak")
+        self._backup = root / EPOCHS_BACKUP
         self._guard = system.threads.lock()
         self.is_complete = True
         self.epochs = self._load()

@@ -51,6 +51,17 @@ def test_puts_are_counted_with_their_bytes(store: BrokerStore) -> None:
     assert (traffic.put.messages, traffic.put.bytes) == (1507, size + more)
 
 
+def test_a_topic_that_was_deleted_and_created_again_counts_up(store: BrokerStore) -> None:
+    traffic = Traffic(store, Clock())
+    put(store, "T", 1000)
+    while not store.remove_topic("T", store.settle()):
+        pass  # queues are being synced
+    size = put(store, "T", 2)
+    traffic.count_puts()
+    assert (traffic.topics["T"].messages, traffic.topics["T"].bytes) == (1002, size)
+    assert traffic.put.messages == 1002
+
+
 def test_messages_are_counted_by_minute_hour_and_day(store: BrokerStore) -> None:
     clock = Clock()
     traffic = Traffic(store, clock)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import UNCONFIRMED, parsed_number
+from firetrail.broker.stored import parsed_number
 from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
@@ -32,7 +32,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler, WaitingHandler
 from firetrail.remoting.headers import RecallHeader, RecallResponse
-from firetrail.store.results import PutResult
+from firetrail.store.results import UNCONFIRMED, PutResult
 
 RECALL_TAG = "_RECALL_TAG_"
 """The tag of marks."""

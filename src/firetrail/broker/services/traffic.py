@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from array import array
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -74,7 +75,8 @@ class Traffic:
         self._times = array("d", [now()] * _SAMPLES)
         self._samples = 0
         self._arrived: dict[tuple[str, int], tuple[int, int]] = {}
-        self._guard = threading.Lock()  # protects _arrived
+        self._deleted: Counter[str] = Counter()  # arrived, and deleted before they were counted
+        self._guard = threading.Lock()  # protects _arrived and _deleted
         self._counting = threading.Lock()
         self._stopped = False
         store.on_arrival(self._announced)
@@ -85,8 +87,12 @@ class Traffic:
         """Note arrivals to count later. Runs in the dispatcher, or in a thread that helps it."""
         with self._guard:
             for topic, queue_id, end, new in arrivals:
-                first, _ = self._arrived.get((topic, queue_id), (end - new, 0))
-                self._arrived[topic, queue_id] = first, end
+                key, begin = (topic, queue_id), end - new
+                first, last = self._arrived.get(key, (begin, begin))
+                if begin < last:  # the topic was deleted and created again, and begins at 0
+                    self._deleted[topic] += last - first
+                    first = begin
+                self._arrived[key] = first, end
 
     def count_get(self, topic: str, group: str, messages: int, size: int) -> None:
         """Count messages that a group has received."""
@@ -112,10 +118,16 @@ class Traffic:
                 return
             with self._guard:
                 arrived, self._arrived = self._arrived, {}
+                deleted, self._deleted = self._deleted, Counter()
             for (topic, queue_id), (first, end) in arrived.items():
                 size = self._store.stored_bytes(topic, queue_id, first, end)
-                self.put.add(end - first, size)
-                self.topics.setdefault(topic, Count()).add(end - first, size)
+                self._count_put(topic, end - first, size)
+            for topic, messages in deleted.items():
+                self._count_put(topic, messages, 0)  # their size is not known any more
+
+    def _count_put(self, topic: str, messages: int, size: int) -> None:
+        self.put.add(messages, size)
+        self.topics.setdefault(topic, Count()).add(messages, size)
 
     def stop(self) -> None:
         """Stop reading from the store; wait for a thread that is reading."""

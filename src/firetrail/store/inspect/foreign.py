@@ -5,44 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from firetrail.format import timer
 from firetrail.format.names import (
-    ABORT,
-    ARCHIVED_PREFIX,
-    AUDIT,
-    CHECKPOINT,
-    COMMIT_LOG,
-    CONFIG,
     CONSUME_QUEUE,
-    CONSUME_QUEUE_EXT,
     INDEX,
-    INVENTORY,
-    LOCK,
-    LOG_PATHS,
-    REPLAYED_PREFIX,
-    SINK,
-    WATERMARK,
     is_folder_name,
     parse_index_name,
     parse_queue_id,
     parse_segment_name,
     queue_folder,
 )
+from firetrail.format.store_files import is_of_store
 from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.queues.table import QueueKey
 from firetrail.system import Files
-
-_KNOWN = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, INVENTORY, LOCK, SINK}
-_KNOWN |= {AUDIT, CONSUME_QUEUE_EXT, LOG_PATHS, WATERMARK, timer.WHEEL, timer.LOG}
 
 
 def foreign_names(files: Files, root: Path, queues: list[QueueKey]) -> Iterator[str]:
     """Yield relative paths that do not belong to a store with these queues."""
     names = files.names
     folders = log_folders(files, root)
-    known = _KNOWN.union(shown_path(root, folder).partition("/")[0] for folder in folders)
+    logs = {shown_path(root, folder).partition("/")[0] for folder in folders}
     for name in names(root):
-        if name not in known and not name.startswith((ARCHIVED_PREFIX, REPLAYED_PREFIX)):
+        if name not in logs and not is_of_store(name):
             yield name
     for log_folder in folders:
         for name in names(log_folder):

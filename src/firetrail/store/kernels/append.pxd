@@ -14,6 +14,7 @@ cdef class PutResult:
     cdef readonly long long messages
     cdef readonly str detail
     cdef readonly str field
+    cdef readonly object is_temporary
 
 cdef class Appender:
     cdef public long long last_store_time

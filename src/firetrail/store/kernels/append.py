@@ -9,7 +9,6 @@ calls :meth:`Appender.append`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 try:
@@ -18,16 +17,12 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 from firetrail.errors import (
-    DiskFullError,
-    FlushFailedError,
     IllegalMessageError,
-    NotReplicatedError,
-    PropertiesTooLongError,
     StoreError,
-    StoreReadOnlyError,
 )
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
+from firetrail.store.outcomes import OUTCOMES, PutStatus
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
@@ -50,30 +45,7 @@ all later messages.
 _STEP_BACK_MAX = cython.declare(cython.longlong, CLOCK_STEP_BACK_MS_MAX)
 
 
-class PutStatus(Enum):
-    """How a put ended; the names are those of the Java store."""
-
-    PUT_OK = "PUT_OK"
-    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and readable, not known to be on disk
-    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"  # stored, but too few replicas have confirmed it
-    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"  # stored, but too few replicas are connected
-    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
-    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
-    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
-    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
-    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
-    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # the disk failed, before the store or in the sync after it
-
-
 PUT_OK = PutStatus.PUT_OK
-_ERRORS: dict[PutStatus, type[StoreError]] = {
-    PutStatus.SERVICE_NOT_AVAILABLE: StoreReadOnlyError,
-    PutStatus.CREATE_MAPPED_FILE_FAILED: DiskFullError,
-    PutStatus.FLUSH_DISK_TIMEOUT: FlushFailedError,
-    PutStatus.FLUSH_SLAVE_TIMEOUT: NotReplicatedError,
-    PutStatus.SLAVE_NOT_AVAILABLE: NotReplicatedError,
-    PutStatus.UNKNOWN_ERROR: FlushFailedError,
-}
 
 
 class PutResult:
@@ -90,6 +62,7 @@ class PutResult:
         messages: How many messages were stored.
         detail: What went wrong; empty if nothing did.
         field: The field of the message that ``detail`` is about.
+        is_temporary: Whether the store refused the message for a reason that ends by itself.
     """
 
     def __init__(
@@ -104,6 +77,7 @@ class PutResult:
         messages: cython.longlong = 0,
         detail: str = "",
         field: str = "message",
+        is_temporary: object = False,
     ) -> None:
         self.status = status
         self.queue_id = queue_id
@@ -115,6 +89,7 @@ class PutResult:
         self.messages = messages
         self.detail = detail
         self.field = field
+        self.is_temporary = is_temporary
 
     def __repr__(self) -> str:
         if self.store_host is None:
@@ -162,13 +137,15 @@ class PutResult:
         """Return this result, or raise the error for its status."""
         if self.status is PUT_OK:
             return self
-        if self.status is PutStatus.PROPERTIES_SIZE_EXCEEDED:
-            raise PropertiesTooLongError(self.field, self.detail)
-        if self.status is PutStatus.MESSAGE_ILLEGAL:
-            raise IllegalMessageError(self.field, self.detail)
+        kind: type[StoreError] = OUTCOMES[self.status].error or StoreError
+        if issubclass(kind, IllegalMessageError):
+            raise kind(self.field, self.detail)
         if self.status is PutStatus.UNKNOWN_ERROR and self.store_host is None:
             raise StoreError(self.detail)
-        raise _ERRORS.get(self.status, StoreError)(f"{self.status.value}: {self.detail}")
+        error: StoreError = kind(f"{self.status.value}: {self.detail}")
+        if self.is_temporary:
+            error.retriable = True
+        raise error
 
 
 class Appender:

@@ -11,23 +11,18 @@ from pathlib import Path
 from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
 from firetrail.format.names import (
     ABORT,
-    CHECKPOINT,
     COMMIT_LOG,
-    CONFIG,
-    CONSUME_QUEUE,
-    INDEX,
     LOCK,
     LOCK_CONTENT,
     LOG_PATHS,
-    WATERMARK,
 )
+from firetrail.format.store_files import STORE_MARKS
 from firetrail.system import System
 
 ABORT_MARK = b"firetrail "
 """The beginning of an abort file that Firetrail wrote; the process id follows."""
 SEALED_MARK = b" sealed"
 """The end of the abort file if all records of that process have a whole-record checksum."""
-_NAMES = {ABORT, CHECKPOINT, COMMIT_LOG, CONFIG, CONSUME_QUEUE, INDEX, LOCK, LOG_PATHS, WATERMARK}
 _OUR_LOCK = b"fire"
 """As long as what the Java store writes at its start, so that it shows which was last."""
 _held: dict[Path, FolderLock] = {}  # fcntl locks do not distinguish the stores of one process
@@ -67,7 +62,7 @@ def prepare_folder(system: System, root: Path) -> None:
         raise NotAStoreError(f"{root}: not a folder") from error
     except OSError as error:
         raise StoreError(f"{root}: cannot be used as a store: {error.strerror}") from error
-    if names and not names & _NAMES:
+    if names and not names & STORE_MARKS:
         raise NotAStoreError(
             f"{root}: contains other files and no message store; choose an empty folder"
         )

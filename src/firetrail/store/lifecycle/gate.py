@@ -19,6 +19,8 @@ class Closure(Enum):
     FAILED = "writing was given up"
 
 
+_TEMPORARY = {Closure.FENCED, Closure.HANDOVER, Closure.DISK_FULL}
+"""Reasons that end without an operator."""
 _LOGGED = {Closure.DISK_FULL: logging.WARNING, Closure.FAILED: logging.ERROR}
 
 _log = logging.getLogger(__name__)
@@ -32,6 +34,8 @@ class Gate:
         self._guard = threads.lock()
         self.refusal = ""
         """Why puts are refused; empty while they are accepted."""
+        self.is_temporary = True
+        """Whether all reasons end by themselves."""
 
     def shut(self, closure: Closure, detail: str = "") -> None:
         """Refuse puts for this reason, in addition to others."""
@@ -39,6 +43,7 @@ class Gate:
             is_news = closure not in self._reasons
             reason = f"{closure.value}: {detail}" if detail else closure.value
             self._reasons[closure] = reason
+            self.is_temporary = self._reasons.keys() <= _TEMPORARY
             self.refusal = "; ".join(self._reasons.values())
         if is_news and closure in _LOGGED:
             _log.log(_LOGGED[closure], "the store refuses messages from now on: %s", reason)
@@ -47,6 +52,7 @@ class Gate:
         """Remove this reason."""
         with self._guard:
             was = self._reasons.pop(closure, None)
+            self.is_temporary = self._reasons.keys() <= _TEMPORARY
             self.refusal = "; ".join(self._reasons.values())
             is_over = self._reasons.keys() <= {Closure.SLAVE}  # a slave takes those of its master
         if was is not None and closure in _LOGGED and is_over:
@@ -60,4 +66,5 @@ class Gate:
     def shut_for_good(self, reason: str) -> None:
         """Refuse puts for good, without a lock that a thread lost in a fork may hold."""
         self._reasons = {Closure.CLOSED: reason}
+        self.is_temporary = False
         self.refusal = reason

@@ -62,10 +62,11 @@ class Writer(StoreStatus):
             WrongTypeError: The argument is not a :class:`Message`.
             IllegalMessageError: The message cannot be stored.
             StoreReadOnlyError: The store refuses messages; ``refusal`` says why.
+            StoreBusyError: The disk or dispatch cannot keep up at the moment.
             DiskFullError: There is no space for the message.
             FlushFailedError: The message was stored but is not known to be on disk: a sync failed,
                 or did not end within ``sync_flush_timeout_ms``.
-            StoreError: Nothing was stored, because the store is busy or a file operation failed.
+            StoreError: Nothing was stored, because a file operation failed.
         """
         if self._sync or self._acks.are_needed:
             return self.try_put(message).require_ok()
@@ -142,7 +143,7 @@ class Writer(StoreStatus):
             raise WrongTypeError("message", message, "expected a Message")
         refusal = self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
         if refusal:
-            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+            return self._unavailable(refusal)
         try:
             result = self._quick_put(message) or self._append_slowly(message)
         except (StoreError, Busy, OSError) as error:
@@ -216,7 +217,7 @@ class Writer(StoreStatus):
         instance("batch", batch, Batch)
         refusal = self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
         if refusal:
-            return self._refused(PutStatus.SERVICE_NOT_AVAILABLE, refusal)
+            return self._unavailable(refusal)
         try:
             self._dispatcher.wait_if_far_behind()
             queue = self._target(batch)
@@ -239,6 +240,12 @@ class Writer(StoreStatus):
     def _refused(self, status: PutStatus, detail: str, field: str = "message") -> PutResult:
         self._statistics.put_refused += 1
         return PutResult(status, detail=detail, field=field)
+
+    def _unavailable(self, refusal: str) -> PutResult:
+        self._statistics.put_refused += 1
+        is_temporary = not self._gate.refusal or self._gate.is_temporary
+        status = PutStatus.SERVICE_NOT_AVAILABLE
+        return PutResult(status, detail=refusal, is_temporary=is_temporary)
 
     def _refused_by(self, error: Exception) -> PutResult:
         if isinstance(error, PropertiesTooLongError):

@@ -19,19 +19,12 @@ from typing import NamedTuple
 
 from firetrail.format.names import (
     ABORT,
-    CHECKPOINT,
     COMMIT_LOG,
-    CONFIG,
-    CONSUME_QUEUE,
-    DROPPED_PREFIX,
-    INDEX,
-    INVENTORY,
     LOCK,
     LOG_PATHS,
-    REPAIR_PREFIX,
-    WATERMARK,
     parse_segment_name,
 )
+from firetrail.format.store_files import COPY_ORDER, is_aside
 from firetrail.storage.copies import copy_file
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.folder import AbortFile, check_is_store, lock_owner
@@ -40,14 +33,6 @@ from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.store import Store
 from firetrail.system import System
-
-_ORDER = (INVENTORY, CHECKPOINT, WATERMARK, CONFIG, CONSUME_QUEUE, INDEX)
-"""The order of the copy, before everything else and finally the log.
-
-The inventory comes first: what it lists exists when the rest is copied. The checkpoint comes before
-the watermark, which also has the slot before the newest one, for a checkpoint that was just
-replaced.
-"""
 
 
 class Backup(NamedTuple):
@@ -110,12 +95,11 @@ class _Copy:
     def run(self, log_end: int | None = None) -> None:
         names = self._files.names(self._root)
         folders = log_folders(self._files, self._root)
-        left_out = {COMMIT_LOG, LOG_PATHS, LOCK, ABORT, *_ORDER}
+        left_out = {COMMIT_LOG, LOG_PATHS, LOCK, ABORT, *COPY_ORDER}
         left_out.update(shown_path(self._root, folder).partition("/")[0] for folder in folders)
-        aside = (REPAIR_PREFIX, DROPPED_PREFIX)
-        others = [n for n in names if n not in left_out and not n.startswith(aside)]
+        others = [name for name in names if name not in left_out and not is_aside(name)]
         # The abort file comes after the marks: a store opened in between must not look closed.
-        self._copy_row(self._root, [*_ORDER, *others, ABORT], [])
+        self._copy_row(self._root, [*COPY_ORDER, *others, ABORT], [])
         self._copy_log(folders, log_end)
 
     def _copy_log(self, folders: tuple[Path, ...], end: int | None) -> None:

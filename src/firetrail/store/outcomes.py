@@ -1,0 +1,75 @@
+"""How puts end: for each status the error, the response code, and whether to try again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from firetrail.errors import (
+    DiskFullError,
+    FlushFailedError,
+    IllegalMessageError,
+    NotReplicatedError,
+    PropertiesTooLongError,
+    StoreBusyError,
+    StoreError,
+    StoreReadOnlyError,
+)
+
+
+class PutStatus(Enum):
+    """How a put ended; the names are those of the Java store."""
+
+    PUT_OK = "PUT_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and readable, not known to be on disk
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"  # stored, but too few replicas have confirmed it
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"  # stored, but too few replicas are connected
+    SERVICE_NOT_AVAILABLE = "SERVICE_NOT_AVAILABLE"
+    CREATE_MAPPED_FILE_FAILED = "CREATE_MAPPED_FILE_FAILED"
+    MESSAGE_ILLEGAL = "MESSAGE_ILLEGAL"
+    PROPERTIES_SIZE_EXCEEDED = "PROPERTIES_SIZE_EXCEEDED"
+    OS_PAGE_CACHE_BUSY = "OS_PAGE_CACHE_BUSY"
+    UNKNOWN_ERROR = "UNKNOWN_ERROR"  # the disk failed, before the store or in the sync after it
+
+
+class PutOutcome(NamedTuple):
+    """What a status means to callers in the same process and to clients of a broker."""
+
+    error: type[StoreError] | None
+    """The error that a put raises; whether it is retriable is an attribute of its class."""
+    code: int
+    """The response code of a broker."""
+    is_stored: bool = False
+    """Whether the message is in the log although it is not confirmed."""
+
+
+_SUCCESS, _SYSTEM_ERROR, _SYSTEM_BUSY = 0, 1, 2
+_FLUSH_DISK_TIMEOUT, _SLAVE_NOT_AVAILABLE, _FLUSH_SLAVE_TIMEOUT = 10, 11, 12
+_MESSAGE_ILLEGAL, _SERVICE_NOT_AVAILABLE = 13, 14
+
+OUTCOMES: Mapping[PutStatus, PutOutcome] = {
+    PutStatus.PUT_OK: PutOutcome(None, _SUCCESS, is_stored=True),
+    PutStatus.FLUSH_DISK_TIMEOUT: PutOutcome(FlushFailedError, _FLUSH_DISK_TIMEOUT, is_stored=True),
+    PutStatus.FLUSH_SLAVE_TIMEOUT: PutOutcome(
+        NotReplicatedError, _FLUSH_SLAVE_TIMEOUT, is_stored=True
+    ),
+    PutStatus.SLAVE_NOT_AVAILABLE: PutOutcome(
+        NotReplicatedError, _SLAVE_NOT_AVAILABLE, is_stored=True
+    ),
+    PutStatus.SERVICE_NOT_AVAILABLE: PutOutcome(StoreReadOnlyError, _SERVICE_NOT_AVAILABLE),
+    # RocketMQ's code for a full disk is this one; the disk was filled since it was last measured.
+    PutStatus.CREATE_MAPPED_FILE_FAILED: PutOutcome(DiskFullError, _SERVICE_NOT_AVAILABLE),
+    PutStatus.MESSAGE_ILLEGAL: PutOutcome(IllegalMessageError, _MESSAGE_ILLEGAL),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: PutOutcome(PropertiesTooLongError, _MESSAGE_ILLEGAL),
+    PutStatus.OS_PAGE_CACHE_BUSY: PutOutcome(StoreBusyError, _SYSTEM_BUSY),
+    PutStatus.UNKNOWN_ERROR: PutOutcome(FlushFailedError, _SYSTEM_ERROR),
+}
+"""Whether the message of an UNKNOWN_ERROR is stored depends on when the disk failed: its result has
+a store host if it is, and otherwise the put raises StoreError."""
+UNCONFIRMED = frozenset(
+    status
+    for status, outcome in OUTCOMES.items()
+    if outcome.is_stored and outcome.error is not None
+)
+"""The message is in the log, but the disk or the replicas have not confirmed it."""
