@@ -52,6 +52,28 @@ def test_nothing_is_synced_before_it_is_asked_for(
     assert synced(machine) == []
 
 
+def test_the_oldest_are_synced_first(machine: Machine, new: NewFiles, tmp_path: Path) -> None:
+    """So that a stop finds few that are left, however many were created."""
+    made = [queue(machine, new, tmp_path / "cq" / "t" / name).roll() for name in "abc"]
+    new.sync_oldest(2)
+    done = synced(machine)
+    assert done[:2] == [segment.path for segment in made[:2]]  # the lengths before the names
+    topic = tmp_path / "cq" / "t"
+    assert sorted(done[2:]) == [tmp_path / "cq", topic, topic / "a", topic / "b"]
+    new.sync()
+    assert synced(machine) == [made[2].path, tmp_path, topic / "c"]
+
+
+def test_the_oldest_stay_if_the_time_is_over(
+    machine: Machine, new: NewFiles, tmp_path: Path
+) -> None:
+    segment = queue(machine, new, tmp_path / "a").roll()
+    assert not new.sync_oldest(2, lambda: True)
+    assert synced(machine) == []
+    assert new.sync_oldest(2)
+    assert synced(machine)[0] == segment.path
+
+
 def test_a_file_that_was_synced_meanwhile_is_not_synced_again(
     machine: Machine, new: NewFiles, tmp_path: Path
 ) -> None:

@@ -45,6 +45,11 @@ class NewFiles:
         # A second sync must not return before the first is done.
         self._syncing = system.threads.lock()
 
+    @property
+    def count(self) -> int:
+        """How many files wait for a sync."""
+        return len(self._segments)
+
     def make_folder(self, path: Path) -> None:
         """Create the folder and its missing parents."""
         if path.is_dir():
@@ -78,6 +83,30 @@ class NewFiles:
                 return False
             syncs = [partial(self._sync_folder, folder) for folder in list(self._folders)]
             if not run(syncs, is_over):
+                return False
+            for segment in segments:
+                del self._segments[segment]
+        return True
+
+    def sync_oldest(self, count: int, is_over: Callable[[], bool] | None = None) -> bool:
+        """Do the same as :meth:`sync` for the files that were created first.
+
+        Args:
+            count: How many files.
+            is_over: Returns whether the time is up. Default: there is no limit.
+        """
+        with self._syncing:
+            segments = list(self._segments)[: max(count, 0)]
+            folders = {
+                folder: None
+                for segment in segments
+                for folder in segment.path.parents[:3]  # of a queue, of its topic, and of all
+                if folder in self._folders
+            }
+            run = self._files.run_in_threads
+            if not run([partial(self._sync_file, segment) for segment in segments], is_over):
+                return False
+            if not run([partial(self._sync_folder, folder) for folder in folders], is_over):
                 return False
             for segment in segments:
                 del self._segments[segment]

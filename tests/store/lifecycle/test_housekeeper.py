@@ -12,6 +12,7 @@ from tests.store.conftest import OpenStore
 from firetrail import Message, PutStatus, Store
 from firetrail.errors import FlushFailedError
 from firetrail.store.lifecycle import housekeeper
+from firetrail.store.lifecycle import housekeeper as housekeeper_module
 from firetrail.store.lifecycle.housekeeper import (
     FEW_QUEUES,
     FEW_QUEUES_INTERVAL_MS,
@@ -88,6 +89,22 @@ def test_a_busy_one_by_pages_until_it_is_time(
     machine.clock.advance(FEW_QUEUES_INTERVAL_MS)
     housekeeper.round()
     assert machine.files.count("sync", "consumequeue") == 1
+
+
+def test_very_many_new_queues_do_not_wait(
+    open_store: OpenStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stop would have to sync all of them in two seconds."""
+    monkeypatch.setattr(housekeeper_module, "NEW_QUEUES", 10)
+    store = open_store(log=1 << 16, consume_queue_flush_thorough_interval_ms=60_000)
+    for queue in range(FEW_QUEUES + 1):
+        store.put(Message("T", b"x", queue_id=queue))
+    settle(store)
+    monkeypatch.setattr(store._engine.dispatcher, "idle", False)
+    machine.files.forget()
+    store._engine.housekeeper.round()
+    assert machine.files.count("sync", "consumequeue") == FEW_QUEUES + 1 - 10
+    assert store._engine.queues._new_files.count == 10
 
 
 def test_many_queues_wait_for_the_thorough_interval(

@@ -20,6 +20,10 @@ FEW_QUEUES = 64
 FEW_QUEUES_INTERVAL_MS = 5_000
 """While at most FEW_QUEUES queues are dirty, all of them and the index are synced this often."""
 
+NEW_QUEUES = 500
+"""New queues that wait until all queues are synced; a round syncs the others. A stop that had to
+sync tens of thousands of them would not end in time."""
+
 RELEASE_INTERVAL_MS = 5_000
 NEWEST_KEPT = 64 << 20
 """Bytes at the end of the log that stay mapped; the other touched pages are unmapped.
@@ -102,6 +106,7 @@ class Housekeeper:
         else:
             with self._flushing:
                 self._queues.flush(config.consume_queue_flush_least_pages, self._stop.is_set)
+                self._queues.sync_new(NEW_QUEUES, self._stop.is_set)
         with suppress(DiskFullError):  # the previous watermark stays valid; the next round retries
             self.write_watermark(clean=False)
         if (now - self._last_release) * 1000 >= RELEASE_INTERVAL_MS and not config.lock_memory:

@@ -338,6 +338,10 @@ class QueueTable:
             return False
         return least_pages > 0 or self._new_files.sync(is_over)
 
+    def sync_new(self, keep: int, is_over: Callable[[], bool]) -> None:
+        """Sync queues that were created since the last flush, except for the newest ``keep``."""
+        self._new_files.sync_oldest(self._new_files.count - keep, is_over)
+
     def _flush_queue(self, queue: ConsumeQueue, least_pages: int) -> None:
         self.dirty.discard(queue)
         clean = False
