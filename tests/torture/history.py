@@ -11,6 +11,7 @@ answer. It needs Go.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import json
@@ -235,19 +236,25 @@ def checker() -> Path:
     text = b"".join((CHECKER / name).read_bytes() for name in SOURCES)
     version = hashlib.sha256(text).hexdigest()[:16]
     path = Path(tempfile.gettempdir()) / f"firetrail-linearizable-{os.getuid()}-{version}"
-    if not path.exists():
-        built = path.with_suffix(f".{os.getpid()}")
-        done = subprocess.run(
-            ["go", "build", "-mod=readonly", "-o", str(built), "."],
-            cwd=CHECKER,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_S,
-        )
-        if done.returncode:
-            raise CheckerMissing(f"porcupine cannot be built: {done.stderr[-500:]}")
-        built.rename(path)
+    with path.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other workers wait for the one that builds it
+        if not path.exists():
+            _build(path)
     return path
+
+
+def _build(path: Path) -> None:
+    built = path.with_suffix(f".{os.getpid()}")
+    done = subprocess.run(
+        ["go", "build", "-mod=readonly", "-o", str(built), "."],
+        cwd=CHECKER,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+    )
+    if done.returncode:
+        raise CheckerMissing(f"porcupine cannot be built: {done.stderr[-500:]}")
+    built.rename(path)
 
 
 def check_linearizable(history: Sequence[Operation], staleness_ns: int = STALENESS_NS) -> None:
