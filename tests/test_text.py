@@ -2,7 +2,7 @@
 
 import pytest
 
-from firetrail.text import counted, did_you_mean, human_duration, printable, some_of
+from firetrail.text import counted, did_you_mean, human_duration, printable, some_of, typo_of
 
 
 @pytest.mark.parametrize(
@@ -57,3 +57,20 @@ def test_what_is_not_visible_is_escaped() -> None:
     )
     assert printable("\u2028\ud800") == r"\u2028\ud800"
     assert printable("abc", 2) == "ab…"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("flushDiskTyp", "flushDiskType"),
+        ("flushdisktype", "flushDiskType"),
+        ("flsuhDiskType", "flushDiskType"),
+        ("flashDiskTypes", "flushDiskType"),
+        ("flushDisk", ""),
+        ("bins", "bind"),
+        ("bits", ""),
+        ("", ""),
+    ],
+)
+def test_misspelt_names(name: str, meant: str) -> None:
+    assert typo_of(name, ["flushDiskType", "bind"]) == meant

@@ -5,7 +5,8 @@
     FiretrailError
     ├── FormatError (also ValueError)   bytes or text violate their format
     ├── ConfigError (also ValueError)   a setting or an argument is unknown or out of range
-    │   └── WrongTypeError (also TypeError)  a setting or an argument has the wrong type
+    │   ├── WrongTypeError (also TypeError)  a setting or an argument has the wrong type
+    │   └── MisspeltKeyError            a key in a file is almost that of a setting
     ├── UnsupportedError                a broker is configured for a feature it does not have
     ├── ProtocolError (also ValueError) bytes on a connection are not a valid command
     │   └── NotRocketMQError (also ConnectionError)  a peer answers in another protocol
@@ -238,6 +239,16 @@ class ConfigError(FiretrailError, ValueError):
 
 class WrongTypeError(ConfigError, TypeError):
     """A setting or an argument has the wrong type."""
+
+
+class MisspeltKeyError(ConfigError):
+    """A key in a file of settings is not known, but almost equal to one that is.
+
+    Its value would have no effect. It is not shown, because the key may be that of a secret.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.place}{self.key} {self.allowed}"
 
 
 def _shown(value: object) -> str:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 NAMED_MAX = 5
 """Names that a line lists at most; the others are counted."""
+TYPO_MAX, TYPO_LONG = 2, 8
+"""A misspelt name has at most this many wrong letters, if it has at least so many letters."""
 SIMILAR_MIN = 0.75
 """Similarity from which a name is suggested for a misspelt one: 0 for none, 1 for equality."""
 _VOWELS = "aeiou"
@@ -66,6 +68,39 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
     known = {other.lower(): other for other in names}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=SIMILAR_MIN)
     return f"; did you mean {known[near[0]]}?" if near else ""
+
+
+def typo_of(name: str, names: Iterable[str]) -> str:
+    """Return the name of which ``name`` is a misspelling; empty if there is none.
+
+    At most two letters are wrong, missing, added or swapped, and at most one in a short name.
+    Unlike a name that is only similar, it is hardly a name of its own.
+    """
+    most = TYPO_MAX if len(name) >= TYPO_LONG else 1
+    near = [(edit_distance(name.lower(), other.lower(), most), other) for other in names]
+    distance, found = min(near, default=(most + 1, ""))
+    return found if distance <= most else ""
+
+
+def edit_distance(one: str, other: str, most: int) -> int:
+    """Return how many letters must be changed, added, removed or swapped with their neighbour.
+
+    The result is ``most`` + 1 if there are more than ``most``.
+    """
+    if abs(len(one) - len(other)) > most:
+        return most + 1
+    before: list[int] = []
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        before, row, last = row, [i], before
+        for j, wanted in enumerate(other, 1):
+            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != wanted))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+                cost = min(cost, last[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return min(row[-1], most + 1)
 
 
 def printable(text: str, most: int | None = None) -> str:

@@ -11,7 +11,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
-from firetrail.errors import ConfigError, UnsupportedError
+from firetrail.errors import ConfigError, MisspeltKeyError, UnsupportedError
 from firetrail.format.java_properties import parse_properties
 
 
@@ -76,10 +76,13 @@ def test_refused_settings_are_not_reported_as_ignored() -> None:
         ("authorisationEnabled", "authorizationEnabled"),
     ],
 )
-def test_a_misspelt_switch_of_access_control_is_named(key: str, meant: str) -> None:
-    assert remarks(f"{key}=true") == [
-        f"b.conf line 1: {key} is not a key of RocketMQ or Firetrail; did you mean {meant}?"
-    ]
+def test_a_misspelt_switch_of_access_control_is_refused(key: str, meant: str) -> None:
+    with pytest.raises(MisspeltKeyError) as caught:
+        remarks(f"{key}=true")
+    assert str(caught.value) == (
+        f"b.conf line 1: {key} is not a key of RocketMQ or Firetrail; did you mean {meant}? "
+        "Correct the key, or remove the line"
+    )
 
 
 def test_the_vip_port_cannot_be_set() -> None:

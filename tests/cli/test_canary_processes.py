@@ -37,7 +37,7 @@ from tests.tls.authority import Authority
 from firetrail.access.user_store import USERS_FILE
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker_conf import load_entries
-from firetrail.cli import serving
+from firetrail.cli import service
 from firetrail.client import Access, Admin
 from firetrail.errors import FiretrailError
 from firetrail.format.java_properties import parse_properties
@@ -261,7 +261,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.get_running_loop().call_later(PATIENCE_S, event.set)
         return event
 
-    monkeypatch.setattr(serving, "stop_event", stopped_later)
+    monkeypatch.setattr(service, "stop_event", stopped_later)
 
 
 @pytest.mark.usefixtures("limited")

@@ -12,6 +12,7 @@ from firetrail.broker import config as broker_config
 from firetrail.cli.config_page import page
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.settings.audit_settings import AuditSettings
+from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.store import config as store_config
 from firetrail.tls import config as tls_config
@@ -27,7 +28,8 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_the_page_has_an_entry_for_every_setting() -> None:
     names = re.findall(r"^- \*\*`(\w+)`\*\* \(", page(), re.MULTILINE)
-    shared = {field.name for kind in (ServerLimitSettings, AuditSettings) for field in fields(kind)}
+    shared_kinds = (ServerLimitSettings, AuditSettings, LogSettings)
+    shared = {field.name for kind in shared_kinds for field in fields(kind)}
     of_name_server = [f.name for f in fields(NameServerConfig) if f.name not in shared]
     expected = [*store_config.SETTINGS, *broker_config.SETTINGS, *of_name_server]
     assert names == [*expected, *tls_config.SETTINGS]

@@ -62,6 +62,21 @@ def test_a_file_that_others_could_read_becomes_private(tmp_path: Path) -> None:
     assert [line.split()[-1] for line in file.read_text().splitlines()] == ["before", "after"]
 
 
+def test_a_file_that_was_renamed_is_opened_again(tmp_path: Path) -> None:
+    file, old = tmp_path / "log", tmp_path / "log.old"
+    with logging_to(file) as logger:
+        logger.info("before")
+        file.rename(old)
+        logger.info("between")
+        (handler,) = logger.handlers
+        assert isinstance(handler, logs.PrivateFileHandler)
+        handler.reopen()
+        logger.info("after")
+    assert [line.split()[-1] for line in old.read_text().splitlines()] == ["before", "between"]
+    assert [line.split()[-1] for line in file.read_text().splitlines()] == ["after"]
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_device_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[Path] = []
     monkeypatch.setattr(SYSTEM.files, "make_private", changed.append)

@@ -104,14 +104,23 @@ async def test_a_broker_registers_at_another_name_server_and_leaves(tmp_path: Pa
 
 def test_keys_without_effect_are_reported(tmp_path: Path) -> None:
     conf = tmp_path / "broker.conf"
-    conf.write_text("brokerNam=x\nmaxSlaveResendLength=1\nlistenPort=0\n")
+    conf.write_text("brokerNickname=x\nmaxSlaveResendLength=1\nlistenPort=0\n")
     with started("up", "-c", str(conf), "--namesrv-port", "0") as process:
         addresses(process, 2)
         process.terminate()
         _, said = process.communicate(timeout=PATIENCE_S)
-    assert "brokerNam is not a key" in said
-    assert "did you mean brokerName?" in said
+    assert "brokerNickname is not a key" in said
     assert "maxSlaveResendLength has no effect" in said
+
+
+@pytest.mark.parametrize("command", ["up", "broker"])
+def test_a_misspelt_key_is_refused(firetrail: Firetrail, tmp_path: Path, command: str) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("brokerNam=x\n")
+    result = firetrail(command, tmp_path / "store", "-c", conf)
+    assert result.code == 2
+    assert f"{conf} line 1: brokerNam is not a key" in result.err
+    assert "did you mean brokerName? Correct the key, or remove the line" in result.err
 
 
 @pytest.mark.parametrize("key", ["initAuthenticationUser", "init_user"])

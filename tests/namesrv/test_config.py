@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.java_properties import parse_properties
 from firetrail.namesrv import NameServerConfig
 
@@ -27,15 +27,23 @@ def test_written_settings_are_read_back() -> None:
 
 
 def test_keys_without_effect_are_reported() -> None:
-    _, remarks = read("rocketmqHome=x\nserverWorkerThreads=8\nlistenport=1")
+    _, remarks = read("rocketmqHome=x\nserverWorkerThreads=8\nlistenThreads=1")
     assert remarks == [
         "namesrv.conf line 1: rocketmqHome has no effect: kvConfigPath sets the location of the "
         "only file",
         "namesrv.conf line 2: serverWorkerThreads has no effect: it tunes threads or buffers that "
         "only the Java name server has",
-        "namesrv.conf line 3: listenport is not a key of RocketMQ's name server; "
-        "did you mean listenPort?",
+        "namesrv.conf line 3: listenThreads is not a key of RocketMQ's name server",
     ]
+
+
+def test_a_misspelt_key_is_refused() -> None:
+    message = (
+        "^namesrv.conf line 1: listenport is not a key of RocketMQ's name server; did you mean "
+        r"listenPort\? Correct the key, or remove the line$"
+    )
+    with pytest.raises(MisspeltKeyError, match=message):
+        read("listenport=1")
 
 
 @pytest.mark.parametrize("text", ["listenPort=x", "listenPort=65536", "listenPort=-1"])
@@ -58,5 +66,5 @@ def test_only_live_settings_change_and_the_old_object_stays_as_it_is() -> None:
     config = NameServerConfig()
     changed = config.changed(parse_properties("orderMessageEnable=true"))
     assert (config.order_message_enable, changed.order_message_enable) == (False, True)
-    with pytest.raises(ConfigError, match=r"only orderMessageEnable, .* can be changed by request"):
+    with pytest.raises(ConfigError, match=r"only log_level, order.* can be changed by request"):
         config.changed(parse_properties("listenPort=1"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from firetrail.broker.broker_conf import load_entries
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.java_properties import Entry, parse_properties
 from firetrail.namesrv import NameServerConfig
 from firetrail.proxy.config import ProxyConfig
@@ -21,7 +21,7 @@ def test_the_keys_of_rocketmq(tmp_path: Path) -> None:
         "tls.server.authClient=true\ntls.server.trustCertPath=ca.pem\ntls.enable=true\n"
         "tls.client.keyPath=c.key\ntls.client.certPath=c.pem\ntls.client.keyPassword=canary\n"
         "tls.client.authServer=false\ntls.client.trustCertPath=ca.pem\n"
-        "tls.test.mode.enable=false\nuser_names=DNS:*\ntls.server.modus=x\n"
+        "tls.test.mode.enable=false\nuser_names=DNS:*\ntls.server.color=x\n"
     )
     file.chmod(0o600)
     config, remarks = TlsConfig.from_file(str(file))
@@ -44,8 +44,15 @@ def test_the_keys_of_rocketmq(tmp_path: Path) -> None:
     assert "canary" not in repr(config)
     assert [remark.split(": ", 1)[1] for remark in remarks] == [
         "tls.test.mode.enable has no effect: Firetrail has no built-in certificate",
-        "tls.server.modus is not a key of RocketMQ's tls.properties; did you mean tls.server.mode?",
+        "tls.server.color is not a key of RocketMQ's tls.properties; did you mean tls.server.mode?",
     ]
+
+
+def test_a_misspelt_key_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.server.mod=enforcing\n")
+    with pytest.raises(MisspeltKeyError, match=r"line 1: .*; did you mean tls\.server\.mode\?"):
+        TlsConfig.from_file(str(file))
 
 
 def test_a_file_with_a_password_is_private(tmp_path: Path) -> None:

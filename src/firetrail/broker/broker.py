@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
+from firetrail.broker.admin.config import take_file
 from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.config import BrokerConfig
@@ -50,6 +51,7 @@ from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.lease_keeper import GroupStatus
 from firetrail.replication.master_check import MasterAddress
+from firetrail.settings.file_changes import ConfEntries, FileChanges
 from firetrail.settings.table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -345,6 +347,10 @@ class Broker:
             await self._server.stop()
         else:
             await self._server.drain()
+
+    def take_changes(self, before: ConfEntries, now: ConfEntries) -> FileChanges:
+        """Put changes of ``broker.conf`` into effect: see :func:`take_file`."""
+        return take_file(self._parts.state, before, now)
 
     @property
     def answered_codes(self) -> tuple[set[int], set[int]]:

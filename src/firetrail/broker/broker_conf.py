@@ -14,11 +14,11 @@ from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.remoting.bodies import MASTER_ID
-from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings
+from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings, refuse_typos
 from firetrail.store.config import SETTINGS as STORE_SETTINGS
 from firetrail.store.config import StoreConfig
 from firetrail.store.config_rules import BrokerRole
-from firetrail.text import did_you_mean
+from firetrail.text import did_you_mean, typo_of
 from firetrail.tls.config import refuse_misplaced
 
 NOTHING_TO_SET = "the broker has no setting for this"
@@ -38,7 +38,7 @@ class LoadedBroker:
 def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     """Return the settings in a ``broker.conf``; raise ConfigError for an invalid value.
 
-    A setting of TLS is refused as well: it belongs into another file.
+    A misspelt key is refused, and so is a setting of TLS, which belongs into another file.
     """
     refuse_misplaced(entries)
     names = {name for setting in SETTINGS.values() for name in setting.names_in_file}
@@ -48,8 +48,14 @@ def load_entries(entries: Mapping[str, Entry]) -> LoadedBroker:
     store = StoreConfig.from_entries(others)
     known = names | store_names
     unknown = tuple(
-        replace(remark, detail=f"{NO_KEY}{_hint(remark.key, known)}") for remark in store.unknown
+        replace(
+            remark,
+            detail=f"{NO_KEY}{_hint(remark.key, known)}",
+            typo_of=typo_of(remark.key, known),
+        )
+        for remark in store.unknown
     )
+    refuse_typos(unknown)
     refused = tuple(refused_settings(entries))
     refused_keys = {each.name for each in refused}
     ignored = tuple(

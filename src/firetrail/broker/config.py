@@ -39,12 +39,13 @@ from firetrail.format.hosts import PORT_MAX, Host
 from firetrail.format.whole import INT32_MAX
 from firetrail.replication.frames import BODY_MAX, MEMBER_MAX
 from firetrail.settings.audit_settings import AuditSettings
+from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.table import Setting, Text, Whole, table
 from firetrail.text import did_you_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings):
+class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings, LogSettings):
     """Every setting of a broker that is not a setting of its store.
 
     ``docs/configuration.md`` lists the settings with their keys, defaults and meanings. All are

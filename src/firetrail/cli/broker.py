@@ -11,6 +11,7 @@ from firetrail.cli import grpc_service, serving, up
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
+from firetrail.cli.reloading import FileReload
 
 DESCRIPTION = """\
 Start a broker that registers with name servers of RocketMQ or Firetrail.
@@ -60,5 +61,6 @@ def run(args: argparse.Namespace) -> ExitCode:
         ignore_users=args.ignore_users,
     )
     port = grpc_service.port_of(args, config, NO_PORT)
-    serving.run(up.serve(broker, args.store, args.json, port))
+    reload = FileReload(args.conf, broker.tls, broker.take_changes)
+    serving.run(up.serve(broker, args.store, args.json, port, reload=reload))
     return ExitCode.OK

@@ -6,17 +6,22 @@ import argparse
 import json
 import logging
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
+from typing import TypeVar
 
+from firetrail.settings.log_settings import LogLevel, LogSettings
 from firetrail.system import SYSTEM
 from firetrail.text import printable
 
-LEVELS = ("debug", "info", "warning", "error")
+LEVELS = tuple(level.value.lower() for level in LogLevel)
 SIZE_DEFAULT, KEEP_DEFAULT = "64M", 5
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+LogConfig = TypeVar("LogConfig", bound=LogSettings)
+
 _TEXT = "%(asctime)s %(levelname)-7s %(message)s"
 
 
@@ -26,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--log-level",
         choices=LEVELS,
-        default="info",
-        help="least severe level that is logged (default: %(default)s)",
+        help="least severe level that is logged (default: log_level in FILE, or info)",
     )
     group.add_argument(
         "--log-json", action="store_true", help="log one JSON object per line instead of text"
@@ -66,7 +70,14 @@ def size(text: str) -> int:
 def set_up(args: argparse.Namespace) -> None:
     """Configure logging from the arguments; other libraries log only warnings."""
     logging.basicConfig(handlers=[handler_of(args)], level=logging.WARNING)
-    logging.getLogger("firetrail").setLevel(args.log_level.upper())
+    with_level(args, LogSettings()).log_level.apply()
+
+
+def with_level(args: argparse.Namespace, config: LogConfig) -> LogConfig:
+    """Return settings with the level that the arguments ask for; it takes precedence."""
+    if args.log_level is None:
+        return config
+    return replace(config, log_level=LogLevel(args.log_level.upper()))
 
 
 def handler_of(args: argparse.Namespace) -> logging.Handler:
@@ -80,8 +91,25 @@ def handler_of(args: argparse.Namespace) -> logging.Handler:
     return handler
 
 
+def reopen() -> None:
+    """Open the log file again, which another program may have renamed."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PrivateFileHandler):
+            handler.reopen()
+
+
 class PrivateFileHandler(RotatingFileHandler):
     """Writes a log that only the owner of the process can read: it has names and addresses."""
+
+    def reopen(self) -> None:
+        """Close the file, and open the one that has its name now; create it if there is none."""
+        self.acquire()
+        try:
+            if self.stream is not None:
+                self.stream.close()
+            self.stream = self._open()
+        finally:
+            self.release()
 
     def _open(self) -> TextIOWrapper:
         """Open the file, or create it; a file that others can read becomes private."""

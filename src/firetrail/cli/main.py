@@ -12,6 +12,7 @@ from firetrail.cli import (
     acl,
     backup,
     broker,
+    check_config,
     dump,
     fsck,
     group,
@@ -26,6 +27,7 @@ from firetrail.cli import (
     reset,
     salvage,
     send,
+    settings,
     tail,
     topic,
     up,
@@ -36,8 +38,8 @@ from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
-    *(up, broker, namesrv, proxy, replica),
-    *(topic, group, send, tail, lag, reset, user, acl),
+    *(up, broker, namesrv, proxy, replica, check_config),
+    *(topic, group, send, tail, lag, reset, user, acl, settings),
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,
 )

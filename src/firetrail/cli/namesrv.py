@@ -8,6 +8,8 @@ from dataclasses import replace
 from firetrail.cli import logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
+from firetrail.cli.reloading import FileReload
+from firetrail.cli.service import Reload, Service
 from firetrail.namesrv import NameServer, NameServerConfig
 
 DESCRIPTION = """\
@@ -50,18 +52,24 @@ def run(args: argparse.Namespace) -> ExitCode:
         config = replace(config, bind_address=args.host)
     if args.port is not None:
         config = replace(config, listen_port=args.port)
+    config = logs.with_level(args, config)
+    config.log_level.apply()
     tls = tls_options.server_tls(tls_options.tls_config(args, file=config.tls_config_file))
-    serving.run(_serve(NameServer(config, tls=tls, insecure=args.insecure), config, args.json))
+    server = NameServer(config, tls=tls, insecure=args.insecure)
+    reload = FileReload(args.conf, tls, server.take_changes)
+    serving.run(_serve(server, config, args.json, reload))
     return ExitCode.OK
 
 
-async def _serve(server: NameServer, config: NameServerConfig, as_json: bool) -> None:
-    stop = serving.stop_event()
+async def _serve(
+    server: NameServer, config: NameServerConfig, as_json: bool, reload: Reload
+) -> None:
+    service = Service(reload)
     port = await server.start()
     try:
         found = {"name server": f"{config.bind_address}:{port}"}
         hints = {"name server": "brokers and clients connect here"}
         serving.announce(found, as_json, hints)
-        await stop.wait()
+        await service.until_stopped(f"brokers and clients connect to {found['name server']}")
     finally:
         await server.stop()

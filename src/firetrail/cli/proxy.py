@@ -14,10 +14,13 @@ from firetrail.access.user_store import USERS_FILE
 from firetrail.cli import cluster, grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
+from firetrail.cli.reloading import FileReload
+from firetrail.cli.service import Service
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.names import CONFIG
-from firetrail.proxy.config import ProxyConfig
+from firetrail.proxy.config import SETTINGS, ProxyConfig
 from firetrail.proxy.extra import INSTALL, is_missing
+from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.system import SYSTEM
 
 DESCRIPTION = """\
@@ -80,6 +83,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     logs.set_up(args)
     config, remarks = ProxyConfig.from_entries(serving.read_conf(args.conf))
     serving.report(remarks)
+    config = logs.with_level(args, config)
+    config.log_level.apply()
     try:
         serving.run(_serve(args, config))
     except ModuleNotFoundError as error:
@@ -95,7 +100,7 @@ async def _serve(args: argparse.Namespace, config: ProxyConfig) -> None:
     from firetrail.proxy.transport.limits import grpc_limits
 
     tls = tls_options.server_tls(tls_options.tls_config(args))
-    stop = serving.stop_event()
+    service = Service(FileReload(args.conf, tls, _take_changes))
     async with AsyncExitStack() as resources:
         brokers = ClusterBrokers(args.namesrv)
         await brokers.open()
@@ -110,7 +115,16 @@ async def _serve(args: argparse.Namespace, config: ProxyConfig) -> None:
             "name server": "where it finds brokers",
         }
         serving.announce(found, args.json, hints)
-        await stop.wait()
+        await service.until_stopped(f"gRPC clients connect to {proxy.address}")
+
+
+def _take_changes(before: ConfEntries, now: ConfEntries) -> FileChanges:
+    """Put the live settings that differ into effect."""
+    ProxyConfig.from_entries(now)
+    changes = changes_between(before, now, SETTINGS)
+    if "log_level" in changes.live:
+        changes.live["log_level"].apply()
+    return changes
 
 
 async def _guard(folder: Path, config: ProxyConfig, resources: AsyncExitStack) -> Guard:

@@ -27,6 +27,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import human_size, say
 from firetrail.cli.role_requests import broker_address
+from firetrail.cli.service import Service
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.java_properties import Entry
 from firetrail.pace.reminders import Reminders
@@ -128,8 +129,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 async def _follow(args: argparse.Namespace) -> ExitCode:
     own = _own_settings(args)
     access = client_access_of(load_entries(own).broker)
-    stop = serving.stop_event()
-    search = await _search(args, stop, access)
+    service = Service()
+    search = await _search(args, service.stop, access)
     if search is None:
         return ExitCode.OK  # it was stopped before the master answered
     master, adopted = search
@@ -163,7 +164,7 @@ async def _follow(args: argparse.Namespace) -> ExitCode:
         found = {"broker": broker.address, "store": str(args.store), "master": master}
         serving.announce(found, args.json, {"broker": "serves reads"})
         watching = asyncio.create_task(_Watch(broker, args.json).run())
-        await stop.wait()
+        await service.until_stopped(f"follows {master}")
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching

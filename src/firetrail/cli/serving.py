@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import gc
 import json
-import signal
 import sys
 from collections.abc import Coroutine, Iterable, Mapping
 from importlib.util import find_spec
@@ -136,15 +135,3 @@ def announce(found: dict[str, str], as_json: bool, hints: Mapping[str, str] | No
         hint = (hints or {}).get(name)
         print(f"{name:<11}  {place}   {hint}" if hint else f"{name:<11}  {place}")
     sys.stdout.flush()
-
-
-def stop_event() -> asyncio.Event:
-    """Return an event that SIGTERM and Ctrl-C set.
-
-    Call this before the server starts: a signal that arrives earlier would kill the process.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop

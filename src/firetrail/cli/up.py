@@ -18,7 +18,9 @@ from firetrail.cli import grpc_service, logs, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.output import say
+from firetrail.cli.reloading import FileReload
 from firetrail.cli.secure_folder import STORE, SecureFolder
+from firetrail.cli.service import Reload, Service
 from firetrail.errors import ConfigError, UnsupportedError
 from firetrail.format.java_properties import Entry
 from firetrail.namesrv import NameServerConfig
@@ -109,7 +111,8 @@ def settings(args: argparse.Namespace) -> LoadedBroker:
     loaded = load_entries(_for_existing_log(args.store, entries))
     serving.report(loaded.remarks)
     unsupported.check(loaded.refused, args.ignore_unsupported)
-    broker, store = loaded.broker, loaded.store
+    broker, store = logs.with_level(args, loaded.broker), loaded.store
+    broker.log_level.apply()
     if args.host is not None:
         broker = broker.replace(bind=args.host)
     if args.port is not None:
@@ -225,7 +228,8 @@ def run(args: argparse.Namespace) -> ExitCode:
             insecure=args.insecure,
             ignore_users=args.ignore_users,
         )
-        serving.run(serve(broker, folder, args.json, grpc_port, secure))
+        reload = FileReload(args.conf, broker.tls, broker.take_changes)
+        serving.run(serve(broker, folder, args.json, grpc_port, secure, reload=reload))
     return ExitCode.OK
 
 
@@ -239,9 +243,11 @@ async def serve(
     as_json: bool,
     grpc_port: grpc_service.GrpcPort,
     secure: SecureFolder | None = None,
+    *,
+    reload: Reload,
 ) -> None:
     """Start the broker, print its addresses, and stop it at SIGTERM or Ctrl-C."""
-    stop = serving.stop_event()
+    service = Service(reload)
     async with AsyncExitStack() as resources:
         proxy = grpc_service.prepared(broker, grpc_port)
         await broker.start()
@@ -262,4 +268,4 @@ async def serve(
         serving.announce(found, as_json, hints)
         if not as_json:
             print("".join(f"{line}\n" for line in guide), end="", flush=True)
-        await stop.wait()
+        await service.until_stopped(f"clients connect to {broker.namesrv or broker.address}")

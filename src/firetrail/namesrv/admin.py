@@ -156,6 +156,7 @@ class AdminAnswers:
         text = request.content.decode("utf-8", "replace")
         try:
             self._state.config = self._state.config.changed(parse_properties(text))
+            self._state.config.log_level.apply()
         except ConfigError as error:
             raise RequestError(ResponseCode.NO_PERMISSION, str(error)) from None
         return request.answer()

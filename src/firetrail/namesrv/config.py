@@ -14,7 +14,8 @@ from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
 from firetrail.settings.audit_settings import AuditSettings
-from firetrail.settings.conf_file import read_settings
+from firetrail.settings.conf_file import read_settings, refuse_typos
+from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Flag, Group, Port, Setting, Text, Whole, table
 from firetrail.tls.config import refuse_misplaced
@@ -47,7 +48,7 @@ FLAG = Flag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameServerConfig(ServerLimitSettings, AuditSettings):
+class NameServerConfig(ServerLimitSettings, AuditSettings, LogSettings):
     """The settings of a name server, as keyword arguments. An instance never changes.
 
     Args:
@@ -168,6 +169,7 @@ class NameServerConfig(ServerLimitSettings, AuditSettings):
         """
         refuse_misplaced(entries)
         reading = read_settings(SETTINGS, entries, UNUSED, NO_KEY)
+        refuse_typos(reading.unknown)
         return cls(**reading.values), [str(remark) for remark in reading.remarks]
 
     def changed(self, entries: Mapping[str, Entry]) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from firetrail.access.file_access import FileAccess
@@ -12,7 +13,7 @@ from firetrail.access.guard import Guard
 from firetrail.access.user_limits import user_limits
 from firetrail.namesrv.admin import AdminAnswers
 from firetrail.namesrv.answers import RouteAnswers
-from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.config import SETTINGS, NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.routes import Registration
 from firetrail.namesrv.server_limits import server_limits
@@ -24,6 +25,7 @@ from firetrail.remoting.costly_requests import CostlyRequests
 from firetrail.remoting.exposure import check_exposure
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.server import RemotingServer
+from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls
 
@@ -92,6 +94,22 @@ class NameServer:
         )
         self._server.costly = costly or self._server.costly
         self._sweeper: asyncio.Task[None] | None = None
+
+    def take_changes(self, before: ConfEntries, now: ConfEntries) -> FileChanges:
+        """Put the live settings into effect that differ between two versions of ``namesrv.conf``.
+
+        Args:
+            before: The file with which the name server was started.
+            now: The file as it is.
+
+        Raises:
+            ConfigError: A setting in the file is not allowed; none takes effect.
+        """
+        NameServerConfig.from_entries(now)
+        changes = changes_between(before, now, SETTINGS)
+        self._state.config = replace(self._state.config, **changes.live)
+        self._state.config.log_level.apply()
+        return changes
 
     async def start(self) -> int:
         """Start listening; return the port.

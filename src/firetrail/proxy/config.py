@@ -8,7 +8,8 @@ from typing import Self
 
 from firetrail.format.java_properties import Entry
 from firetrail.settings.audit_settings import AuditSettings
-from firetrail.settings.conf_file import read_settings
+from firetrail.settings.conf_file import read_settings, refuse_typos
+from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.settings.table import Setting, table
 from firetrail.tls.config import refuse_misplaced
@@ -17,7 +18,7 @@ NO_KEY = "is not a setting of the proxy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProxyConfig(ServerLimitSettings, AuditSettings):
+class ProxyConfig(ServerLimitSettings, AuditSettings, LogSettings):
     """The settings of a proxy, as keyword arguments. An instance never changes.
 
     Args:
@@ -26,6 +27,7 @@ class ProxyConfig(ServerLimitSettings, AuditSettings):
         request_rate_per_user, byte_rate_per_user, limit_loopback, buffered_bytes, stranger_bytes:
             Limits for clients, see ``docs/configuration.md``.
         audit_log, audit_file_bytes, audit_files, audit_rate: The audit log, see there.
+        log_level: The least severe level that is logged. Default: INFO.
 
     Raises:
         ConfigError: A value is invalid.
@@ -47,6 +49,7 @@ class ProxyConfig(ServerLimitSettings, AuditSettings):
         """
         refuse_misplaced(entries)
         reading = read_settings(SETTINGS, entries, {}, NO_KEY)
+        refuse_typos(reading.unknown)
         return cls(**reading.values), [str(remark) for remark in reading.remarks]
 
 

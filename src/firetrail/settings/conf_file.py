@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from firetrail.errors import ConfigError
+from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.java_properties import Entry
-from firetrail.settings.table import Setting
-from firetrail.text import did_you_mean
+from firetrail.settings.table import HIDDEN, Setting
+from firetrail.text import did_you_mean, typo_of
 
 NO_KEY = "is not a key of RocketMQ or Firetrail"
 BROKERS = "it belongs to the broker"
@@ -111,6 +111,8 @@ class Remark:
     key: str
     detail: str
     place: str = ""
+    typo_of: str = ""
+    """The known key that was probably meant; empty if there is none."""
 
     def __str__(self) -> str:
         return f"{self.place}{self.key} {self.detail}"
@@ -129,6 +131,14 @@ class Reading:
     def remarks(self) -> list[Remark]:
         """All remarks."""
         return [*self.ignored, *self.adjusted, *self.unknown]
+
+
+def refuse_typos(unknown: Iterable[Remark]) -> None:
+    """Raise MisspeltKeyError for an unknown key that is almost a known one."""
+    for remark in unknown:
+        if remark.typo_of:
+            detail = f"{remark.detail} Correct the key, or remove the line"
+            raise MisspeltKeyError(remark.key, HIDDEN, detail, remark.place)
 
 
 def read_settings(
@@ -151,7 +161,7 @@ def read_settings(
             reading.ignored.append(Remark(key, f"has no effect: {reason}", entry.place))
         else:
             detail = f"{no_key}{did_you_mean(key, known)}"
-            reading.unknown.append(Remark(key, detail, entry.place))
+            reading.unknown.append(Remark(key, detail, entry.place, typo_of(key, known)))
     return reading
 
 

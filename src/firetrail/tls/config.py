@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry, parse_properties
-from firetrail.settings.conf_file import read_settings
+from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.table import HIDDEN, Flag, Group, Setting, Text, table
 from firetrail.tls.certificates import check_private, content
 from firetrail.tls.client_tls import ClientTls
@@ -174,6 +174,7 @@ class TlsConfig:
         """
         text = content(NAME, path).decode("utf-8-sig", "replace")
         reading = read_settings(SETTINGS, parse_properties(text, path), UNUSED, NO_KEY)
+        refuse_typos(reading.unknown)
         has_password = any(reading.values.get(name) for name in PASSWORDS)
         if has_password:
             check_private(NAME, path)

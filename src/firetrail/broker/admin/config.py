@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.broker import config as broker_config
+from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, RequestError
@@ -25,6 +26,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.settings.conf_file import NO_KEY, read_settings, why_unused
+from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.settings.table import Setting
 from firetrail.store import config as store_config
 from firetrail.store import live_config as store_changing
@@ -60,7 +62,7 @@ class ConfigProcessor:
         self._system = state.system
         self._store = state.store
         self._live = state.live
-        self._topics = state.topics
+        self._state = state
         self._conf = conf
         self._version = DataVersion()
         self._lock = asyncio.Lock()  # one change at a time
@@ -91,7 +93,9 @@ class ConfigProcessor:
                 changes = self._checked(entries)
                 if self._conf is not None:
                     await asyncio.to_thread(self._save, self._conf, entries)
-                self._take(changes)
+                take(self._state, changes)
+                now_ms = self._system.clock.now_ms()
+                self._version = DataVersion(self._version.counter + 1, now_ms)
         except ConfigError as error:
             raise RequestError(ResponseCode.INVALID_PARAMETER, str(error)) from None
         except OSError as error:
@@ -115,12 +119,6 @@ class ConfigProcessor:
         store_changing.check_changes(self._store.config, of_store)
         return Changes(self._live.current.replace(**of_broker), of_store)
 
-    def _take(self, changes: Changes) -> None:
-        self._store.configure(**changes.of_store)
-        self._live.current = changes.broker
-        self._version = DataVersion(self._version.counter + 1, self._system.clock.now_ms())
-        self._topics.reconfigured()
-
     def _save(self, conf: Path, entries: Mapping[str, Entry]) -> None:
         files = self._system.files
         text = files.read(conf).decode("utf-8", "surrogateescape")
@@ -128,6 +126,36 @@ class ConfigProcessor:
         others = {name for key in entries for name in _KNOWN[key].names_in_file} - set(values)
         changed = update_properties(text, values, others)
         files.replace(conf, changed.encode("utf-8", "surrogateescape"))
+
+
+def take(state: BrokerState, changes: Changes) -> None:
+    """Put changes into effect."""
+    state.store.configure(**changes.of_store)
+    if changes.broker.log_level is not state.live.current.log_level:
+        changes.broker.log_level.apply()
+    state.live.current = changes.broker
+    state.topics.reconfigured()
+
+
+def take_file(state: BrokerState, before: ConfEntries, now: ConfEntries) -> FileChanges:
+    """Put the live settings into effect that differ between two versions of ``broker.conf``.
+
+    Args:
+        state: The state of the broker.
+        before: The file with which the broker was started.
+        now: The file as it is.
+
+    Returns:
+        What was changed, and what needs a restart.
+
+    Raises:
+        ConfigError: A setting in the file is not allowed; none takes effect.
+    """
+    load_entries(now)
+    broker, store = (changes_between(before, now, settings) for settings in _TABLES)
+    store_changing.check_changes(state.store.config, store.live)
+    take(state, Changes(state.live.current.replace(**broker.live), store.live))
+    return FileChanges(broker.live | store.live, broker.restart + store.restart)
 
 
 def _check_key(key: str) -> None:
