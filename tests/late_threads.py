@@ -20,9 +20,9 @@ from firetrail.system import Clock, Condition, Event, Lock, Thread, Threads
 
 PAUSE_S = 0.1
 """The longest pause at the start of a thread, and after it has waited."""
-LOCK_PAUSE_S = 0.02
+LOCK_PAUSE_S = 0.1
 """The longest pause after a lock is released."""
-LOCK_PAUSES = 0.05
+LOCK_PAUSES = 0.2
 """The share of releases with a pause; a thread releases locks all the time."""
 
 
