@@ -12,6 +12,8 @@ HELPERS = re.compile(
     r"format\.(?!kernels\.)\w+|format\.kernels\.(_bigendian|checksum|properties|text)"
 )
 """Modules that only compute a value from their arguments."""
+SYSTEM = re.compile(r"system\.\w+")
+"""The modules of the package that stands for the operating system, which counts as one."""
 
 
 def documented() -> tuple[int, list[str]]:
@@ -35,5 +37,6 @@ def test_a_message_passes_the_documented_modules() -> None:
     )
     passed = {name.removeprefix("firetrail.") for name in json.loads(traced.stdout)["every"]}
     number, names = documented()
-    assert {name for name in passed if not HELPERS.fullmatch(name)} <= set(names)
-    assert number == len(names) == len(set(names)) < 40
+    counted = {SYSTEM.sub("system", name) for name in passed if not HELPERS.fullmatch(name)}
+    assert counted <= set(names)
+    assert number == len(names) == len(set(names)) <= 41
