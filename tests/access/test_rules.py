@@ -23,6 +23,7 @@ from firetrail.auth.policies import (
 from firetrail.auth.resources import Action, Requirement, Resource
 from firetrail.broker.broker import Broker
 from firetrail.broker.state.topics import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
+from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.remoting.command import RemotingCommand
 
 FIELDS = {
@@ -215,6 +216,21 @@ def test_special_names_have_their_own_needs(
     request = signed(code, FIELDS | changes, by="alice")
     found = list(RULES[code].needs(Asked(request, "C1")))
     assert [text_of(need) for need in found] == needs
+
+
+@pytest.mark.parametrize(
+    ("item", "names_queues"),
+    [
+        (BatchItem(0, b"x", b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), True),
+        (BatchItem(0, b"INNER_MULTI_DISPATCH\x01%LMQ%a\x02", b""), False),
+        (BatchItem(0, b"x", b"MY_INNER_MULTI_DISPATCH\x01%LMQ%a\x02"), False),
+    ],
+)
+def test_only_a_property_of_a_batch_names_light_queues(item: BatchItem, names_queues: bool) -> None:
+    request = signed(320, FIELDS | {"m": "true"}, by="alice")
+    request.body = encode_batch([item])
+    found = [text_of(need) for need in RULES[320].needs(Asked(request, "C1"))]
+    assert (found == ["Topic:T1 Pub"]) is not names_queues
 
 
 def test_retry_topics_of_other_groups_and_missing_names_are_refused() -> None:

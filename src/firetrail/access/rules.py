@@ -28,7 +28,8 @@ from firetrail.access.needs import (
 )
 from firetrail.auth.caller import NO_PERMISSION
 from firetrail.auth.resources import WHOLE, Action, Requirement, ResourceType, need
-from firetrail.errors import RequestError
+from firetrail.errors import FormatError, RequestError
+from firetrail.format.batch import has_property
 from firetrail.format.names import RETRY_PREFIX, reply_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.remoting.bodies import (
@@ -49,7 +50,6 @@ USER_CODES = range(3001, 3011)
 """The requests that create, change, delete and show users and their policies."""
 PLAIN_CODES = range(50, 55)
 """The requests about the accounts of ACL 1.0."""
-_INNER_MULTI_DISPATCH = INNER_MULTI_DISPATCH.encode()
 
 
 class Asked(NamedTuple):
@@ -166,7 +166,7 @@ def _send(field: str, properties: str, batch: str) -> Rule:
     """
 
     def names_queues_in_body(request: RemotingCommand) -> bool:
-        return request.fields.get(batch) in TRUE and _INNER_MULTI_DISPATCH in request.content
+        return request.fields.get(batch) in TRUE and _names_light_queues(request.content)
 
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield topic_need(asked.name(field), PUB)
@@ -180,6 +180,14 @@ def _send(field: str, properties: str, batch: str) -> Rule:
         return None if names_queues_in_body(request) else (request.fields.get(field, ""),)
 
     return Rule(needs, key=key)
+
+
+def _names_light_queues(batch: bytes | memoryview) -> bool:
+    """Return whether a message of a batch names light queues, or may: the batch is broken."""
+    try:
+        return has_property(batch, INNER_MULTI_DISPATCH)
+    except FormatError:
+        return True
 
 
 def _reply(field: str, properties: str, batch: str) -> Rule:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, Layout
+from firetrail.format.properties import get_property
 from firetrail.format.whole import INT32_MAX, INT32_MIN
 
 if TYPE_CHECKING:
@@ -52,6 +53,17 @@ def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
 def first_item(buffer: ReadableBuffer) -> BatchItem:
     """Return the first item; raise FormatError if there is none."""
     return _decode_item(bytes(buffer), 0, 0)[0]
+
+
+def has_property(buffer: ReadableBuffer, name: str) -> bool:
+    """Return whether an item has a property; raise FormatError if that cannot be told.
+
+    Items are decoded only if the name occurs in the batch, which may also be in a body.
+    """
+    data = bytes(buffer)
+    return name.encode() in data and any(
+        get_property(item.properties, name) is not None for item in decode_batch(data)
+    )
 
 
 def _encode_item(number: int, item: BatchItem) -> bytes:

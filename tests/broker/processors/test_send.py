@@ -189,3 +189,5 @@ async def test_a_message_that_claims_to_be_several_is_refused(talk: Talk) -> Non
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "queue.type=BatchCQ" in (answer.remark or "")
     assert (await talk.send("T1", i="MY_INNER_NUM\x01x\x02")).code == 0
+    mentions = [BatchItem(0, inner, b""), BatchItem(0, b"x", b"MY_" + inner)]
+    assert (await talk.send("T1", encode_batch(mentions), m="true")).code == 0

@@ -20,6 +20,7 @@ from firetrail.broker.stored import CODES
 from firetrail.broker.timer.admission import TimerAdmission, real_queue_id
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
+from firetrail.format.batch import has_property
 from firetrail.format.hosts import Host, parse_host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -58,7 +59,6 @@ _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
 """Properties that are not stored as they were sent."""
 _INNER_BATCH = 0x80
 """The system flag of a message that contains several."""
-_INNER_NUM = f"{INNER_NUM}\x01".encode()
 _OFFSET_DIGITS = 16
 # Plain numbers, because operators and hashes of an enum would cost measurable time in every send.
 _WRITE = int(Permission.WRITE)
@@ -109,7 +109,7 @@ class SendProcessor:
             registration = self._pending_registration() if is_new else None
         properties = parse_properties(header.properties or "")
         is_inner_batch = INNER_NUM in properties or header.sys_flag & _INNER_BATCH
-        if is_inner_batch or (header.batch and _INNER_NUM in request.content):
+        if is_inner_batch or (header.batch and _has_inner_batch(request.content)):
             raise _inner_batch()
         if topic.attributes:
             _check_attributes(topic)
@@ -278,6 +278,14 @@ def _check_attributes(topic: TopicConfig) -> None:
             "which Firetrail does not support, and RocketMQ could not read messages that are "
             "stored here; send to another topic or to a RocketMQ broker",
         )
+
+
+def _has_inner_batch(batch: bytes | memoryview) -> bool:
+    """Return whether a message of a batch claims to be several; the store refuses broken ones."""
+    try:
+        return has_property(batch, INNER_NUM)
+    except FormatError:
+        return False
 
 
 def _inner_batch() -> RequestError:

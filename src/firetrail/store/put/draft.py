@@ -12,7 +12,7 @@ from typing import Self
 from firetrail.errors import FormatError, IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.arguments import instance, number, several, truth
-from firetrail.format.batch import BatchItem, decode_batch, encode_batch
+from firetrail.format.batch import BatchItem, decode_batch, encode_batch, has_property
 from firetrail.format.delay import level_in
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
@@ -49,7 +49,6 @@ DELAY_ELAPSED = -1
 Java leaves that property in the delivered message, where consumers read it."""
 
 
-_LIGHT_NAME = INNER_MULTI_DISPATCH.encode()
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
 
@@ -298,10 +297,10 @@ def _names_light_queues(batch: Batch) -> bool:
     """Return whether a message of a batch, or the batch for all of them, names light queues."""
     if get_property(batch.shared_properties, INNER_MULTI_DISPATCH) is not None:
         return True
-    return _LIGHT_NAME in bytes(batch.body) and any(
-        get_property(item.properties, INNER_MULTI_DISPATCH) is not None
-        for item in _items(batch.body)
-    )
+    try:
+        return has_property(batch.body, INNER_MULTI_DISPATCH)
+    except FormatError as error:
+        raise IllegalMessageError("batch", str(error)) from error
 
 
 def without_crcs(batch: bytes | memoryview) -> bytes | memoryview:
