@@ -20,7 +20,7 @@ from tests.crash.seeded_bugs import expect_violation
 from tests.crash.simulation import Checker, Process, Producer, scratch, survey, tiny_config
 
 from firetrail import PutResult
-from firetrail.storage import open_files
+from firetrail.settings import descriptors
 from firetrail.storage.buffers import WriteBufferPool
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.queue import SegmentQueue
@@ -150,7 +150,7 @@ def closes_unsynced(patch: pytest.MonkeyPatch) -> None:
 
     original = Segment.close_if_idle
     patch.setattr(Segment, "close_if_idle", close_only)
-    patch.setattr(open_files, "LEAST", 2)
+    patch.setattr(descriptors, "FILES_LEAST", 2)
 
 
 def new_queues_not_synced(patch: pytest.MonkeyPatch) -> None:

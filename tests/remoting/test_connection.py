@@ -142,6 +142,46 @@ async def test_a_server_sends_requests_to_its_client() -> None:
         assert received[0].fields == {"consumerGroup": "G"}
 
 
+async def test_requests_of_the_peer_are_handled_before_an_answer_that_follows_them() -> None:
+    received: list[RemotingCommand] = []
+
+    def note(connection: Connection, request: RemotingCommand) -> None:
+        received.append(request)
+
+    def tell(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        connection.tell(RemotingCommand(NOTE))
+        return request.answer()  # which is written together with the request
+
+    async with serving(client_handlers={NOTE: note}, handlers={ECHO: tell}) as loopback:
+        for count in (1, 2):
+            await loopback.ask(ECHO)
+            assert len(received) == count
+
+
+async def test_a_client_that_is_closed_answers_no_more() -> None:
+    """Its handler had not begun, and is never awaited."""
+    answered: list[RemotingCommand] = []
+
+    async def note(connection: Connection, request: RemotingCommand) -> None:
+        answered.append(request)
+
+    async with serving(client_handlers={NOTE: note}) as loopback:
+        connection = await loopback.client.connect(loopback.address)
+        loopback.client.received(connection, [RemotingCommand(NOTE)])
+        await loopback.client.close()
+    gc.collect()  # finds coroutines that were never awaited
+    assert not answered
+
+
+async def test_a_client_says_that_its_answer_cannot_be_encoded() -> None:
+    async with serving(client_handlers={UNWRITABLE: HANDLERS[UNWRITABLE]}) as loopback:
+        await loopback.ask(ECHO)
+        (connection,) = loopback.server.connections
+        command = RemotingCommand(UNWRITABLE, serialize=Serialize.ROCKETMQ)
+        answer = await connection.request(command, PATIENCE_S)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
 async def test_the_server_notices_a_closed_connection() -> None:
     gone: list[str] = []
 

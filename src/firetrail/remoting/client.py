@@ -13,7 +13,7 @@ from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, address_text
 from firetrail.remoting.frames import Limits
-from firetrail.remoting.handlers import Handler, answer_to, outcome_of
+from firetrail.remoting.handlers import Handler, answer_to, failure, respond
 from firetrail.text import os_reason
 
 CONNECT_S = 3.0
@@ -114,7 +114,7 @@ class RemotingClient:
         self._connections: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._is_closed = False
-        self._tasks: set[asyncio.Future[None]] = set()
+        self._tasks: set[asyncio.Future[RemotingCommand | None]] = set()
 
     async def request(
         self, address: str, command: RemotingCommand, timeout_s: float = REQUEST_S
@@ -226,15 +226,31 @@ class RemotingClient:
                     self._on_closed(address)
 
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
-        """Answer the requests of a peer."""
-        for request in requests:
-            task = asyncio.ensure_future(self._answer(connection, request))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        """Answer the requests of a peer.
 
-    async def _answer(self, connection: Connection, request: RemotingCommand) -> None:
-        answer = answer_to(self._handlers, connection, request)
-        if answer is not None and not isinstance(answer, RemotingCommand):
-            answer = await outcome_of(request, answer)
-        if answer is not None:
-            connection.reply(request, answer)
+        Handlers are called at once, so what a peer sent before an answer is handled before the
+        answer is passed on. Only what a handler awaits comes later.
+        """
+        for request in requests:
+            answer = answer_to(self._handlers, connection, request)
+            if answer is None or isinstance(answer, RemotingCommand):
+                respond(connection, request, answer)
+                continue
+            task = asyncio.ensure_future(answer)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._respond, connection, request))
+
+    def _respond(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        task: asyncio.Future[RemotingCommand | None],
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, Exception):
+            respond(connection, request, failure(request, error))
+        elif error is None:
+            respond(connection, request, task.result())

@@ -119,6 +119,18 @@ async def outcome_of(
         return failure(request, error)
 
 
+def respond(
+    connection: Connection, request: RemotingCommand, response: RemotingCommand | None
+) -> None:
+    """Send the response, or why it cannot be encoded, unless the request is one-way."""
+    if response is None or request.is_one_way:
+        return
+    try:
+        connection.send(response)
+    except Exception as error:
+        connection.send(failure(request, error))
+
+
 def failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
     """Return the response to a request that failed; unexpected errors are logged, too."""
     if isinstance(error, RequestError):

@@ -30,8 +30,8 @@ from firetrail.remoting.handlers import (
     LaterAnswer,
     WaitingHandler,
     answer_to,
-    failure,
     outcome_of,
+    respond,
 )
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import COSTLY, QUEUED_MAX, UNHANDLED_MAX, URGENT, ServerLimits
@@ -455,10 +455,7 @@ class RemotingServer:
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
         if response is not None and not request.is_one_way:
-            try:
-                connection.send(response)
-            except Exception as error:  # the response cannot be encoded
-                connection.send(failure(request, error))
+            respond(connection, request, response)
             if response.code == _SUCCESS and not connection.is_proven:
                 self._budget.prove(connection)
         self._forget_bytes(request)
