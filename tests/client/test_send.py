@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import pytest
 from tests.client.clusters import read_all
+from tests.helpers import Machine
 
 from firetrail.client import (
     ConfigError,
@@ -16,7 +19,8 @@ from firetrail.client import (
     Outcome,
     Producer,
 )
-from firetrail.client.send import batch_of, draft_of
+from firetrail.client import send as send_module
+from firetrail.client.send import batch_of, draft_of, unique_ids
 from firetrail.format.hosts import Host
 
 QUEUE = MessageQueue("T", "broker-a", 2)
@@ -30,6 +34,19 @@ async def test_born_time_is_sent_unchanged(namesrv: str) -> None:
         await producer.send_one_way(Message("T", b"", born_time=BORN))
         got = await read_all(namesrv, "T", 4)
     assert [message.record.born_time for message in got] == [BORN] * 4
+
+
+def test_ids_count_from_the_start_of_the_local_month(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    monkeypatch.setattr(send_module, "SYSTEM", machine.system)
+    month = datetime(2026, 2, 1).timestamp()
+    machine.clock.set_wall(int(month * 1000) + 86_400_007)
+    ids = unique_ids("10.1.2.3", 1, 2)
+    first = next(ids)
+    machine.clock.advance(5)
+    (second,) = islice(ids, 1)
+    assert first == f"0A010203000100000002{86_400_007:08X}0000"
+    assert second == f"0A010203000100000002{86_400_012:08X}0001"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tests.client.clusters import read_all, running_cluster, until
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin, ClientClosedError, Message, Outcome, Producer, Received, sharing
 from firetrail.client.session import Session
-from firetrail.client.sharing import SharedLookups
+from firetrail.client.sharing import SharedLookups, Slots
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 
@@ -79,6 +79,31 @@ async def test_only_so_many_sends_are_in_flight(
         outcomes = await asyncio.gather(*sends, return_exceptions=True)
     assert sum(isinstance(outcome, BaseException) for outcome in outcomes) == 10
     assert most == 8
+
+
+async def test_a_broker_without_sends_takes_no_memory() -> None:
+    slots = Slots()
+    for number in range(100):
+        async with slots.of(f"10.0.0.{number}:10911"):
+            assert len(slots._slots) == 1
+    assert not slots._slots
+
+
+async def test_sends_to_a_broker_share_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "IN_FLIGHT_MAX", 1)
+    slots = Slots()
+    begun: list[str] = []
+
+    async def send(name: str) -> None:
+        async with slots.of("10.0.0.1:10911"):
+            begun.append(name)
+
+    async with slots.of("10.0.0.1:10911"):
+        waiting = [asyncio.create_task(send(name)) for name in "ab"]
+        await asyncio.sleep(0)
+        assert not begun
+    await asyncio.gather(*waiting)
+    assert begun == ["a", "b"]
 
 
 async def test_an_idle_producer_is_asked_about_transactions() -> None:

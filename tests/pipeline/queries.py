@@ -14,11 +14,16 @@ from tests.pipeline.predicates import predicates
 
 from firetrail.pipeline.source.schema import NAMES
 
+_SWAPPED = (
+    ("topic", "tags"),
+    ("queue_id", "size"),
+    ("queue_offset", "physical_offset"),
+    ("store_time", "born_time"),
+)
+_SOURCES = {name: source for a, b in _SWAPPED for name, source in ((a, b), (b, a))}
 VIEWS = {
-    "renamed": "select tags as topic, topic as tags, size as queue_id, queue_id as size, "
-    "physical_offset as queue_offset, queue_offset as physical_offset, born_time as store_time, "
-    "store_time as born_time, * except (tags, topic, size, queue_id, physical_offset, "
-    "queue_offset, born_time, store_time) from log",
+    # The columns are in the order of the tables, because a form names the columns by position.
+    "renamed": f"select {', '.join(f'{_SOURCES.get(n, n)} as {n}' for n in NAMES)} from log",
     "paid": "select * from messages where TAGS = 'paid' and Queue_Id < 3",
 }
 """Views of the session over the tables."""

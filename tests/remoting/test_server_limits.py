@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import pytest
 from tests.remoting.loopbacks import ECHO, HANDLERS, NOTE, SLOW, Loopback, serving
 
-from firetrail.remoting.codes import CommandFlag
+from firetrail.remoting.codes import CommandFlag, RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
@@ -135,6 +135,27 @@ class TestUnreadAnswers:
                     found += [a.opaque for a in answers.feed(await reader.read(1 << 20))]
                 assert found == begun == list(range(60))
             assert loopback.server._waiting_bytes == 0
+
+    async def test_deferred_urgent_requests_are_handled_before_deferred_ordinary_ones(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun = answer_at_length(monkeypatch)
+        monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, HANDLERS[NOTE])
+        async with serving() as loopback, not_reading(loopback) as ((reader, writer), connection):
+            writer.write(SIXTY)
+            while not connection.deferred_bytes or loopback.server._ordinary:
+                await asyncio.sleep(0.001)
+            before = len(begun)
+            connection.tell(RemotingCommand(NOTE, body=bytes(5_000_000)))
+            late = [RemotingCommand(RequestCode.HEART_BEAT, opaque=n) for n in (100, 101)]
+            loopback.server.received(connection, late)
+            loopback.server._work()  # while the peer has not read the message above
+            assert begun == list(range(before))
+            writer.transport.resume_reading()  # type: ignore[attr-defined]
+            while len(begun) < 62:
+                await reader.read(1 << 20)
+            ordinary = list(range(60))
+            assert begun == [*ordinary[:before], 100, 101, *ordinary[before:]]
 
     async def test_deferred_requests_of_a_closed_connection_are_forgotten(
         self, monkeypatch: pytest.MonkeyPatch

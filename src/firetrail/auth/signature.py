@@ -26,8 +26,6 @@ from firetrail.auth.credentials import Credentials
 ACCESS_KEY = "AccessKey"
 SIGNATURE = "Signature"
 SECURITY_TOKEN = "SecurityToken"
-CREDENTIAL_FIELDS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
-"""The fields of a request that belong to its sender. They must never be passed on to a peer."""
 
 GRPC_ALGORITHM = "MQv2-HMAC-SHA1"
 GRPC_DATE_TIME = "x-mq-date-time"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
@@ -310,8 +310,8 @@ def _check_properties(raw: bytes) -> None:
 
 def unique_ids(ip: str, pid: int, salt: int) -> Iterator[str]:
     """Yield ids in the form of the Java client, unique within a month of one process."""
-    start = time.localtime()
-    month = time.mktime((start.tm_year, start.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    start = datetime.fromtimestamp(SYSTEM.clock.now_ms() / 1000)
+    month_ms = int(datetime(start.year, start.month, 1).timestamp()) * 1000
     for counter in count():
-        since = int((SYSTEM.clock.now_ms() / 1000 - month) * 1000)
+        since = SYSTEM.clock.now_ms() - month_ms
         yield encode_unique_id(ip, pid, salt, since, counter)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from firetrail.errors import ClientClosedError
 
@@ -55,13 +55,17 @@ class SharedLookups(Generic[T]):
 
 
 class Slots:
-    """At most ``IN_FLIGHT_MAX`` sends per broker at a time; others wait in the order of arrival."""
+    """At most ``IN_FLIGHT_MAX`` sends per broker at a time; others wait in the order of arrival.
+
+    An address is forgotten when its last send ends, because brokers come and go.
+    """
 
     def __init__(self) -> None:
-        self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(
-            lambda: asyncio.Semaphore(IN_FLIGHT_MAX)
-        )
+        self._slots: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, address: str) -> AbstractAsyncContextManager[None]:
         """Return the context in which a request to a broker may be sent."""
-        return self._slots[address]
+        slots = self._slots.get(address)
+        if slots is None:
+            slots = self._slots[address] = asyncio.Semaphore(IN_FLIGHT_MAX)
+        return slots

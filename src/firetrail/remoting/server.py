@@ -206,8 +206,7 @@ class RemotingServer:
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Queue the requests."""
         for request in requests:
-            queue = self._urgent if request.code in URGENT else self._ordinary
-            queue.append((connection, request))
+            self._queue_of(request).append((connection, request))
             self._waiting_bytes += request.size
         connection.queued += len(requests)
         if self._has_rates:
@@ -297,8 +296,11 @@ class RemotingServer:
         connection.account(progress=True)
         for request in reversed(self._deferred.pop(connection, ())):
             self._waiting_bytes += request.size
-            self._ordinary.appendleft((connection, request))
+            self._queue_of(request).appendleft((connection, request))
         self._schedule()
+
+    def _queue_of(self, request: RemotingCommand) -> deque[tuple[Connection, RemotingCommand]]:
+        return self._urgent if request.code in URGENT else self._ordinary
 
     def _schedule(self) -> None:
         if not self._is_scheduled:

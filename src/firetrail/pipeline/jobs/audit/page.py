@@ -10,6 +10,7 @@ from pathlib import Path
 from firetrail.pipeline.jobs.report.blocks import fine, page, plot, section, tile
 from firetrail.store.inspect.fsck.report import CheckReport, by_kind
 from firetrail.store.problems import WARNINGS, Problem
+from firetrail.system import SYSTEM
 from firetrail.text import counted, human_size, human_time
 
 ROWS_MAX = 200
@@ -34,7 +35,8 @@ def render(report: CheckReport, created: datetime) -> str:
 
 def write(report: CheckReport, out: Path) -> None:
     """Write the page to a file."""
-    out.write_text(render(report, datetime.now(UTC)), encoding="utf-8")
+    now = datetime.fromtimestamp(SYSTEM.clock.now_ms() / 1000, UTC)
+    out.write_text(render(report, now), encoding="utf-8")
 
 
 def _tiles(report: CheckReport) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 from firetrail.pipeline.jobs.report.figures import Figures
 from firetrail.pipeline.jobs.report.gather import gather_figures
 from firetrail.pipeline.jobs.report.page import render
+from firetrail.system import SYSTEM
 
 __all__ = ["Figures", "report"]
 
@@ -33,6 +34,6 @@ def report(spark: SparkSession, store: str | Path, out: str | Path) -> Figures:
         NotSharedError: A worker does not see the same store as the driver.
     """
     figures = gather_figures(spark, Path(store).absolute())
-    text = render(figures, datetime.now(UTC))
+    text = render(figures, datetime.fromtimestamp(SYSTEM.clock.now_ms() / 1000, UTC))
     Path(out).write_text(text, encoding="utf-8")
     return figures
