@@ -67,6 +67,15 @@ class TestBatch:
         with pytest.raises(FiretrailError, match="is compressed, says its sys_flag"):
             write(spark.read.format("rocketmq").load(str(root)), tmp_path / "copy")
 
+    def test_columns_may_be_spelled_in_any_case(self, spark: SparkSession, root: Path) -> None:
+        frame = spark.sql(
+            "select 'T' as Topic, 'b' as BODY, 'tag' as Tags, array('k') as KEYS, "
+            "map('TAGS', 'other') as Properties, 2 as Queue_Id, 1 as Size"
+        )
+        write(frame, root)
+        (message,) = messages(root, "T", 2)
+        assert (message.body, message.tags, message.keys) == (b"b", "tag", ("k",))
+
     def test_keys_in_one_string_are_split(self, spark: SparkSession, root: Path) -> None:
         write(spark.sql("select 'T' as topic, 'b' as body, 'k1  k2' as keys"), root)
         (message,) = messages(root, "T")
@@ -134,6 +143,11 @@ class TestRefused:
             ("select 'T' as topic", "column = 'body': is missing; the frame has only topic"),
             ("select 'T' as topic, 1 as body", "column body = 'int': must be binary or string"),
             ("select 'T' as topic, 'b' as body, 1 as tag", "did you mean tags?"),
+            ("select 'T' as topic, 1 as Body", "column Body = 'int': must be binary or string"),
+            (
+                "select 'T' as topic, 'b' as body, 'U' as Topic",
+                "column = 'Topic': the frame has topic, too, and case does not count: drop one",
+            ),
             ("select 'a b' as topic, 'b' as body", "topic: 'a b' has a character other than"),
             ("select 'T' as topic, cast(null as string) as body", "body: is null"),
             ("select 'T' as topic, 'b' as body, -1 as queue_id", "queue_id: -1 is not in 0.."),

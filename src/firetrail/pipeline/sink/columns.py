@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline.source.options import GROUP, RETRY_MS, shown
@@ -81,29 +82,41 @@ def check_appended(schema: StructType, overwrite: bool) -> None:
 
 
 def check_columns(schema: StructType) -> None:
-    """Raise ConfigError unless the columns are the sink's, with their types."""
-    names = schema.fieldNames()
-    for name in REQUIRED:
-        if name not in names:
-            raise ConfigError(
-                "column", name, f"is missing; the frame has only {', '.join(names)}: add it"
-            )
+    """Raise ConfigError unless the columns are the sink's, with their types.
+
+    Names are compared without regard to case, as Spark does by default.
+    """
+    found: dict[str, StructField] = {}
     for field in schema.fields:
-        if field.name in IGNORED:
+        name = field.name.lower()
+        if name in IGNORED:
             continue
-        if field.name not in COLUMNS:
+        if name not in COLUMNS:
             raise ConfigError(
                 "column",
                 field.name,
-                f"the sink has no such column{did_you_mean(field.name, COLUMNS)}; it takes "
+                f"the sink has no such column{did_you_mean(name, COLUMNS)}; it takes "
                 f"{', '.join(COLUMNS)}",
             )
-        found = field.dataType.simpleString()
-        if found not in COLUMNS[field.name]:
-            allowed = " or ".join(COLUMNS[field.name])
-            raise ConfigError(
-                f"column {field.name}", found, f"must be {allowed}{_cast_hint(found, field.name)}"
-            )
+        if name in found:
+            twice = f"the frame has {found[name].name}, too, and case does not count: drop one"
+            raise ConfigError("column", field.name, twice)
+        found[name] = field
+    for name in REQUIRED:
+        if name not in found:
+            names = ", ".join(schema.fieldNames())
+            raise ConfigError("column", name, f"is missing; the frame has only {names}: add it")
+    for name, field in found.items():
+        _check_type(name, field)
+
+
+def _check_type(name: str, field: StructField) -> None:
+    found = field.dataType.simpleString()
+    if found not in COLUMNS[name]:
+        allowed = " or ".join(COLUMNS[name])
+        raise ConfigError(
+            f"column {field.name}", found, f"must be {allowed}{_cast_hint(found, name)}"
+        )
 
 
 def _cast_hint(found: str, column: str) -> str:
@@ -111,6 +124,11 @@ def _cast_hint(found: str, column: str) -> str:
     if "void" not in found:
         return ""
     return f"; void has no type of its own, so cast({column} as {COLUMNS[column][0]})"
+
+
+def with_own_names(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows with the names of the sink for columns that are spelled in another case."""
+    return batch.rename_columns([name.lower() for name in batch.schema.names])
 
 
 def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:

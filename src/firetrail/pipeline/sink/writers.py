@@ -26,7 +26,12 @@ from pyspark.sql.types import StructType
 
 from firetrail.errors import StoreLockedError
 from firetrail.pipeline.logger import LOGGER
-from firetrail.pipeline.sink.columns import SinkOptions, check_appended, parse_options
+from firetrail.pipeline.sink.columns import (
+    SinkOptions,
+    check_appended,
+    parse_options,
+    with_own_names,
+)
 from firetrail.pipeline.sink.repeats import RepeatedWrite
 from firetrail.pipeline.sink.staging import Stager, append_staged
 from firetrail.pipeline.workers import check_arrived, worker_name
@@ -99,7 +104,7 @@ class _StoreSinkWriter:
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of a task."""
         stager = Stager(self._options, self._folder)
-        path = stager.stage(iterator)
+        path = stager.stage(map(with_own_names, iterator))
         size = 0 if path is None else SYSTEM.files.size(Path(path))
         return StagedRows(path, stager.messages, size, worker_name(), current_query())
 

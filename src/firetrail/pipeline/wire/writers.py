@@ -19,7 +19,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from firetrail.pipeline.sink.columns import WireSinkOptions, check_appended, parse_wire_options
+from firetrail.pipeline.sink.columns import (
+    WireSinkOptions,
+    check_appended,
+    parse_wire_options,
+    with_own_names,
+)
 from firetrail.pipeline.sink.writers import current_query
 from firetrail.pipeline.wire.sender import RowIds, Sender
 
@@ -69,7 +74,7 @@ class _BrokerSinkWriter:
             epoch = task.getLocalProperty(_EPOCH) or "0"
             ids = RowIds(writer_id, int(epoch), task.partitionId())
         sender = Sender(self._options, ids, task.partitionId())
-        sender.send(iterator)
+        sender.send(map(with_own_names, iterator))
         return Sent(sender.messages)
 
     def _query(self) -> str | None:
