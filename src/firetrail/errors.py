@@ -317,6 +317,10 @@ class StoreError(FiretrailError):
     A put raises the class itself if nothing was stored because a file operation failed.
     """
 
+    code: int = 1
+    """The response code of a broker to a request that fails with this error and stores nothing:
+    RocketMQ's SYSTEM_ERROR, unless a class has a better one."""
+
 
 class NotAStoreError(StoreError):
     """The folder does not exist, is not a folder, or contains no message store."""
@@ -371,11 +375,14 @@ class StoreReadOnlyError(StoreError):
     lease that was over.
     """
 
+    code = 14  # SERVICE_NOT_AVAILABLE
+
 
 class StoreBusyError(StoreError):
     """Nothing was stored, because the disk or dispatch cannot keep up at the moment."""
 
     retriable = True
+    code = 2  # SYSTEM_BUSY
 
 
 class StoreClosedError(StoreError):
@@ -386,6 +393,7 @@ class DiskFullError(StoreError):
     """The disk, or the quota, has no space for the next file."""
 
     retriable = True
+    code = 14  # SERVICE_NOT_AVAILABLE, RocketMQ's code for a full disk
 
 
 class FlushFailedError(StoreError):
@@ -411,6 +419,8 @@ class IllegalMessageError(StoreError):
         field: the part of the message at fault: ``"topic"``, ``"body"``, ``"property KEYS"``.
         detail: what is wrong, and what is allowed.
     """
+
+    code = 13  # MESSAGE_ILLEGAL
 
     def __init__(self, field: str, detail: str) -> None:
         super().__init__(field, detail)

@@ -10,12 +10,9 @@ from tests.broker.brokers import SMALL, Talk
 from tests.helpers import FaultyFiles
 
 from firetrail.broker.broker import Broker
-from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.hosts import Host
 from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.handlers import failure
+from firetrail.remoting.codes import ResponseCode
 from firetrail.system import System
 
 
@@ -42,10 +39,3 @@ async def test_a_send_is_answered_with_14_and_later_ones_succeed(tmp_path: Path)
         assert "no space for" in (refused.remark or "")
         files.heal()
         assert (await talk.send("T1")).code == 0
-
-
-def test_so_is_every_request_that_finds_the_disk_full() -> None:
-    request = RemotingCommand(RequestCode.END_TRANSACTION)
-    full = failure(request, DiskFullError("store/commitlog/0: no space"))
-    assert (full.code, full.remark) == (14, "DiskFullError: store/commitlog/0: no space")
-    assert failure(request, StoreError("another reason")).code == ResponseCode.SYSTEM_ERROR

@@ -11,7 +11,9 @@ from tests.broker.brokers import SMALL
 from firetrail import Message, Store
 from firetrail.errors import RETRIABLE_CODES, StoreBusyError, StoreError, StoreReadOnlyError
 from firetrail.format.hosts import Host
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.handlers import failure
 from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
 
@@ -56,6 +58,16 @@ def test_the_error_of_a_status_is_that_of_its_row(status: PutStatus) -> None:
         PutResult(status, store_host=Host("127.0.0.1", 1), detail="d", field="f").require_ok()
     assert type(raised.value).__name__ == ROWS[status][0]
     assert raised.value.retriable == ROWS[status][2]
+
+
+@pytest.mark.parametrize("status", [status for status, row in ROWS.items() if not row[3]])
+def test_a_request_that_stores_nothing_gets_the_code_of_the_row(status: PutStatus) -> None:
+    """Acknowledgements and ends of transactions are puts, too."""
+    with pytest.raises(StoreError) as raised:
+        PutResult(status, detail="d", field="f").require_ok()
+    answer = failure(RemotingCommand(RequestCode.ACK_MESSAGE), raised.value)
+    assert ResponseCode(answer.code).name == ROWS[status][1]
+    assert answer.remark == f"{type(raised.value).__name__}: {raised.value}"
 
 
 def test_a_retriable_outcome_has_a_retriable_code() -> None:

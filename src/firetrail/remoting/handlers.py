@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from firetrail.errors import DiskFullError, FiretrailError, RequestError
+from firetrail.errors import FiretrailError, RequestError, StoreError
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -139,6 +139,5 @@ def failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
         name = request_name(request.code)
         text = f"{name} failed with an unexpected error"
         _UNEXPECTED.log(logging.ERROR, f"{name} {type(error).__name__}", text, error)
-    is_full = isinstance(error, DiskFullError)
-    code = ResponseCode.SERVICE_NOT_AVAILABLE if is_full else ResponseCode.SYSTEM_ERROR
+    code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
     return request.answer(code, f"{type(error).__name__}: {error}")

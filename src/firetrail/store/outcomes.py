@@ -39,14 +39,17 @@ class PutOutcome(NamedTuple):
     error: type[StoreError] | None
     """The error that a put raises; whether it is retriable is an attribute of its class."""
     code: int
-    """The response code of a broker."""
+    """The response code of a broker. If nothing is stored, it is that of the error, so that every
+    request that fails with the error gets the same code, whether or not it is a send."""
     is_stored: bool = False
     """Whether the message is in the log although it is not confirmed."""
 
 
-_SUCCESS, _SYSTEM_ERROR, _SYSTEM_BUSY = 0, 1, 2
-_FLUSH_DISK_TIMEOUT, _SLAVE_NOT_AVAILABLE, _FLUSH_SLAVE_TIMEOUT = 10, 11, 12
-_MESSAGE_ILLEGAL, _SERVICE_NOT_AVAILABLE = 13, 14
+def _refused(error: type[StoreError]) -> PutOutcome:
+    return PutOutcome(error, error.code)
+
+
+_SUCCESS, _FLUSH_DISK_TIMEOUT, _SLAVE_NOT_AVAILABLE, _FLUSH_SLAVE_TIMEOUT = 0, 10, 11, 12
 
 OUTCOMES: Mapping[PutStatus, PutOutcome] = {
     PutStatus.PUT_OK: PutOutcome(None, _SUCCESS, is_stored=True),
@@ -57,13 +60,12 @@ OUTCOMES: Mapping[PutStatus, PutOutcome] = {
     PutStatus.SLAVE_NOT_AVAILABLE: PutOutcome(
         NotReplicatedError, _SLAVE_NOT_AVAILABLE, is_stored=True
     ),
-    PutStatus.SERVICE_NOT_AVAILABLE: PutOutcome(StoreReadOnlyError, _SERVICE_NOT_AVAILABLE),
-    # RocketMQ's code for a full disk is this one; the disk was filled since it was last measured.
-    PutStatus.CREATE_MAPPED_FILE_FAILED: PutOutcome(DiskFullError, _SERVICE_NOT_AVAILABLE),
-    PutStatus.MESSAGE_ILLEGAL: PutOutcome(IllegalMessageError, _MESSAGE_ILLEGAL),
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: PutOutcome(PropertiesTooLongError, _MESSAGE_ILLEGAL),
-    PutStatus.OS_PAGE_CACHE_BUSY: PutOutcome(StoreBusyError, _SYSTEM_BUSY),
-    PutStatus.UNKNOWN_ERROR: PutOutcome(FlushFailedError, _SYSTEM_ERROR),
+    PutStatus.SERVICE_NOT_AVAILABLE: _refused(StoreReadOnlyError),
+    PutStatus.CREATE_MAPPED_FILE_FAILED: _refused(DiskFullError),  # filled since it was measured
+    PutStatus.MESSAGE_ILLEGAL: _refused(IllegalMessageError),
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: _refused(PropertiesTooLongError),
+    PutStatus.OS_PAGE_CACHE_BUSY: _refused(StoreBusyError),
+    PutStatus.UNKNOWN_ERROR: _refused(FlushFailedError),
 }
 """Whether the message of an UNKNOWN_ERROR is stored depends on when the disk failed: its result has
 a store host if it is, and otherwise the put raises StoreError."""

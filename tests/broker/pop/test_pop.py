@@ -23,6 +23,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.receipts import ORDERED
 from firetrail.store.config import FlushMode
+from firetrail.store.lifecycle.gate import Closure
 from firetrail.system import System
 
 LONG = 30_000
@@ -373,6 +374,17 @@ class TestRefusals:
         assert (await ack(talk, message)).code == 0
         assert (await ack(talk, message)).code == 0
         assert (await change(talk, message, 10)).code == ResponseCode.NO_MESSAGE
+
+    async def test_a_store_that_refuses_puts_is_not_available(self, talk: Talk) -> None:
+        """As for sends: 14 tells clients to try again later, or another broker."""
+        await fill(talk, "T1", b"x")
+        (message,) = await pop(talk)
+        talk.broker.store.refuse_puts(Closure.FENCED, "a test")
+        for refused in (await ack(talk, message), await change(talk, message, 10)):
+            assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+            assert (refused.remark or "").startswith("StoreReadOnlyError: SERVICE_NOT_AVAILABLE: ")
+        talk.broker.store.accept_puts(Closure.FENCED)
+        assert (await ack(talk, message)).code == 0
 
     async def test_clients_cannot_send_to_the_revive_topic(self, talk: Talk) -> None:
         answer = await talk.send(talk.broker.topics.revive, b"{}")
