@@ -62,6 +62,7 @@ def add(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="only count the messages that would be copied"
     )
+    spark.add_mode(parser)
     common.add_json(parser, "print a JSON object: what was copied")
     parser.set_defaults(run=run, parser=parser)
 
@@ -97,6 +98,7 @@ def run(args: argparse.Namespace) -> ExitCode:
                 replay_id=args.id,
                 rate=args.rate,
                 dry_run=args.dry_run,
+                mode=args.mode,
                 on_progress=progress,
             )
         finally:
@@ -106,4 +108,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     else:
         what = "would be copied" if args.dry_run else f"copied to {args.to}"
         print(f"{counted(done.messages, 'message')} ({human_size(done.bytes)}) {what}")
+        if done.skipped:
+            skipped = counted(done.skipped, "damaged position")
+            print(f"{skipped} skipped; 'firetrail fsck {args.store}' lists the damage")
     return ExitCode.OK

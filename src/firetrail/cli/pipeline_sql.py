@@ -49,12 +49,7 @@ def add(subparsers: Subparsers) -> None:
         help="print at most N rows of the table; does not apply to --json, --csv and --parquet "
         "(default: %(default)s)",
     )
-    parser.add_argument(
-        "--mode",
-        choices=("failfast", "permissive"),
-        default="failfast",
-        help="fail at a damaged record, or skip it (default: %(default)s)",
-    )
+    spark.add_mode(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument(
         "--json",

@@ -70,6 +70,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_mode(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says what to do at a damaged record."""
+    parser.add_argument(
+        "--mode",
+        choices=("failfast", "permissive"),
+        default="failfast",
+        help="fail at a damaged record, or skip it (default: %(default)s)",
+    )
+
+
 def _setting(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals or not key.startswith("spark."):

@@ -165,12 +165,12 @@ def test_source_and_target_on_the_same_broker_need_a_topic(
     found = [_SelectedMessage(record.physical_offset, record.size) for record in records(source)]
     with StoreView.open(source) as view:
         home = Home()
-        pieces = [*_Replay(spark, view, "true", "orders", None)._pieces(found, home)]
+        pieces = [*_Replay(spark, view, "true", "orders", None, "failfast")._pieces(found, home)]
         assert sum(len(decode_batch(piece.items)) for piece in pieces) == 30
         assert {piece.topic for piece in pieces} == {"orders"}
         assert home.asked == {str(record.store_host) for record in records(source)}
         with pytest.raises(StoreError, match=r"name another topic with --topic"):
-            list(_Replay(spark, view, "true", None, None)._pieces(found, home))
+            list(_Replay(spark, view, "true", None, None, "failfast")._pieces(found, home))
 
 
 @pytest.mark.parametrize("job", ["archive", "report", "audit", "rebuild"])

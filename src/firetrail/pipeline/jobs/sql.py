@@ -26,6 +26,8 @@ VIEWS = {"messages": "queue", "log": "log"}
 """The tables, and the view of the data source that each one reads."""
 
 _RESULT = "result"
+Mode = Literal["failfast", "permissive"]
+"""What a read does at a damaged record: fail, or skip it."""
 _NAMES = threading.RLock()
 """Held while the tables exist: threads of a session share its temporary views."""
 
@@ -35,7 +37,7 @@ def sql(
     store: str | Path | Sequence[str | Path],
     query: str,
     *,
-    mode: Literal["failfast", "permissive"] = "failfast",
+    mode: Mode = "failfast",
 ) -> DataFrame:
     """Run a query over the tables ``messages`` and ``log`` of a store.
 

@@ -9,10 +9,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.helpers import small_config
-from tests.stores import copy_of, records
+from tests.stores import copy_of, field_position, flip, log_file, records
 
 from firetrail import Message, Store
-from firetrail.errors import IllegalMessageError, PipelineError, StoreError, StoreLockedError
+from firetrail.cli.main import main
+from firetrail.errors import (
+    IllegalMessageError,
+    PipelineError,
+    StoreDamagedError,
+    StoreError,
+    StoreLockedError,
+)
 from firetrail.pipeline.jobs.replay import job as module
 from firetrail.pipeline.jobs.replay.job import replay
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
@@ -103,6 +110,40 @@ def test_an_empty_source_is_identified_once_it_has_messages(
     put(30)
     with pytest.raises(StoreError, match="not the store"):
         run(spark, root, target)
+
+
+def test_damage_stops_a_replay_unless_it_is_permissive(
+    spark: SparkSession,
+    root: Path,
+    target: Path,
+    put: Put,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither damaged record is lost in silence, whether or not it is selected."""
+    put(60)
+    expected = orders(root)
+    selected, other = (
+        next(r for r in records(root)[20:] if (r.topic == "orders") is wanted)
+        for wanted in (True, False)
+    )
+    for victim in (selected, other):
+        path, at = log_file(root, victim.physical_offset)
+        flip(path, field_position(path.read_bytes(), victim.physical_offset - at, at, "body"))
+    with pytest.raises(StoreDamagedError, match="mode=permissive"):
+        run(spark, root, target)
+    dry = run(spark, root, None, mode="permissive")
+    assert (dry.messages, dry.skipped) == (19, 2)
+    done = run(spark, root, target, mode="permissive")
+    assert (done.messages, done.skipped) == (19, 2)
+    assert sorted(bodies(target)) == sorted(set(expected) - {selected.body})
+    again = run(spark, root, target, mode="permissive")
+    assert (again.messages, again.skipped) == (0, 0), "nothing is left after the last commit"
+    where = ("--where", "topic = 'orders'", "--dry-run", "--mode", "permissive")
+    assert main(["pipeline", "replay", str(root), *where]) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[1] == (
+        f"2 damaged positions skipped; 'firetrail fsck {root}' lists the damage"
+    )
 
 
 def test_a_dry_run_only_counts(spark: SparkSession, root: Path, target: Path, put: Put) -> None:

@@ -31,7 +31,7 @@ from firetrail.format.record import Record, decode_message
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.archive.job import anchor_of, safe_end
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece, StoreTarget, Target
-from firetrail.pipeline.jobs.sql import sql
+from firetrail.pipeline.jobs.sql import Mode, sql
 from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.source.places import is_remote
 from firetrail.store.config import StoreConfig
@@ -69,6 +69,7 @@ class Replayed(NamedTuple):
     start: int  # physical offsets of the source
     end: int
     dry_run: bool
+    skipped: int  # damaged positions in that range, counted with mode="permissive"
 
 
 class _SelectedMessage(NamedTuple):
@@ -88,6 +89,7 @@ def replay(
     replay_id: str | None = None,
     rate: float | None = None,
     dry_run: bool = False,
+    mode: Mode = "failfast",
     config: StoreConfig | None = None,
     on_progress: Callable[[int], None] = lambda offset: None,
 ) -> Replayed:
@@ -107,15 +109,20 @@ def replay(
             ``where`` and ``topic``.
         rate: Limit in messages per second; None, the default, is no limit.
         dry_run: Only count the messages, even if there is a target.
+        mode: ``failfast``, the default, fails at a damaged record, selected or not. ``permissive``
+            skips damaged records and counts them, which reads the log once more. A replay that
+            failed can be continued with it.
         config: Settings of the target if it is a store; the defaults if None.
         on_progress: Called with the number of bytes of the source's log that are processed.
 
     Returns:
-        The numbers of messages, bytes and commits, and the range of the log.
+        The numbers of messages, bytes and commits, the range of the log, and the number of damaged
+        positions that were skipped in it.
 
     Raises:
         StoreError: The source is not a local store, is not the one that the replay was begun with,
             or is also the target without another ``topic``.
+        StoreDamagedError: A record is damaged, unless ``mode`` is ``permissive``.
         StoreLockedError: Another process has the target store open.
         PipelineError: ``where`` is not valid, or the brokers cannot be reached.
         IllegalMessageError: ``topic`` is not a valid name.
@@ -133,7 +140,7 @@ def replay(
                 goal = StoreTarget(Path(target).absolute(), config or StoreConfig(), name)
         done = -1 if goal is None else goal.done()
         view = opened.enter_context(StoreView.open(source))
-        job = _Replay(spark, view, where, topic, rate)
+        job = _Replay(spark, view, where, topic, rate, mode)
         start, end = max(done, view.log.min_offset), safe_end(view)
         if goal is None:
             job.count(start, end, on_progress)
@@ -143,7 +150,8 @@ def replay(
             if done >= 0:
                 _check_source(view, goal, name)
             job.copy_to(goal, start, end, on_progress)
-    return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None)
+        skipped = job.count_damage(start, end) if mode == "permissive" else 0
+    return Replayed(name, job.messages, job.bytes, job.commits, start, end, goal is None, skipped)
 
 
 def _check_local(source: str) -> None:
@@ -193,12 +201,14 @@ class _Replay:
         where: str,
         topic: str | None,
         rate: float | None,
+        mode: Mode,
     ) -> None:
         self._spark = spark
         self._view = view
         self._where = f"{_IN_A_QUEUE} and ({where})"
         self._topic = topic
         self._rate = rate
+        self._mode: Mode = mode
         self.messages = self.bytes = self.commits = 0
 
     def skip_copies(self, target: Path) -> None:
@@ -219,7 +229,7 @@ class _Replay:
                 f"and physical_offset >= {split.start} and physical_offset < {split.end}"
             )
             with original_errors():
-                found = sql(self._spark, self._view.root, query).toArrow()
+                found = sql(self._spark, self._view.root, query, mode=self._mode).toArrow()
             for batch in found.sort_by("physical_offset").to_batches():
                 offsets, sizes = (column.to_pylist() for column in batch.columns)
                 yield from map(_SelectedMessage, offsets, sizes)
@@ -230,6 +240,13 @@ class _Replay:
             self.messages += 1
             self.bytes += found.size
             on_progress(found.offset - start)
+
+    def count_damage(self, start: int, end: int) -> int:
+        """Return the number of damaged positions in a range of the log."""
+        damage = self._spark.read.format("rocketmq").option("view", "damage")
+        found = damage.load(str(self._view.root))
+        with original_errors():
+            return found.where(f"physical_offset >= {start} and physical_offset < {end}").count()
 
     def copy_to(
         self, target: Target, start: int, end: int, on_progress: Callable[[int], None]
