@@ -243,7 +243,7 @@ class Engine:
         lost = restoration.find_lost(listed=listed).without(batched)
         self._is_listed = clean and listed and lost == Lost()
         if clean and listed:
-            self.queues.known_extents = self.inventory.noted.queues
+            self.queues.known_extents = dict(self.inventory.noted.queues)
         report = self._run_recovery(clean, watermark, lost, restoration.note_gap)
         if not (clean and listed):
             lost = lost.and_also(restoration.find_more(report, self._deriver)).without(batched)

@@ -24,8 +24,11 @@ from tests.store.recoveries import (
 
 from firetrail import FlushMode, Message
 from firetrail.format.names import segment_name
+from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.dispatch.deriver import Deriver, Step
 
+JUNK = ConsumeQueueUnit(7, 7, 0)
+"""A unit that points into the middle of a record."""
 pytestmark = pytest.mark.stepped_threads
 
 
@@ -364,6 +367,67 @@ class TestTornTail:
         copy = crash_image(image, tmp_path / "copy")
         assert open_store(image).max_offset("T") == 1
         assert open_store(copy, check_crc_on_recover=False).max_offset("T") == 3
+
+
+class TestManyQueues:
+    """After an unclean stop, the work depends on the queues that were used since the watermark."""
+
+    @pytest.fixture
+    def image(self, open_store: OpenStore, root: Path, tmp_path: Path) -> Path:
+        """A killed store: queue 2 of 0..4 got a second message after the watermark."""
+        store = open_store(log=1 << 16)
+        for queue in range(5):
+            put_all(store, [b"old"], queue_id=queue)
+        store.flush()
+        store._engine.housekeeper.flush_derived()
+        store._engine.housekeeper.write_watermark(clean=False)
+        put_all(store, [b"new"], queue_id=2)
+        return crash_image(root, tmp_path / "image")
+
+    def test_the_others_are_not_opened(
+        self, image: Path, open_store: OpenStore, machine: Machine
+    ) -> None:
+        machine.files.forget()
+        again = open_store(image, log=1 << 16)
+        queues = [call for call in machine.files.calls if "consumequeue" in call.path.parts]
+        for operation in ("sync", "sync_folder"):
+            named = {call.path for call in queues if call.operation == operation}
+            folders = {path.relative_to(image).parts[2] for path in named if "T" in path.parts[:-1]}
+            assert folders == {"2"}, operation
+        assert list(again._engine.queues.loaded) == [("T", 2)]
+        assert again._engine.inventory.noted.queues == {
+            ("T", queue): (0, 2 if queue == 2 else 1) for queue in range(5)
+        }
+
+    def test_they_continue(self, image: Path, open_store: OpenStore, machine: Machine) -> None:
+        again = open_store(image, log=1 << 16)
+        machine.files.forget()
+        for queue in range(5):
+            put = again.put(Message("T", b"x", queue_id=queue))
+            assert put.queue_offset == (2 if queue == 2 else 1)
+            read = [bytes(record.body) for record in again.read("T", queue)]
+            assert read == ([b"old", b"new", b"x"] if queue == 2 else [b"old", b"x"])
+
+    @pytest.mark.parametrize(
+        ("at", "garbage"),
+        [(20, b"\1"), (100, b"\1"), (8, b"\0\0\0\7"), (0, bytes(8)), (20, encode_unit(JUNK))],
+        ids=["right after", "later", "a wrong size", "a wrong position", "a unit of no record"],
+    )
+    def test_garbage_at_the_end_is_removed(
+        self, image: Path, open_store: OpenStore, at: int, garbage: bytes
+    ) -> None:
+        patch(image / "consumequeue" / "T" / "4" / segment_name(0), at, garbage)
+        again = open_store(image, log=1 << 16)
+        assert again.put(Message("T", b"x", queue_id=4)).queue_offset == 1
+        read = [bytes(record.body) for record in again.read("T", 4)]
+        assert read == [b"old", b"x"]
+
+    def test_files_that_are_missing_are_derived_again(
+        self, image: Path, open_store: OpenStore
+    ) -> None:
+        shutil.rmtree(image / "consumequeue" / "T" / "3")
+        again = open_store(image, log=1 << 16)
+        assert [bytes(record.body) for record in again.read("T", 3)] == [b"old"]
 
 
 class TestNumbering:

@@ -101,10 +101,9 @@ class Evidence:
         """
         if not is_queue(*run[:2]) or is_light(run.topic) or run[:2] in self._queues.lost:
             return False
-        queue = self._queues.find(*run[:2])
         for at in {0, len(run.units) - UNIT_SIZE}:
             offset = decode_unit(run.units, at).physical_offset
-            unit = queue.unit(run.offset + at // UNIT_SIZE) if queue is not None else None
+            unit = self._queues.unit(*run[:2], run.offset + at // UNIT_SIZE)
             has_unit = unit is not None and unit != PRE_BLANK and unit.physical_offset >= offset
             if not has_unit and self._is_missed(run.topic, offset):
                 return True

@@ -42,7 +42,8 @@ from firetrail.store.log.records import scan_record, store_time_at
 from firetrail.store.log.scan import find_record, scan_segment
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.queue_end import QueueEnd
+from firetrail.store.queues.table import QueueKey, QueueTable
 from firetrail.text import human_size
 
 _log = logging.getLogger(__name__)
@@ -249,15 +250,7 @@ class Recovery:
         deriver = self._deriver
         deriver.queues_from = start
         if not clean:
-            queues = list(self._queues.all())
-            _log.info(
-                "%s was not closed: recovering %s of the log for %d existing queues",
-                self._log.folder.parent,
-                human_size(end - start),
-                len(queues),
-            )
-            cuts = [partial(self._cut, queue, start, end, trusted) for queue in queues]
-            self._log.system.files.run_in_threads(cuts)
+            self._cut_queues(start, end, trusted)
         if self._index is not None:
             deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
@@ -271,6 +264,32 @@ class Recovery:
                 where = step.segment.base + step.position
                 raise self._damage(where, step.stop, end - where)
         self._queues.continue_numbering()
+
+    def _cut_queues(self, start: int, end: int, trusted: bool) -> None:
+        """Cut all queues back to the units of records before ``start``.
+
+        If the queues are known to be on disk up to there (``trusted``), most of them have nothing
+        after it. Those stay closed.
+        """
+        if trusted:
+            self._queues.leave_certain(partial(self._is_certain, start))
+        queues = list(self._queues.uncertain())
+        _log.info(
+            "%s was not closed: recovering %s of the log for %d of %d existing queues",
+            self._log.folder.parent,
+            human_size(end - start),
+            len(queues),
+            self._queues.count,
+        )
+        cuts = [partial(self._cut, queue, start, end, trusted) for queue in queues]
+        self._log.system.files.run_in_threads(cuts)
+
+    def _is_certain(self, start: int, key: QueueKey, end: QueueEnd) -> bool:
+        """Return whether the last unit of a queue is that of a record in the log before start."""
+        unit = end.last_unit
+        if not self._log.min_offset <= unit.physical_offset < start:
+            return False
+        return self._is_of_record(key, end.max_offset - 1, unit)
 
     def _cut(self, queue: ConsumeQueue, start: int, end: int, trusted: bool) -> None:
         """Cut a queue back to the units of records before ``start``."""
@@ -311,7 +330,11 @@ class Recovery:
                 return unit.end_offset <= self._log.min_offset
             follows = before.end_offset <= unit.physical_offset
             return follows and unit.end_offset <= self._log.min_offset
-        if is_light(queue.topic):
+        return self._is_of_record((queue.topic, queue.queue_id), offset, unit)
+
+    def _is_of_record(self, key: QueueKey, offset: int, unit: ConsumeQueueUnit) -> bool:
+        """Return whether the log has message ``offset`` of a queue where the unit points."""
+        if is_light(key[0]):
             return self._is_for_record(EVERYTHING, unit)
         row = self._row_at(unit.physical_offset)
         if row is None or (row["size"], row["queue_offset"]) != (unit.size, offset):
@@ -319,7 +342,7 @@ class Recovery:
         segment = self._log.find(unit.physical_offset)
         assert segment is not None
         topic = segment.view[row["topic_at"] : row["topic_at"] + row["topic_size"]]
-        return row["queue_id"] == queue.queue_id and java_text(bytes(topic)) == queue.topic
+        return (java_text(bytes(topic)), row["queue_id"]) == key
 
     def _is_for_record(self, end: int, unit: ConsumeQueueUnit) -> bool:
         """Return whether a unit of a light queue points to a good record before ``end``.

@@ -7,7 +7,6 @@ of the log: units whose records retention has deleted are skipped, not rewritten
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -16,19 +15,18 @@ from firetrail.format import layout
 from firetrail.format.extended_unit import is_address
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
-from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
+from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
 from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
 from firetrail.store.queues.extension import QueueExtension
+from firetrail.store.queues.queue_end import WINDOW, units_written
 from firetrail.system import System
 
 _UNPACK = layout.UNIT.struct.unpack_from
 _PRE_BLANK = encode_unit(PRE_BLANK)
-_WINDOW = PAGE_SIZE // UNIT_SIZE * UNIT_SIZE
-"""Bytes of units that are read at a time."""
 
 
 def gap_detail(topic: str, queue_id: int, units: int, number: int) -> str:
@@ -153,8 +151,8 @@ class ConsumeQueue:
 
     def _read_around(self, segment: Segment, at: int) -> ConsumeQueueUnit | None:
         """Return the unit at byte ``at`` of a queue that is only read, and keep its neighbours."""
-        start = (at - segment.base) - (at - segment.base) % _WINDOW
-        units = segment.peek(start, min(_WINDOW, segment.wrote - start))
+        start = (at - segment.base) - (at - segment.base) % WINDOW
+        units = segment.peek(start, min(WINDOW, segment.wrote - start))
         if units is None:
             return None
         self.window = segment.base + start, bytes(units)
@@ -305,7 +303,7 @@ class ConsumeQueue:
                 f"long, but other queues of this store have files of {expected}; {DERIVED_REMEDY}"
             )
         for number, segment in reversed(list(enumerate(self.files.segments))):
-            count, start, units = _units_written(segment)
+            count, start, units = units_written(segment.read, segment.data_end)
             segment.set_position(count * UNIT_SIZE)
             if not self.files.writable:
                 self.window = segment.base + start * UNIT_SIZE, units
@@ -409,30 +407,3 @@ class ConsumeQueue:
         self.files.close()
         if self.extension is not None:
             self.extension.close()
-
-
-def _units_written(segment: Segment) -> tuple[int, int, bytes]:
-    """Return the number of units in a file, the number of the first one read, and those read.
-
-    The file is bisected, and the last page of the search is read at once; in a sparse file that
-    page is everything. It is read, not mapped: the first access to a mapping may bring megabytes
-    of a hole into memory.
-    """
-    data_end = segment.data_end
-    low, high = 0, -(-data_end // UNIT_SIZE)
-    while (high - low) * UNIT_SIZE > _WINDOW + UNIT_SIZE:
-        middle = (low + high) // 2
-        if _is_written(segment.read(middle * UNIT_SIZE, UNIT_SIZE)):
-            low = middle + 1
-        else:
-            high = middle
-    size = min(high * UNIT_SIZE, data_end) - low * UNIT_SIZE  # without the hole that follows
-    units = bytes(segment.read(low * UNIT_SIZE, size)).ljust((high - low) * UNIT_SIZE, b"\0")
-    count = bisect_left(
-        range(high - low), True, key=lambda number: not _is_written(units, number * UNIT_SIZE)
-    )
-    return low + count, low, units[: count * UNIT_SIZE]
-
-
-def _is_written(units: bytes | memoryview, at: int = 0) -> bool:
-    return ConsumeQueueUnit._make(_UNPACK(units, at)).is_written

@@ -6,7 +6,7 @@ The table keeps the set of queues with something to flush, so that no round visi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ from firetrail.format.names import (
     queue_folder,
     segment_name,
 )
-from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
@@ -33,6 +33,7 @@ from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.queue import SegmentQueue
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.extension import QueueExtension
+from firetrail.store.queues.queue_end import QueueEnd, find_end
 from firetrail.system import System
 
 QueueKey = tuple[str, int]
@@ -72,8 +73,10 @@ class QueueTable:
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
         """How many of the queues are light ones, which hold records of other topics."""
-        self.known_extents: Mapping[QueueKey, Extent] | None = None
-        """What the queues held at the last clean stop; None if that is not known."""
+        self.known_extents: dict[QueueKey, Extent] | None = None
+        """What queues hold that need not be opened to recover them; None if that is not known.
+
+        After a clean stop the inventory says it, after an unclean one :meth:`leave_certain`."""
         self.lost: frozenset[QueueKey] = frozenset()
         """Queues that lack files and will be derived again; other code ignores them."""
         self.loaded: dict[QueueKey, ConsumeQueue] = {}
@@ -193,6 +196,7 @@ class QueueTable:
 
     def discard(self, topic: str, queue_id: int) -> None:
         """Remove the files of a queue that will be derived again."""
+        self._forget_extent(topic, queue_id)
         queue = self.loaded.pop((topic, queue_id), None)
         if queue is not None:
             self.dirty.discard(queue)
@@ -220,21 +224,37 @@ class QueueTable:
             return False
         return self._has_unit(self._root / queue_folder(topic, queue_id), offset - 1)
 
+    def unit(self, topic: str, queue_id: int, offset: int) -> ConsumeQueueUnit | None:
+        """Return the unit at a queue offset, or None; a queue that stays closed is not opened."""
+        key = (topic, queue_id)
+        if key in self.loaded or key not in (self.known_extents or ()):
+            queue = self.find(*key)
+            return queue.unit(offset) if queue is not None else None
+        try:
+            return self._read_unit(self._root / queue_folder(*key), offset)
+        except FileNotFoundError:
+            return None
+
     def _has_unit(self, folder: Path, offset: int) -> bool:
         """Return whether the files in a folder have a unit at a queue offset, or had one."""
+        try:
+            return self._read_unit(folder, offset) is not None
+        except FileNotFoundError:
+            starts = (parse_segment_name(name) for name in self.system.files.names(folder))
+            return any(start is not None and start > offset * UNIT_SIZE for start in starts)
+
+    def _read_unit(self, folder: Path, offset: int) -> ConsumeQueueUnit | None:
+        """Return the unit at a queue offset; None if it was never written."""
         at = offset * UNIT_SIZE
         base = at - at % self.file_size
         files = self.system.files
-        try:
-            descriptor = files.open(folder / segment_name(base), writable=False)
-        except FileNotFoundError:
-            starts = (parse_segment_name(name) for name in files.names(folder))
-            return any(start is not None and start > at for start in starts)
+        descriptor = files.open(folder / segment_name(base), writable=False)
         try:
             content = files.read_at(descriptor, at - base, UNIT_SIZE)
-            return len(content) == UNIT_SIZE and decode_unit(content).is_written
         finally:
             files.close(descriptor)
+        unit = decode_unit(content) if len(content) == UNIT_SIZE else None
+        return unit if unit is not None and unit.is_written else None
 
     def open(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the queue; create an empty one if it does not exist."""
@@ -260,7 +280,7 @@ class QueueTable:
                 )
                 if key in self._known:  # otherwise it has no files
                     try:
-                        queue.load(torn=self.torn)
+                        queue.load(torn=self.torn and key not in (self.known_extents or ()))
                     except BaseException:
                         queue.close()
                         raise
@@ -273,6 +293,10 @@ class QueueTable:
         if (topic, queue_id) not in self._known:
             self._known[topic, queue_id] = None
             self.light_queues += is_light(topic)
+
+    def _forget_extent(self, topic: str, queue_id: int) -> None:
+        if self.known_extents is not None:
+            self.known_extents.pop((topic, queue_id), None)
 
     def remove(self, topic: str) -> None:
         """Remove the queues of a topic with their files; the next message creates a new one.
@@ -292,6 +316,7 @@ class QueueTable:
         """
         key = (topic, queue_id)
         queue = self.open(*key)
+        self._forget_extent(*key)
         with self._guard:
             self.loaded.pop(key, None)
             self._known.pop(key, None)
@@ -305,10 +330,34 @@ class QueueTable:
 
     def all(self) -> Iterator[ConsumeQueue]:
         """Yield every queue that is not lost, opening them one by one."""
-        for topic, queue_id in self.pairs():
-            if (topic, queue_id) in self.lost:
-                continue
-            yield self.open(topic, queue_id)
+        for key in self.pairs():
+            if key not in self.lost:
+                yield self.open(*key)
+
+    def leave_certain(self, is_certain: Callable[[QueueKey, QueueEnd], bool]) -> None:
+        """Find the queues after an unclean stop that need no change and stay closed.
+
+        Args:
+            is_certain: Returns whether all units of a queue are certain, given its end. It is
+                called in several threads.
+        """
+        if self.extensions is not None:
+            return  # their ends have to be compared as well
+        keys = [key for key in self.pairs() if key not in self.lost and key not in self.loaded]
+
+        def extent(key: QueueKey) -> Extent | None:
+            end = find_end(self.system.files, self._root / queue_folder(*key), self.file_size)
+            return Extent(*end[:2]) if end is not None and is_certain(key, end) else None
+
+        found = zip(keys, map_in_threads(self.system.threads, extent, keys), strict=True)
+        self.known_extents = {key: extent for key, extent in found if extent is not None}
+
+    def uncertain(self) -> Iterator[ConsumeQueue]:
+        """Yield every queue that :meth:`all` yields, except for those that stay closed."""
+        known = self.known_extents or {}
+        for key in self.pairs():
+            if key not in self.lost and key not in known:
+                yield self.open(*key)
 
     def continue_numbering(self) -> None:
         """Give the next message of each queue the offset after its last unit.
