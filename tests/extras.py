@@ -14,6 +14,7 @@ from firetrail.errors import MissingExtraError
 EXTRAS = {
     "cryptography": "grpc",
     "deltalake": "delta",
+    "fastapi": "dev",
     "fsspec": "iceberg",
     "google": "grpc",
     "grpc": "peers",

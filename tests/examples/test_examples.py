@@ -56,6 +56,13 @@ def test_the_client_example_gets_its_messages(tmp_path: Path) -> None:
     assert sorted(printed.splitlines()) == [f"got hello {n}" for n in range(3)]
 
 
+def test_the_synchronous_example_gets_its_messages(tmp_path: Path) -> None:
+    with BackgroundBroker() as broker:
+        *done, kept = run("clients/sync_script", tmp_path, broker.namesrv).splitlines()
+    assert sorted(done) == [f"did job {n}" for n in range(3)]
+    assert kept == "3 messages are still stored"
+
+
 def test_the_shop_writes_as_many_messages_as_asked(tmp_path: Path) -> None:
     assert "data: a day of a shop" in run("shop", tmp_path, "data", "5000")
     with Store.open(tmp_path / "data") as store:
