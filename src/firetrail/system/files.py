@@ -88,6 +88,14 @@ class Files:
         """Return the length of the file in bytes."""
         return path.stat().st_size
 
+    def part(self, path: Path, offset: int, size: int) -> tuple[bytes, int]:
+        """Return some bytes of a file, fewer at its end, and the length of the file."""
+        descriptor = self.open(path, writable=False)
+        try:
+            return self.read_at(descriptor, offset, size), os.fstat(descriptor).st_size
+        finally:
+            self.close(descriptor)
+
     def modified_ms(self, path: Path) -> int:
         """Return when the file was last changed, in ms since 1970."""
         return path.stat().st_mtime_ns // 1_000_000

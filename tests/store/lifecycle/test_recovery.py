@@ -1,5 +1,6 @@
 """Recovery: where the log ends, what is torn, what is damage, and that it can be repeated."""
 
+import os
 import shutil
 import struct
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from firetrail import FlushMode, Message
 from firetrail.format.names import segment_name
 from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.dispatch.deriver import Deriver, Step
+from firetrail.store.lifecycle import sizes
 
 JUNK = ConsumeQueueUnit(7, 7, 0)
 """A unit that points into the middle of a record."""
@@ -41,6 +43,41 @@ class TestClean:
         assert report.scanned_from == report.end == closed[-1]
         assert report.last_record_offset == closed[-2]
         check_whole(store, numbered(10))
+
+    def test_no_folder_of_a_queue_is_listed(
+        self, open_store: OpenStore, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The inventory says which files there are, so one unit of each queue is read."""
+        monkeypatch.setattr(sizes, "QUEUES_SEEN", 1)
+        store = open_store(log=1 << 16)
+        for queue in range(5):
+            put_all(store, numbered(12), queue_id=queue)  # two files
+        store.close()
+        machine.files.forget()
+        again = open_store(log=1 << 16)
+        for queue in range(1, 5):
+            made = [call for call in machine.files.calls if call.path.match(f"T/{queue}/*")]
+            assert [call.operation for call in made] == ["size", "open", "read_at", "close"]
+            listed = [call for call in machine.files.calls if call.path.match(f"T/{queue}")]
+            assert listed == []
+        assert again._engine.queues.loaded == {}
+
+    @pytest.mark.parametrize("file", [0, 200])
+    @pytest.mark.parametrize("left", [None, 0, 100])
+    def test_a_file_that_is_missing_or_short_is_derived_again(
+        self, open_store: OpenStore, root: Path, file: int, left: int | None
+    ) -> None:
+        store = open_store(log=1 << 16)
+        put_all(store, numbered(12))
+        store.close()
+        path = root / "consumequeue" / "T" / "0" / segment_name(file)
+        if left is None:
+            path.unlink()
+        else:
+            os.truncate(path, left)
+        again = open_store(log=1 << 16)
+        assert again.recovery.restored_queues == 1
+        assert bodies(again) == numbered(12)
 
     def test_nothing_is_changed(self, closed: list[int], open_store: OpenStore, root: Path) -> None:
         def content() -> dict[str, bytes]:

@@ -168,6 +168,8 @@ class QueueTable:
         if (topic, queue_id) not in self._known:
             return extent is None
         folder = self._root / queue_folder(topic, queue_id)
+        if extent is not None and extent.first < OFFSET_MAX and not self.torn:
+            return self._has_files(folder, extent)
         found = {
             base: size
             for name, size in self.system.files.sizes(folder).items()
@@ -183,6 +185,23 @@ class QueueTable:
         if extent is None:
             return True
         return bool(bases) and bases[0] <= extent.first and self._has_unit(folder, extent.end - 1)
+
+    def _has_files(self, folder: Path, extent: Extent) -> bool:
+        """Do the same after a clean stop, without listing the folder.
+
+        The extent then says which files there are. Almost always it is one.
+        """
+        files, size = self.system.files, self.file_size
+        at = (extent.end - 1) * UNIT_SIZE
+        last = at - at % size
+        try:
+            earlier = range(extent.first, last, size)
+            if any(files.size(folder / segment_name(base)) != size for base in earlier):
+                return False
+            content, length = files.part(folder / segment_name(last), at - last, UNIT_SIZE)
+        except FileNotFoundError:
+            return False
+        return length == size and decode_unit(content).is_written
 
     def extents(self) -> dict[QueueKey, Extent]:
         """Return the extent of every queue; of unused ones, that of :attr:`known_extents`."""
@@ -247,12 +266,7 @@ class QueueTable:
         """Return the unit at a queue offset; None if it was never written."""
         at = offset * UNIT_SIZE
         base = at - at % self.file_size
-        files = self.system.files
-        descriptor = files.open(folder / segment_name(base), writable=False)
-        try:
-            content = files.read_at(descriptor, at - base, UNIT_SIZE)
-        finally:
-            files.close(descriptor)
+        content, _ = self.system.files.part(folder / segment_name(base), at - base, UNIT_SIZE)
         unit = decode_unit(content) if len(content) == UNIT_SIZE else None
         return unit if unit is not None and unit.is_written else None
 
