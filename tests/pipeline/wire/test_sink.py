@@ -176,9 +176,12 @@ def write(frame: DataFrame, broker: BackgroundBroker, **options: str) -> None:
 def test_batches_and_streams_of_spark_are_sent(
     spark: SparkSession, broker: BackgroundBroker, tmp_path: Path
 ) -> None:
-    """A batch has several tasks; a stream copies from topic to topic, and repeats an epoch."""
+    """A batch has several tasks; a stream copies from topic to topic, and repeats an epoch.
+
+    Names of columns may be spelled in any case.
+    """
     create(broker.namesrv, "T", 2)
-    rows = spark.range(0, 300, 1, 3).selectExpr("'T' as topic", "string(id) as body")
+    rows = spark.range(0, 300, 1, 3).selectExpr("'T' as Topic", "string(id) as BODY")
     write(rows, broker)
     assert sorted(int(m.body) for m in received(broker.namesrv, "T", 300)) == list(range(300))
     with pytest.raises(PipelineError, match="can only be appended to"), original_errors():
