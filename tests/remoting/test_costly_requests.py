@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -17,6 +18,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import WRITE_HIGH, Connection
 from firetrail.remoting.costly_requests import IDLE_S, CostlyRequests
 from firetrail.remoting.frames import FrameReader, encode_frame
+from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_WAIT_S, ServerLimits
 from firetrail.remoting.server import RemotingServer
 
@@ -204,3 +206,28 @@ async def test_a_flood_of_costly_requests_holds_up_no_other_client(
             answers += frames.feed(await reader.read(1 << 16))
     assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
     assert order.index(ECHO) < 100
+
+
+async def test_costly_requests_that_wait_for_their_turn_do_not_count_as_running() -> None:
+    ended = asyncio.Event()
+    begun = 0
+
+    async def work(connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        nonlocal begun
+        begun += 1
+        await ended.wait()
+        return request.answer()
+
+    limits = ServerLimits(running={TOPICS: 2})
+    quick: dict[int, Handler] = {TOPICS: lambda _, request: request.answer()}
+    async with serving(limits, handlers=quick) as loopback:
+        answers = await asyncio.gather(*(loopback.ask(TOPICS) for _ in range(5)))
+    assert [answer.code for answer in answers] == [ResponseCode.SUCCESS] * 5
+    async with serving(limits, handlers={TOPICS: work}) as loopback:
+        asked = [asyncio.ensure_future(loopback.ask(TOPICS)) for _ in range(5)]
+        while sum(each.done() for each in asked) < 3:
+            await asyncio.sleep(0.001)
+        assert begun == 2
+        ended.set()
+        codes = Counter([(await each).code for each in asked])
+    assert codes == {ResponseCode.SUCCESS: 2, ResponseCode.SYSTEM_BUSY: 3}

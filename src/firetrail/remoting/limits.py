@@ -136,7 +136,7 @@ class ServerLimits(ConnectionLimits):
     waiting_requests: int = 10_000
     """Asynchronous requests of one code in progress; more are answered with SYSTEM_BUSY."""
     running: Mapping[int, int] = field(default_factory=lambda: RUNNING)
-    """The same limit for individual codes."""
+    """Limits for individual codes. Requests that wait for their turn do not count."""
     frames: Limits = field(default_factory=Limits)
     """Limits for the size of a frame."""
     body: int = BODY_MAX

@@ -105,6 +105,7 @@ class RemotingServer:
         self._is_scheduled = False
         self._waiting_bytes = 0
         self._running: Counter[int] = Counter()
+        self._working: Counter[int] = Counter()  # of codes with a limit: handlers, not those queued
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0  # requests that a callback will answer
         self._refusals = Refusals(SYSTEM.clock.monotonic)
@@ -354,7 +355,7 @@ class RemotingServer:
 
     def _answer(self, connection: Connection, request: RemotingCommand) -> Answer:
         code = request.code
-        if self._running.get(code, 0) >= self._running_max.get(code, self._waiting_max):
+        if self._running.get(code, 0) >= self._waiting_max:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
         handler = self._handlers.get(code)
         if isinstance(handler, WaitingHandler) and (awaited := handler.wait()) is not None:
@@ -371,10 +372,30 @@ class RemotingServer:
     def _answer_now(self, connection: Connection, request: RemotingCommand) -> Answer:
         code = request.code
         if code in COSTLY and (share := self._shares.get(connection)) is not None:
-            handle = partial(answer_to, self._handlers, connection, request)
+            handle = partial(self._call, connection, request)
             return self.costly.answer(share, connection, request, handle)
         self.costly.others += 1
-        return answer_to(self._handlers, connection, request)
+        return self._call(connection, request)
+
+    def _call(self, connection: Connection, request: RemotingCommand) -> Answer:
+        """Call the handler, unless its code has a limit and as many are working already."""
+        code = request.code
+        most = self._running_max.get(code)
+        if most is not None and self._working[code] >= most:
+            return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
+        answer = answer_to(self._handlers, connection, request)
+        if most is None or answer is None or isinstance(answer, RemotingCommand):
+            return answer
+        self._working[code] += 1
+        return self._until_done(code, answer)
+
+    async def _until_done(
+        self, code: int, answer: Awaitable[RemotingCommand | None]
+    ) -> RemotingCommand | None:
+        try:
+            return await answer
+        finally:
+            self._working[code] -= 1
 
     def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         self._running[request.code] += 1
