@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.client.clusters import WAIT_S, read_all, running_cluster, until
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import (
@@ -285,6 +286,10 @@ class TestRefusals:
             assert (await producer.send(Message("T", b""))).status is SendStatus.OK
 
 
+LIMIT_S = PATIENCE_S + 1
+"""The time limit for an attempt to send. It is over only if the test says so."""
+
+
 class TestRetries:
     """Two brokers that only accept or reject messages."""
 
@@ -311,7 +316,7 @@ class TestRetries:
             names.register_local(cluster="C", name=name, address=address, topics=topics)
             servers.append(server)
         try:
-            async with Producer(f"127.0.0.1:{port}", timeout_s=1) as producer:
+            async with Producer(f"127.0.0.1:{port}", timeout_s=LIMIT_S) as producer:
                 yield producer, asked
         finally:
             for server in servers:
@@ -330,15 +335,30 @@ class TestRetries:
     def forbid(connection: Connection, request: RemotingCommand) -> RemotingCommand:
         raise RequestError(ResponseCode.MESSAGE_ILLEGAL, "not such a message")
 
-    @staticmethod
-    async def be_silent(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        await asyncio.sleep(1.5)  # longer than the timeout of the producer
-        return request.answer()
+    async def test_another_broker_is_tried(self) -> None:
+        await self.check_another_is_tried(self.refuse)
 
-    @pytest.mark.parametrize("trouble", ["refuse", "be_silent"])
-    async def test_another_broker_is_tried(self, trouble: str) -> None:
-        answers = {"a": getattr(self, trouble), "b": self.take}
-        async with self.between(answers) as (producer, asked):
+    async def test_another_broker_is_tried_after_the_time_limit(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        limits: list[asyncio.Timeout] = []
+
+        def noted(delay: float | None) -> asyncio.Timeout:
+            limit = timeout(delay)
+            if delay == LIMIT_S:
+                limits.append(limit)
+            return limit
+
+        def let_it_expire(connection: Connection, request: RemotingCommand) -> None:
+            """Do not answer: the time limit of the attempt is over."""
+            limits[-1].reschedule(asyncio.get_running_loop().time())
+
+        timeout = asyncio.timeout
+        monkeypatch.setattr(asyncio, "timeout", noted)
+        await self.check_another_is_tried(let_it_expire)
+
+    async def check_another_is_tried(self, trouble: Handler) -> None:
+        async with self.between({"a": trouble, "b": self.take}) as (producer, asked):
             for _ in range(2):  # so that each broker is asked first once
                 assert (await producer.send(Message("T", b""))).queue.broker_name == "b"
         assert "a" in asked and asked.count("b") == 2

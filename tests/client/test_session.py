@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.broker.brokers import SMALL
 from tests.client.clusters import SOON, fill, until
+from tests.helpers import PATIENCE_S
 
 from firetrail.broker.broker import Broker
 from firetrail.client import (
@@ -173,16 +174,19 @@ class TestNameServerThatHasJustStarted:
         port = await names.start()
         topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
         names.register_local(cluster="C", name="b", address=there, topics=topics)
-        async with Producer(f"127.0.0.1:{port}", retries=0, timeout_s=3) as producer:
+        async with Producer(f"127.0.0.1:{port}", retries=0, timeout_s=PATIENCE_S) as producer:
             await producer.send(Message("T", b"1"))
             await names.stop()
             for _ in range(3):
                 await producer.send(Message("T", b"2"))  # the name server is down
             assert caplog.text.count("the last known route of T remains in use") == 1
-            async with name_server(port):
+            async with (
+                name_server(port),
+                Producer(f"127.0.0.1:{port}", retries=0, timeout_s=0.1) as other,
+            ):
                 await producer.send(Message("T", b"3"))  # the name server knows no broker
                 with pytest.raises(NoRouteYetError):
-                    await producer.send(Message("U", b"4"))
+                    await other.send(Message("T", b"4"))
         await broker.stop()
 
 
