@@ -18,6 +18,7 @@ from firetrail.client import (
     SimpleConsumer,
     by_sql,
 )
+from firetrail.client.send import DEFAULT_QUEUES
 from firetrail.errors import RequestError
 from firetrail.format.javahash import java_hash
 from firetrail.remoting.bodies import ConsumeFromWhere
@@ -36,10 +37,13 @@ async def test_by_default_a_new_group_starts_at_message_0_only_if_it_is_recent(
     monkeypatch.setattr(Reader, "is_recent", lambda *_: recent)
     got: list[tuple[int, int]] = []
     async with SimpleConsumer(namesrv, "G", {"T": "*"}) as consumer:
-        while messages := await consumer.receive(32, wait_s=0.2):
+        while len(got) < (100 if recent else DEFAULT_QUEUES):
+            messages = await consumer.receive(32, wait_s=20)
             got += [(each.queue.queue_id, each.record.queue_offset) for each in messages]
             await consumer.ack(*messages)
+        assert await consumer.receive(32, wait_s=0.2) == []
     queues = {queue_id for queue_id, _ in got}
+    assert len(queues) == DEFAULT_QUEUES
     assert len(got) == (100 if recent else len(queues))
     assert all((queue_id, 0) in got for queue_id in queues) == recent
 
@@ -50,7 +54,8 @@ async def test_every_message_is_received_once(namesrv: str) -> None:
 
     async def consume() -> None:
         async with SimpleConsumer(namesrv, "G", {"T": "*"}, start=FIRST) as consumer:
-            while messages := await consumer.receive(10, wait_s=0.2):
+            while len(got) < 100:
+                messages = await consumer.receive(10, wait_s=0.2)
                 got.extend(message.body for message in messages)
                 await consumer.ack(*messages)
 
