@@ -75,13 +75,16 @@ def test_background_threads_survive_a_memory_error(
         consume_queue_flush_interval_ms=10,
     )
     with Store.open(root, config) as store:
-        put_all(store, [b"first"])
+        store.put(Message("T", b"first", wait_for_flush=False))
+        store.flush()  # which has no time limit
         with monkeypatch.context() as patch:
             patch.setattr(CommitLog, "flush", hungry)
             patch.setattr(Housekeeper, "round", hungry)
             store.try_put(Message("T", b"second"))
             eventually(lambda: {CommitLog, Housekeeper} <= set(failures))
-        put_all(store, [b"last"])
+        store.put(Message("T", b"last", wait_for_flush=False))
+        store.flush()
+        assert store.wait_dispatched(PATIENCE_S)
         assert bodies(store) == [b"first", b"second", b"last"]
 
 
