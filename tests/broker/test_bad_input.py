@@ -95,7 +95,8 @@ class TestSending:
             ({"e": 10**6}, ResponseCode.SYSTEM_ERROR),
             ({"i": "k\x01" + "v" * 40_000}, ResponseCode.MESSAGE_ILLEGAL),
             ({"j": -(2**31), "b": "%RETRY%CG"}, 0),
-            ({"f": 2**31 - 1}, 0),
+            ({"f": 2**31 - 1}, ResponseCode.MESSAGE_ILLEGAL),  # it has the flag of an inner batch
+            ({"f": 2**31 - 1 - 0x80}, 0),
         ],
     )
     async def test_odd_messages_are_answered(

@@ -6,6 +6,7 @@ The table of settings is the list: a setting that is declared live and has no ch
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -19,9 +20,9 @@ from tests.client.clusters import until
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.ha_peers import HAPeers
-from firetrail.namesrv import config as namesrv_config
 from firetrail.remoting.bodies import BY_SQL, TopicConfig
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.settings.log_settings import LogLevel
 from firetrail.store import config as store_config
 from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 
@@ -250,6 +251,12 @@ async def _the_broker_becomes_unreadable(talk: Talk) -> None:
     await fill(talk, "T", b"x")
     await change(talk, permission=2)
     assert (await talk.pull("T")).code == ResponseCode.NO_PERMISSION
+
+
+@of_broker("log_level")
+async def _fewer_events_are_logged(talk: Talk) -> None:
+    await change(talk, log_level=LogLevel.ERROR)
+    assert logging.getLogger("firetrail").level == logging.ERROR
 
 
 @of_broker("auto_create_topics")
@@ -489,9 +496,3 @@ async def test_a_live_setting_of_the_broker_takes_effect(name: str) -> None:
     assert name in BROKER, f"{name} is declared live: write a check that changes it"
     async with talking(None, QUICK) as talk:
         await BROKER[name](talk)
-
-
-def test_live_settings_of_the_name_server_are_tested_with_its_requests() -> None:
-    """Their tests change them with UPDATE_NAMESRV_CONFIG (``tests/namesrv``)."""
-    known = {"order_message_enable", "return_order_topics", "all_topic_list"}
-    assert live(namesrv_config) == known

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from tests.broker import halves
@@ -25,7 +26,10 @@ from tests.broker.pairs import (
 from tests.broker.pops import ack, pop
 from tests.client.clusters import until
 
+from firetrail.broker import promotion
+from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.present_master import PresentMaster
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.errors import StoreLockedError
 from firetrail.format.names import COMMIT_LOG
@@ -152,6 +156,18 @@ async def test_an_old_master_that_never_noticed_is_fenced(tmp_path: Path) -> Non
         assert (await old.send("T1")).code == REFUSED
         assert await send(new, b"second") == 1
         assert group.master == new.broker.address
+
+
+async def test_an_epoch_may_become_known_during_a_promotion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that has just been started hears of the epoch of its master at any moment."""
+    async with pair(tmp_path) as (_, _, new):
+        await until(lambda: new.broker.epochs.number == 1)
+        monkeypatch.setattr(promotion, "newest_epoch", lambda _: 0)
+        monkeypatch.setattr(Promotion, "_present_master", AsyncMock(return_value=PresentMaster()))
+        assert (await promote(new, force="true", override="true")).role == "ASYNC_MASTER"
+        assert new.broker.epochs.number == 2
 
 
 async def test_the_old_master_is_fenced_even_after_the_new_one_has_left(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.java_properties import parse_properties
 from firetrail.namesrv import NameServerConfig
+from firetrail.namesrv.config import SETTINGS
 
 
 def read(text: str) -> tuple[NameServerConfig, list[str]]:
@@ -68,3 +69,9 @@ def test_only_live_settings_change_and_the_old_object_stays_as_it_is() -> None:
     assert (config.order_message_enable, changed.order_message_enable) == (False, True)
     with pytest.raises(ConfigError, match=r"only log_level, order.* can be changed by request"):
         config.changed(parse_properties("listenPort=1"))
+
+
+def test_live_settings_are_those_that_tests_change_by_request() -> None:
+    """The tests of the server send UPDATE_NAMESRV_CONFIG."""
+    known = {"order_message_enable", "return_order_topics", "all_topic_list", "log_level"}
+    assert {each.name for each in SETTINGS.values() if each.live} == known

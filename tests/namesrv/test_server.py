@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -251,6 +252,8 @@ class TestAdministration:
         assert b"enableAllTopicList=false\n" in await shown()
         with pytest.raises(RequestError, match="does not list"):
             await talk.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        await talk.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"log_level=ERROR")
+        assert logging.getLogger("firetrail").level == logging.ERROR
 
     @pytest.mark.parametrize("change", ["kvConfigPath=/etc/passwd", "configStorePath=x", "a=b"])
     async def test_fixed_settings_cannot_be_changed(self, talk: NamesrvTalk, change: str) -> None:

@@ -349,7 +349,15 @@ class Broker:
             await self._server.drain()
 
     def take_changes(self, before: ConfEntries, now: ConfEntries) -> FileChanges:
-        """Put changes of ``broker.conf`` into effect: see :func:`take_file`."""
+        """Put the live settings into effect that differ between two versions of ``broker.conf``.
+
+        Args:
+            before: The file with which the broker was started.
+            now: The file as it is.
+
+        Raises:
+            ConfigError: A setting in the file is not allowed; none takes effect.
+        """
         return take_file(self._parts.state, before, now)
 
     @property

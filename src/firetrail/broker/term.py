@@ -202,6 +202,8 @@ class Term:
             known = env.slave_mark.notes.known_epoch
             number = max(epochs.number, known, self.plan.known_epoch) + 1
         if number:
+            if env.keeper is None:  # no election chose the number, and a slave hears of more
+                number = max(number, epochs.number + 1)
             end = self.store.log_range[1]
             epochs.truncate(end)
             epochs.append(Epoch(number, end))
