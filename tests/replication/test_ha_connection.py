@@ -269,6 +269,8 @@ def test_a_busy_event_loop_does_not_disconnect_its_replicas(
     """Their reports have arrived, although nobody has read them."""
     looks = Mock(side_effect=has_unread)
     monkeypatch.setattr(ha_connection, "has_unread", looks)
+    monkeypatch.setattr(ha_connection, "SILENCE_CHECKS", 100 * PATIENCE_S)
+    limits = replace(LIMITS, silence_s=PATIENCE_S)
     held, release = threading.Event(), threading.Event()
 
     def hold_up() -> None:
@@ -276,15 +278,21 @@ def test_a_busy_event_loop_does_not_disconnect_its_replicas(
         release.wait(PATIENCE_S)
 
     with running_loop() as loop:
-        master = Master(tmp_path / "master", limits=replace(LIMITS, silence_s=1.0), loop=loop)
+        master = Master(tmp_path / "master", limits=limits, loop=loop)
         with following(tmp_path / "replica", master.address, errors=[]):
             eventually(lambda: any(each._loop_socket for each in master.service.connections))
             (connection,) = master.service.connections
             loop.call_soon_threadsafe(hold_up)
             assert held.wait(PATIENCE_S)
             eventually(lambda: has_unread(connection._raw))
-            connection.session.read_at -= PATIENCE_S
-            eventually(lambda: looks.call_count >= 2)
+            connection.session.read_at -= 2 * PATIENCE_S
+            seen = looks.call_count
+            eventually(lambda: looks.call_count >= seen + 2)
+            connection._loop_read_at = SYSTEM.clock.monotonic()
+            looks.side_effect = lambda _: False  # the loop has just taken the reports
+            seen = looks.call_count
+            eventually(lambda: looks.call_count >= seen + 2)
+            looks.side_effect = has_unread
             release.set()
             assert not connection.is_closed
             master.fill(1)

@@ -19,6 +19,7 @@ from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from threading import get_ident
 
 from firetrail.errors import FiretrailError, NotReachedError
@@ -73,6 +74,7 @@ class HAConnection:
         self._noted = -1  # the last acknowledged offset that counts for waiting producers
         self._loop = source.loop
         self._loop_socket: socket.socket | None = None  # while the event loop serves the replica
+        self._loop_read_at = -inf  # when the event loop began to read for the last time
         self._loop_thread = 0
         self._sends_soon = False  # whether the loop will look for what is new
         self._ended = threads.event()
@@ -221,12 +223,15 @@ class HAConnection:
             return
         try:
             while not self._ended.wait(silence_s / SILENCE_CHECKS):
-                silent_s = self._clock.monotonic() - self.session.read_at
-                if silent_s > silence_s and not has_unread(connection):
+                if not has_unread(connection) and self._silent_s() > silence_s:
                     raise TimeoutError
         finally:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(self._detach)
+
+    def _silent_s(self) -> float:
+        """Return for how long the replica has sent nothing; see :meth:`_try_read`."""
+        return self._clock.monotonic() - max(self.session.read_at, self._loop_read_at)
 
     def _attach(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -248,6 +253,9 @@ class HAConnection:
 
     def _try_read(self) -> None:
         assert self._loop_socket is not None
+        # Before the bytes are taken off the socket: afterwards there is nothing unread, and the
+        # reports are not noted yet.
+        self._loop_read_at = self._clock.monotonic()
         with suppress(BlockingIOError):
             self._take(self._loop_socket.recv(REPORT_SIZE))
 
