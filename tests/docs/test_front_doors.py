@@ -12,6 +12,7 @@ FRONT_DOORS = {
     "firetrail.broker",
     "firetrail.cli",
     "firetrail.client",
+    "firetrail.client.sync",
     "firetrail.errors",
     "firetrail.pipeline",
     "firetrail.testing",
