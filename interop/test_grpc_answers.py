@@ -53,6 +53,7 @@ _FORWARDED = "RocketMQ moves whatever message is at the log offset in the handle
 _OTHER_BROKER = "in one process with its broker ignores the name"
 _FIRST = "RocketMQ looks only at the first one"
 _CONTROL = "with a control character is refused: it would change other properties"
+_INTERNAL = "RocketMQ stores them, except INNER_NUM"
 _PRIORITY = "A negative priority, and a message that the broker refuses as illegal"
 _SINCE_5_4 = "5.3.3 has neither and ignores them"
 _CODES = "Codes of brokers are translated as by RocketMQ's proxy in front of a cluster"
@@ -78,6 +79,15 @@ def garbage(is_plausible: bool) -> list[str]:
 
 
 COMMON = [
+    Difference(
+        _INTERNAL,
+        OK,
+        [
+            f"7: {name}"
+            for name in ("INNER_MULTI_DISPATCH", "INNER_BASE", "TRANSACTION_CHECK_TIMES")
+        ],
+    ),
+    Difference(_INTERNAL, ERROR, ["7: INNER_NUM"]),
     Difference(
         _CONTROL, OK, ["11: a control id", "-: a control trace context", "-: a control born host"]
     ),
