@@ -23,7 +23,7 @@ from firetrail.pipeline.session import session
 if TYPE_CHECKING:
     from firetrail.pipeline.datasource import register
     from firetrail.pipeline.jobs.archive.job import archive
-    from firetrail.pipeline.jobs.archive.reader import lake_files, read_lake
+    from firetrail.pipeline.jobs.archive.reader import lake_dataset, lake_files, read_lake
     from firetrail.pipeline.jobs.audit.job import audit
     from firetrail.pipeline.jobs.rebuild.job import rebuild
     from firetrail.pipeline.jobs.replay.job import replay
@@ -36,6 +36,7 @@ __all__ = [
     "archive",
     "audit",
     "explain",
+    "lake_dataset",
     "lake_files",
     "read_lake",
     "rebuild",
@@ -53,6 +54,7 @@ _MODULES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
     "explain": "plan",
+    "lake_dataset": "jobs.archive.reader",
     "lake_files": "jobs.archive.reader",
     "read_lake": "jobs.archive.reader",
     "rebuild": "jobs.rebuild.job",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive import files as archive_files
-from firetrail.pipeline.jobs.archive.files import ArchivePart, archive_part
+from firetrail.pipeline.jobs.archive.files import ArchivePart, PartitionFile, archive_part
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
@@ -137,17 +138,41 @@ class TestFileSet:
         assert file.messages == 2000
 
 
+def whole_log(root: Path, lake: Lake) -> ArchivePart:
+    """Return the part of a task that archives a whole log."""
+    with StoreView.open(root) as view:
+        return ArchivePart(
+            str(root), whole_sight(view), 0, view.end, lake, "x", LakeLayout.DAY, False
+        )
+
+
 def archived(root: Path, lake: Path) -> list[DataFile]:
     """Return the files that one task writes for a log."""
     folder = Lake(str(lake))
-    with StoreView.open(root) as view, folder.locked("x"):
-        files = archive_part(
-            ArchivePart(
-                str(root), whole_sight(view), 0, view.end, folder, "x", LakeLayout.DAY, False
-            )
-        ).files
+    with folder.locked("x"):
+        files = archive_part(whole_log(root, folder)).files
     folder.reveal(files)
     return files
+
+
+def test_a_late_attempt_at_a_part_leaves_the_files_of_the_first_alone(
+    root: Path, lake: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark starts a second attempt if it speculates, and kills it when the first has ended."""
+
+    def killed(*_: object) -> None:
+        raise InterruptedError
+
+    put(9)
+    folder = Lake(str(lake))
+    with folder.locked("x"):
+        (first,) = archive_part(whole_log(root, folder)).files
+        with monkeypatch.context() as patch, pytest.raises(InterruptedError):
+            patch.setattr(PartitionFile, "write", killed)
+            archive_part(whole_log(root, folder))
+        folder.reveal([first])
+    assert hashlib.sha256((lake / first.path).read_bytes()).hexdigest() == first.sha256
+    assert pq.read_table(lake / first.path, partitioning=None).num_rows == 9
 
 
 def test_topics_of_different_runs_are_merged(

@@ -59,6 +59,22 @@ def test_queries_may_use_tables_of_the_session(spark: SparkSession, shop: Path) 
     spark.catalog.dropTempView("ranks")
 
 
+@pytest.mark.parametrize("name", ["messages", "LOG"])
+def test_views_of_the_session_are_as_before(spark: SparkSession, shop: Path, name: str) -> None:
+    spark.range(3).createOrReplaceTempView(name)
+    spark.catalog.cacheTable(name)
+    try:
+        rows = sql(spark, shop, PER_TOPIC.replace("messages", name)).collect()
+        assert [tuple(row) for row in rows] == per_topic(shop)
+        with pytest.raises(PipelineError, match="id"):
+            sql(spark, shop, f"select id from {name}")
+        assert [row.id for row in spark.table(name).orderBy("id").collect()] == [0, 1, 2]
+        assert spark.catalog.isCached(name)
+    finally:
+        spark.catalog.dropTempView(name)
+    assert not spark.catalog.tableExists(name)
+
+
 def test_threads_may_query_different_stores(
     spark: SparkSession, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socketserver
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -58,6 +60,26 @@ def rows(first: int, end: int, topic: str = "T") -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(
         {"topic": [topic for _ in numbers], "body": [str(number) for number in numbers]}
     )
+
+
+@contextmanager
+def another_program() -> Iterator[str]:
+    """A server that answers as the port for gRPC clients does; yield its address."""
+
+    class Settings(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.sendall(bytes.fromhex("00001e040000000000000100001000"))
+            while self.request.recv(4096):
+                pass
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Settings) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def refusal(namesrv: str, topic: str = "T") -> str:
@@ -144,6 +166,21 @@ class TestSink:
         )
         assert f"namesrv={down}: asking the name server: " in caplog.text
         assert "retrying for up to 1 s" in caplog.text
+
+    def test_the_port_of_another_program_is_not_retried(
+        self, spark: SparkSession, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with another_program() as address:
+            with pytest.raises(PipelineError) as caught:
+                sql(spark, f"namesrv={address}", "select count(*) from messages")
+            with pytest.raises(PipelineError, match=r"listing the topics failed: .* is not a"):
+                plan_batch(parse_options({"namesrv": address}))
+        assert re.fullmatch(
+            rf"namesrv={address}: asking the name server failed: {address}: .* the answer is not a "
+            r"RocketMQ command .*; check that the address is that of a name server or broker",
+            str(caught.value),
+        )
+        assert "retrying" not in caplog.text
 
     def test_the_retry_timeout_must_be_a_number(self) -> None:
         with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,8 +43,8 @@ def sql(
     """Run a query over the tables ``messages`` and ``log`` of a store.
 
     ``messages`` holds what consumers see, through the queues; ``log`` holds every record as stored.
-    The query may use other tables of the session, too. Temporary views named ``messages`` or
-    ``log`` are replaced, and dropped afterwards.
+    The query may use other tables of the session, too. Tables and temporary views of the session
+    that are named ``messages`` or ``log`` are hidden during the call.
 
     Only the rows and columns that the query needs are read. Spark still applies all predicates
     itself, so the result is an ordinary frame.
@@ -69,18 +70,35 @@ def sql(
     if option[0] == "namesrv":
         check_name_server(option[1])
     schema = _schema((*NAMES, STORE.name) if option[0] == "paths" else NAMES)
-    with original_errors(), _NAMES:
-        try:
-            for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
-                reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)
-                reader = reader.option("mode", mode)
-                _table(reader, need, schema).createOrReplaceTempView(name)
-            # The alias keeps Spark from resolving a sort or filter of the result with columns that
-            # the query does not return, which were not read.
-            return spark.sql(query).alias(_RESULT)
-        finally:
-            for name in VIEWS:
-                spark.catalog.dropTempView(name)
+    with original_errors(), _NAMES, _set_aside(spark, VIEWS):
+        for name, need in needs(spark, query, dict.fromkeys(VIEWS, schema)).items():
+            reader = spark.read.format("rocketmq").option("view", VIEWS[name]).option(*option)
+            reader = reader.option("mode", mode)
+            _table(reader, need, schema).createOrReplaceTempView(name)
+        # The alias keeps Spark from resolving a sort or filter of the result with columns that
+        # the query does not return, which were not read.
+        return spark.sql(query).alias(_RESULT)
+
+
+@contextmanager
+def _set_aside(spark: SparkSession, names: Iterable[str]) -> Iterator[None]:
+    """Free names of temporary views for the block, and put the session's own views back after it.
+
+    This uses the catalog in the JVM, because ``spark.catalog`` cannot recreate a view as it was,
+    and uncaches what it drops.
+    """
+    catalog = spark._jsparkSession.sessionState().catalog()
+    found = {name: catalog.getRawTempView(name) for name in names}
+    own = {name: view.get() for name, view in found.items() if view.isDefined()}
+    for name in own:
+        catalog.dropTempView(name)
+    try:
+        yield
+    finally:
+        for name in found:
+            spark.catalog.dropTempView(name)
+        for name, view in own.items():
+            catalog.createTempView(name, view, True)
 
 
 def _where(store: str | Path | Sequence[str | Path]) -> tuple[str, str]:

@@ -2,8 +2,8 @@
 
 A broker that is restarted is unavailable for seconds, and the name server drops its topics in that
 time. So a request is retried if it got no answer, or if the name server does not list a topic that
-is known to exist. The option ``retryTimeoutMs`` limits this. Permanent errors of a broker are
-raised immediately.
+is known to exist. The option ``retryTimeoutMs`` limits this. Permanent errors are raised
+immediately: refusals of a broker, addresses of other programs, and certificates that do not fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from firetrail.client.admin import Admin
-from firetrail.errors import PipelineError, RequestError, TlsError
+from firetrail.errors import FiretrailError, PipelineError, RequestError
 from firetrail.pipeline.source.options import RETRY_MS
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
@@ -66,7 +66,7 @@ class Patience:
 
         ``what`` describes the request in errors. ``is_known`` says that the topic existed before,
         so that a missing route means that its broker is unavailable. Raise PipelineError with the
-        cause when the limit is reached, and the broker's error if a retry cannot help.
+        cause when the limit is reached or a retry cannot help; a broker's refusal is raised itself.
         """
         clock = asyncio.get_running_loop().time
         begun, attempts = clock(), 0
@@ -76,10 +76,12 @@ class Patience:
                 return await ask()
             except (OSError, TimeoutError, RequestError) as error:
                 last = error
+            if _is_permanent(last):
+                if isinstance(last, RequestError):
+                    raise last
+                raise PipelineError(f"namesrv={self._namesrv}: {what} failed: {last}") from last
             elapsed = clock() - begun
             if not await self._is_worth_waiting(last, elapsed, is_known):
-                if isinstance(last, RequestError) and not _is_retried(last):
-                    raise last
                 break
             if attempts == 1:
                 where = f"namesrv={self._namesrv}: {what}: {_text(last)}"
@@ -94,13 +96,11 @@ class Patience:
         ) from last
 
     async def _is_worth_waiting(self, error: Exception, elapsed: float, is_known: bool) -> bool:
-        if elapsed >= self._limit_s or isinstance(error, TlsError):
+        if elapsed >= self._limit_s:
             return False
-        if not isinstance(error, RequestError) or error.retriable:
+        if not _is_unknown_topic(error) or is_known:
             return True
-        if error.code != ResponseCode.TOPIC_NOT_EXIST:
-            return False
-        return is_known or elapsed < UNKNOWN_TOPIC_S or not await self._any_broker()
+        return elapsed < UNKNOWN_TOPIC_S or not await self._any_broker()
 
     async def reach(self) -> None:
         """Wait until a name server answers; raise PipelineError when the limit is reached."""
@@ -157,8 +157,16 @@ def no_broker() -> RequestError:
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
 
-def _is_retried(error: RequestError) -> bool:
-    return error.retriable or error.code == ResponseCode.TOPIC_NOT_EXIST
+def _is_permanent(error: Exception) -> bool:
+    may_pass = not isinstance(error, FiretrailError) or error.retriable
+    return not may_pass and not _is_unknown_topic(error)
+
+
+def _is_unknown_topic(error: Exception) -> bool:
+    """Whether the name server does not list a topic, although brokers are registered."""
+    if not isinstance(error, RequestError) or error.retriable:
+        return False
+    return error.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def _text(error: BaseException) -> str:

@@ -7,6 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from tests.stores import records
 
 from firetrail import Message, Store
 from firetrail.errors import DiskFullError, LakeError
-from firetrail.pipeline import lake_files, read_lake
-from firetrail.pipeline.jobs.archive import compaction, tables
+from firetrail.pipeline import lake_dataset, lake_files, read_lake
+from firetrail.pipeline.jobs.archive import compaction, job, tables
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake
 from firetrail.pipeline.jobs.archive.reader import archived_files
@@ -142,18 +143,49 @@ def test_one_call_reads_every_kind_of_lake(
     assert [row.topic for row in rows] == ["orders", "4711", "%RETRY%group"]
     assert [(row.topic, row.tags) for row in rows] == [(row.body.decode(), "t") for row in rows]
     assert sum(pq.read_metadata(path).num_rows for path in lake_files(lake)) == 3
+    dataset = lake_dataset(lake)
+    assert dataset.schema.names == frame.columns
+    columns = ["topic", "body", "day"]
+    found = [tuple(row.values()) for row in dataset.to_table(columns).to_pylist()]
+    assert sorted(found) == sorted((row.topic, bytes(row.body), row.day) for row in rows)
+
+
+def check_that_it_has_no_rows(spark: SparkSession, lake: Path) -> None:
+    frame, table = read_lake(spark, lake), lake_dataset(lake).to_table()
+    assert lake_files(lake) == []
+    assert (frame.count(), table.num_rows) == (0, 0)
+    assert table.column_names == frame.columns
 
 
 def test_a_lake_without_records(spark: SparkSession, root: Path, lake: Path) -> None:
     Store.open(root).close()
     archive(spark, root, lake)
-    assert lake_files(lake) == []
-    assert read_lake(spark, lake).count() == 0
+    check_that_it_has_no_rows(spark, lake)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_a_lake_whose_first_archive_was_killed(
+    kind: str,
+    spark: SparkSession,
+    root: Path,
+    lake: Path,
+    put: Put,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    put(9)
+    monkeypatch.setattr(job, "run_tasks", killed)
+    with pytest.raises(KeyboardInterrupt):
+        archive(spark, root, lake, format=kind)
+    check_that_it_has_no_rows(spark, lake)
 
 
 def test_a_folder_that_is_no_lake(spark: SparkSession, lake: Path) -> None:
-    with pytest.raises(LakeError, match="is not an archive, it has no file"):
-        read_lake(spark, lake)
+    for read in (lake_files, lake_dataset, partial(read_lake, spark)):
+        with pytest.raises(LakeError, match="is not an archive, it has no file"):
+            read(lake)
 
 
 class TestNames:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from firetrail.pipeline.jobs.archive.files import OWN_BYTES, SHARED, PartitionFile, schema_of
-from firetrail.pipeline.jobs.archive.lake import SUFFIX, Lake, partition
+from firetrail.pipeline.jobs.archive.lake import Lake, partition
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, Retired
 from firetrail.pipeline.jobs.archive.tables import LakeTable
 from firetrail.pipeline.tasks import run_tasks
@@ -92,7 +92,7 @@ def merge_files(merge: Merge) -> tuple[DataFile, str]:
     merge.lake.check_shared(merge.token)
     first = merge.files[0]
     folder = partition(merge.layout, merge.topic, first.day)
-    name = f"{folder}/{first.start:020d}-merged-{merge.token}{SUFFIX}"
+    name = merge.lake.new_name(folder, f"{first.start:020d}-merged", merge.token)
     schema = schema_of(merge.layout, topic_column=merge.topic_column)
     out = PartitionFile(merge.lake, name, merge.topic, first.day, schema)
     waiting: list[pa.Table] = []

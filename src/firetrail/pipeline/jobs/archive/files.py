@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Columns
-from firetrail.pipeline.jobs.archive.lake import SUFFIX, HashedFile, Lake, partition
+from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake, partition
 from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayout
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
@@ -336,9 +336,9 @@ class FileSet:
                 oldest = next(iter(self._open))
                 self._done.append(self._open.pop(oldest).close())
             folder = partition(self._part.layout, topic, day)
-            name = f"{folder}/{self._part.start:020d}-{self._number:05d}"
-            name += f"-{self._part.token}{SUFFIX}"
+            stem = f"{self._part.start:020d}-{self._number:05d}"
             self._number += 1
+            name = self._part.lake.new_name(folder, stem, self._part.token)
             file = PartitionFile(self._part.lake, name, topic, day, self._schema)
         self._open[topic, day] = file  # last, so that the first is the least recently used
         table = pa.Table.from_batches(waiting.batches)

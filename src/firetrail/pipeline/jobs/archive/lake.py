@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 from pyarrow import fs as filesystems
 
@@ -100,6 +101,22 @@ class Lake:
             return
 
     # -- data files ---------------------------------------------------------------------------
+
+    def new_name(self, folder: str, stem: str, token: str) -> str:
+        """Return a name for a data file of an attempt at a task.
+
+        Attempts at a task may overlap, if Spark speculates or takes a worker for dead. In a local
+        lake each has names of its own, and the files of attempts that did not count are removed by
+        the next job. An object store would show them, so there the attempts have the same names,
+        and replace a whole file by the same bytes.
+
+        Args:
+            folder: The folder in the lake.
+            stem: What distinguishes the files of a job.
+            token: The token of the job.
+        """
+        attempt = f"-{uuid4().hex[:8]}" if self.is_local else ""
+        return f"{folder}/{stem}-{token}{attempt}{SUFFIX}"
 
     def create(self, name: str) -> HashedFile:
         """Create a data file, which :meth:`reveal` gives its name.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.dataset as ds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -11,6 +13,8 @@ from firetrail.pipeline.jobs.archive.files import FULL_SCHEMA
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import DataFile
 from firetrail.pipeline.jobs.archive.tables import DAY
+
+_SCHEMA: pa.Schema = FULL_SCHEMA.append(DAY)
 
 
 def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
@@ -26,13 +30,13 @@ def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
 
     Returns:
         The columns of the data source, ``properties_open``, ``record`` and ``day``, for every table
-        format and layout.
+        format and layout. There are no rows until the first archive has ended.
 
     Raises:
         LakeError: The folder holds no archive.
     """
     folder = Lake(str(lake))
-    schema = from_arrow_schema(FULL_SCHEMA.append(DAY))
+    schema = from_arrow_schema(_SCHEMA)
     paths = lake_files(lake)
     if not paths:
         return spark.createDataFrame([], schema)
@@ -40,15 +44,34 @@ def read_lake(spark: SparkSession, lake: str | Path) -> DataFrame:
     return reader.parquet(*paths).select(*schema.names)
 
 
+def lake_dataset(lake: str | Path) -> ds.Dataset:
+    """Return the records that an archive holds now, for programs that use Arrow, such as pandas.
+
+    Args:
+        lake: Folder or URL of the archive.
+
+    Returns:
+        A dataset of the same files and columns as with :func:`read_lake`.
+
+    Raises:
+        LakeError: The folder holds no archive.
+    """
+    folder = Lake(str(lake))
+    paths = [folder.path(file.path) for file in folder.require_manifest().files]
+    place = {"filesystem": folder.filesystem, "partition_base_dir": folder.path("")}
+    return ds.dataset(paths, _SCHEMA, format="parquet", partitioning="hive", **place)
+
+
 def lake_files(lake: str | Path) -> list[str]:
-    """Return the Parquet files that an archive holds now, for programs other than Spark.
+    """Return the Parquet files that an archive holds now, for programs that only need paths.
 
     Args:
         lake: Folder or URL of the archive.
 
     Returns:
         Absolute paths, or URLs if ``lake`` is one. They are in Hive-style folders: the column
-        ``day``, and with the layout "topic" also ``topic``, is part of the path.
+        ``day``, and with the layout "topic" also ``topic``, is part of the path. The list is empty
+        until the first archive has ended, and most readers refuse an empty list.
 
     Raises:
         LakeError: The folder holds no archive.
