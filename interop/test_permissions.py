@@ -131,7 +131,7 @@ LOOSER = {
 """Requests that Java refuses to these roles and Firetrail's guard does not."""
 NOT_COMPARED = {
     **dict.fromkeys(PLAIN_CODES, "ACL 1.0, which 5.3.3 does not have"),
-    **dict.fromkeys((31001, 31002, 31003, 31004), "Firetrail's own"),
+    **dict.fromkeys(range(31001, 31007), "Firetrail's own"),
 }
 NAME_SERVER = frozenset(
     {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318}

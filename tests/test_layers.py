@@ -65,7 +65,18 @@ LAYERS[""] = {"format", "system", "store"}
 # which makes them, and the calls that append are above it.
 ROOMS: dict[str, tuple[str, ...]] = {
     "store": (
-        *("repair", "bulk", "bulk_journal", "broker_store", "log_copy", "store", "put.writer"),
+        *(
+            "repair",
+            "bulk",
+            "bulk_journal",
+            "broker_store",
+            "checked_store",
+            "log_copy",
+            "log_patch",
+            "log_scrub",
+            "store",
+            "put.writer",
+        ),
         *(
             "put.pending",
             "status",
@@ -75,6 +86,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "queue_records",
             "reader",
             "damage",
+            "damage_ledger",
         ),
         *("lifecycle", "dispatch", "index", "log"),
         *("queues", "live_config", "config", "file_settings", "config_rules", "config_groups"),
@@ -88,6 +100,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
             "replicas_manager",
             "promotion",
             "terms",
+            "held_requests",
             "failover",
             "term",
             "replica",

@@ -379,7 +379,10 @@ class StoreReadOnlyError(StoreError):
 
 
 class StoreBusyError(StoreError):
-    """Nothing was stored, because the disk or dispatch cannot keep up at the moment."""
+    """Nothing was stored, because the disk or dispatch cannot keep up at the moment.
+
+    A broker's own reads also raise it for a record that is being repaired.
+    """
 
     retriable = True
     code = 2  # SYSTEM_BUSY

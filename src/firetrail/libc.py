@@ -6,11 +6,13 @@ import ctypes
 import errno
 import mmap
 import os
+import signal
 from pathlib import Path
 
 MADV_POPULATE_WRITE = 23  # Linux 5.14
 _RENAME_EXCHANGE = 2  # Linux 3.15, glibc 2.28
 _AT_FDCWD = -100
+_PR_SET_PDEATHSIG = 1  # Linux 2.1.57
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -35,6 +37,14 @@ def lock_memory(mapping: mmap.mmap) -> None:
             raise OSError(code, f"mlock of {len(mapping)} bytes: {os.strerror(code)}")
     finally:
         del anchor  # otherwise the mapping could not be closed
+
+
+def end_with_parent() -> None:
+    """Let this process get SIGTERM when its parent ends, however that happens.
+
+    It runs between fork and exec, so it calls nothing but the C library.
+    """
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def swap_names(path: Path, other: Path) -> bool:

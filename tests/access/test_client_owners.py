@@ -48,7 +48,7 @@ def test_an_id_belongs_to_its_first_user(owners: ClientOwners) -> None:
             attempt("c1", EVE)
         assert (raised.value.code, raised.value.remark) == (
             16,
-            "client c1 belongs to another user; use another client id (instanceName), or wait "
+            "client c1 belongs to another user; use another client id, or wait "
             "until this one was not used for 600 s",
         )
     owners.check("c3", EVE)

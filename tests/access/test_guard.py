@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.access.actors import SECRET, Peer, Users, credentials, guard_of, signed
 
-from firetrail.access.guard import AccessPolicy, Guard, source_of
+from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import (
     GRANTS_MAX,
@@ -22,6 +22,7 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, Resource
 from firetrail.errors import ConfigError, RequestError
+from firetrail.remoting.addresses import source_of
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 

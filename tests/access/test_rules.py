@@ -70,7 +70,7 @@ EXPECTED: dict[tuple[int, ...], list[str]] = {
     (314,): ["Group:SG Get", "Group:CG Update", "Topic:T1 Update"],
     (21,): ["Topic:* List | Cluster:C1 Get"],
     (201,): ["Group:* List | Cluster:C1 Get"],
-    (25, 306, 316, 329, 906, 31001, 31003, 31004): ["Cluster:C1 Update"],
+    (25, 306, 316, 329, 906, 31001, 31003, 31004, 31005, 31006): ["Cluster:C1 Update"],
     (26, 28, 204, 315, 317, 328, 43, 45, 402): ["Cluster:C1 Get"],
     (60, 61, 907, 1007, 2003, 31002): ["Cluster:C1 Get"],
     (305, 323): SIGNED,

@@ -6,6 +6,8 @@ member, and end leases in etcd.
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,7 +23,7 @@ from firetrail.errors import StoreClosedError
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.lease_keeper import GroupStatus
+from firetrail.replication.group_status import GroupStatus
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import Clock, System
 
@@ -104,6 +106,26 @@ class BrokerGroup:
                 if lease:
                     self.etcd.end_lease(lease)
 
+    def keys(self) -> set[str]:
+        """Return the keys of the group in etcd, without their common beginning."""
+        with self.etcd.changed:
+            names = [b64decode(key).decode() for key in self.etcd.keys]
+        return {name.split("/", 4)[4] for name in names}
+
+    def edit_in_sync(self, members: list[int]) -> None:
+        """Change the in-sync set in etcd, as an operator does with etcdctl."""
+        with self.etcd.changed:
+            ((key, entry),) = [
+                (key, entry)
+                for key, entry in self.etcd.keys.items()
+                if b64decode(key).endswith(b"/in-sync")
+            ]
+            value = json.loads(b64decode(entry["value"])) | {"members": members}
+            content = b64encode(json.dumps(value).encode()).decode()
+            self.etcd.answer(
+                "kv/txn", {"success": [{"request_put": {"key": key, "value": content}}]}
+            )
+
     async def master(self, *, other_than: int = 0) -> int:
         """Wait until a member is the master and may acknowledge; return its number."""
 
@@ -163,5 +185,6 @@ async def broker_group(
             yield group
         finally:
             await group.client.close()
-            for number in list(group.members):
+            # The master is stopped last, so that it does not hand over.
+            for number in sorted(group.members, key=lambda n: group.members[n].replica is None):
                 await group.stop(number)

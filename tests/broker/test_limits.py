@@ -313,7 +313,7 @@ class TestHeldRequests:
     async def test_their_frames_have_a_limited_size(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(long_polling, "HELD_BYTES", 1)
+        monkeypatch.setattr(long_polling, "HELD_BYTES", 3 * long_polling.HELD_LEAST)
         await talk.send("T1")
         pulls = [asyncio.ensure_future(talk.pull("T1", 1, sysFlag=HELD)) for _ in range(2)]
         done, held = await asyncio.wait(pulls, return_when=asyncio.FIRST_COMPLETED)
@@ -340,7 +340,7 @@ class TestHeldRequests:
             await asyncio.sleep(0.001)
         await talk.send("T1")
         assert {each.code for each in await asyncio.gather(*pulls)} == {0}
-        assert (polling._count, polling._bytes) == (0, 0)
+        assert (polling._count, polling._shares.total) == (0, 0)
 
 
 class TestPops:
@@ -357,23 +357,25 @@ class TestPops:
     async def test_a_group_has_a_limited_share_of_the_open_pops(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoints, "OPEN_PER_GROUP", 1)
+        monkeypatch.setattr(checkpoints, "OPEN_MAX", 3)
         for _ in range(2):
             await talk.send("T1")
         await talk.pull_until("T1", 2)
         assert (await pop(talk)).code == 0
-        assert (await pop(talk)).code == ResponseCode.POLLING_FULL
+        words = ("group CG of address 127.0.0.1 has 1 open pops", "all callers have 1 of at most 3")
+        refused(await pop(talk), ResponseCode.POLLING_FULL, *words, "Acknowledge messages")
         assert (await pop(talk, consumerGroup="OTHER")).code == 0
 
 
 async def test_open_transactions_are_limited() -> None:
-    async with talking(config=BrokerConfig(open_transactions_max=4)) as talk:
+    async with talking(config=BrokerConfig(open_transactions_max=6)) as talk:
         half = "TRAN_MSG\x01true\x02PGROUP\x01{}\x02UNIQ_KEY\x01U{}"
         for number in range(2):
             answer = await talk.send("T1", f=4, i=half.format("PG", number))
             assert answer.code == 0
         answer = await talk.send("T1", f=4, i=half.format("PG", 3))
-        refused(answer, ResponseCode.SYSTEM_BUSY, "2 of them of producer group PG", "_max is 4")
+        words = ("group PG of address 127.0.0.1 has 2 open transactions", "of at most 6")
+        refused(answer, ResponseCode.SYSTEM_BUSY, *words, "raise open_transactions_max")
         assert (await talk.send("T1", f=4, i=half.format("OTHER", 4))).code == 0
 
 

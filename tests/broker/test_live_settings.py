@@ -7,87 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, records, talking
 from tests.broker.halves import begin
 from tests.broker.pops import fill
+from tests.broker.setting_checks import BROKER, QUICK, STORE, change, of_broker, of_store, reads_of
 from tests.client.clusters import until
 
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.ha_peers import HAPeers
+from firetrail.broker.services.scrub import OFF_S, ScrubService
+from firetrail.errors import StoreDamagedError
 from firetrail.remoting.bodies import BY_SQL, TopicConfig
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.settings.log_settings import LogLevel
 from firetrail.store import config as store_config
-from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
-
-Check = Callable[[Talk], Awaitable[None]]
-STORE: dict[str, tuple[StoreConfig, Check]] = {}
-BROKER: dict[str, Check] = {}
-QUICK = BrokerConfig(
-    offsets_interval_ms=10,
-    delay_interval_ms=10,
-    transaction_check_interval_ms=10,
-    register_interval_ms=1000,
-)
-
-
-class Reads:
-    """Settings that note which of them are read."""
-
-    def __init__(self, settings: Any) -> None:
-        self._settings = settings
-        self.names: set[str] = set()
-
-    def __getattr__(self, name: str) -> Any:
-        self.names.add(name)
-        return getattr(self._settings, name)
-
-
-def of_store(*names: str, store: StoreConfig = SMALL) -> Callable[[Check], Check]:
-    """Register the check of some settings of the store."""
-
-    def register(check: Check) -> Check:
-        STORE.update(dict.fromkeys(names, (store, check)))
-        return check
-
-    return register
-
-
-def of_broker(*names: str) -> Callable[[Check], Check]:
-    """Register the check of some settings of the broker."""
-
-    def register(check: Check) -> Check:
-        BROKER.update(dict.fromkeys(names, check))
-        return check
-
-    return register
-
-
-async def change(talk: Talk, **values: object) -> None:
-    """Change settings as an administrator does, by their keys in broker.conf."""
-    tables = {**store_config.SETTINGS, **broker_config.SETTINGS}
-    lines = [f"{tables[name].key}={tables[name].written(v)}" for name, v in values.items()]
-    body = "\n".join(lines).encode()
-    answer = await talk.ask(RequestCode.UPDATE_BROKER_CONFIG, body=body)
-    assert answer.code == 0, answer.remark
-
-
-@asynccontextmanager
-async def reads_of(talk: Talk, *, store: bool) -> AsyncIterator[set[str]]:
-    """Yield the names of the settings that are read from now on."""
-    live: Any = talk.broker.store._engine.live if store else talk.broker._live
-    before = live.current
-    live.current = watched = Reads(before)
-    try:
-        yield watched.names
-    finally:
-        live.current = before
+from firetrail.store.config import BrokerRole, FlushMode
+from firetrail.store.damage_ledger import DamagedPlace
 
 
 @of_store("max_message_size")
@@ -434,6 +373,33 @@ async def _a_slave_copies_tables_at_another_pace(talk: Talk) -> None:
         reads_of(slave, store=False) as read,
     ):
         await until(lambda: "sync_interval_ms" in read)
+
+
+@of_store("verify_reads")
+async def _every_pull_asks_whether_it_verifies(talk: Talk) -> None:
+    await fill(talk, "T", b"x")
+    async with reads_of(talk, store=True) as read:
+        await talk.pull("T")
+        assert "verify_reads" in read
+
+
+@of_store("repair_wait_ms")
+async def _consumers_no_longer_wait_for_a_repair(talk: Talk) -> None:
+    ledger, clock = talk.broker.store.damage, talk.broker._parts.state.system.clock
+    error = StoreDamagedError("commitlog/0", 0, 0, "it is altered", "repair it")
+    place = DamagedPlace(0, error, clock.monotonic())
+    assert not ledger.is_overdue(place)
+    await change(talk, repair_wait_ms=0)
+    assert ledger.is_overdue(place)
+
+
+@of_store("scrub_bytes_per_second")
+async def _the_scrub_stops(talk: Talk) -> None:
+    await fill(talk, "T", b"x")
+    scrub = ScrubService(talk.broker.store)
+    assert await scrub.step() != OFF_S
+    await change(talk, scrub_bytes_per_second=0)
+    assert await scrub.step() == OFF_S
 
 
 @of_broker("ha_flow_control", "ha_max_bytes_per_second")

@@ -49,7 +49,7 @@ async def test_a_damaged_record_of_a_pop_is_skipped(
     spoil_body(tmp_path, "rmq_sys_REVIVE_LOG")
     async with talking(tmp_path) as talk:
         assert (await talk.send("T1", b"next")).code == 0
-    assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and skipped" in caplog.text
+    assert "rmq_sys_REVIVE_LOG" in caplog.text and "is damaged and left out" in caplog.text
 
 
 async def test_a_damaged_delayed_message_is_skipped(

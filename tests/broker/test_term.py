@@ -14,6 +14,7 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message
+from firetrail.broker import held_requests
 from firetrail.broker.broker import Broker
 from firetrail.broker.term import Term
 from firetrail.errors import ConfigError, StoreError
@@ -116,7 +117,7 @@ async def test_a_broker_that_cannot_change_continues_in_its_role(
     assert (await talk.send("T1")).code == ResponseCode.SUCCESS
 
 
-async def test_requests_during_a_change_are_refused_and_may_be_retried(
+async def test_requests_during_a_change_wait_for_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with talking() as talk:
@@ -133,6 +134,28 @@ async def test_requests_during_a_change_are_refused_and_may_be_retried(
         change = asyncio.ensure_future(talk.broker.become(SLAVE, 1))
         await has_ended.wait()
         monkeypatch.setattr(Term, "end", end)
+        sending = asyncio.ensure_future(talk.send("T1"))
+        asking = asyncio.ensure_future(talk.committed())
+        await until(lambda: len(talk.broker._terms._held._held) == 2)
+        may_begin.set()
+        await change
+        assert (await sending).code == ResponseCode.SYSTEM_BUSY  # the answer of a slave
+        await asking
+
+
+async def test_requests_that_waited_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_requests, "HOLD_S", 0.0)
+    async with talking() as talk:
+        end, may_begin = Term.end, asyncio.Event()
+
+        async def end_and_wait(self: Term) -> None:
+            await end(self)
+            monkeypatch.setattr(Term, "end", end)
+            await may_begin.wait()
+
+        monkeypatch.setattr(Term, "end", end_and_wait)
+        change = asyncio.ensure_future(talk.broker.become(SLAVE, 1))
+        await until(lambda: Term.end is end)
         refused = await talk.send("T1")
         assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
         assert "changing its role" in (refused.remark or "")

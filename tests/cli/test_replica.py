@@ -352,6 +352,12 @@ def test_a_promotion_by_force_says_which_old_messages_are_lost(
     )
 
 
+def test_a_member_that_refuses_etcd_has_an_exit_code_of_its_own() -> None:
+    group = GroupReport(doubt="coordinator-older", refusal="etcd was restored; do this")
+    status = ReplicaStatus("a:1", "C", "B", 2, "SLAVE", group=group)
+    assert replica_status._exit_code(status) == ExitCode.DOUBTS
+
+
 @pytest.mark.parametrize(
     ("group", "lines"),
     [
@@ -367,8 +373,12 @@ def test_a_promotion_by_force_says_which_old_messages_are_lost(
                 "failover does not work at the moment: etcd does not answer",
             ],
         ),
+        (
+            GroupReport(doubt="coordinator-older", refusal="etcd was restored; do this"),
+            ["group: no master (coordinator-older): etcd was restored; do this"],
+        ),
     ],
-    ids=["held", "free"],
+    ids=["held", "free", "refused"],
 )
 def test_the_status_shows_the_group(group: GroupReport, lines: list[str]) -> None:
     status = ReplicaStatus("a:1", "C", "B", 2, "SLAVE", group=group)

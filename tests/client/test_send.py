@@ -78,6 +78,14 @@ def test_fields_that_cannot_be_sent_are_rejected(fields: dict[str, Any], message
         batch_of([made], iter(["id"]), queue)
 
 
+def test_only_a_transaction_marks_a_message_as_one() -> None:
+    """The broker would keep it as a half message that nobody ends."""
+    for value in ("true", "TRUE"):
+        with pytest.raises(IllegalMessageError, match="use send_in_transaction"):
+            draft_of(Message("T", b"", properties={"TRAN_MSG": value}), iter(["id"]))
+    draft_of(Message("T", b"", properties={"TRAN_MSG": "no", "IS_TRAN_MSG": "true"}), iter(["id"]))
+
+
 def test_queue_and_queue_id_may_agree() -> None:
     draft_of(Message("T", b"", queue_id=2), iter(["id"]), QUEUE)
 

@@ -81,6 +81,7 @@ class _Peer:
     """The connection of a client; it passes each answer to the task that waits for it."""
 
     peer = "127.0.0.1:50000"
+    host = "127.0.0.1"
     local = "127.0.0.1:10911"
     is_closed = False
 

@@ -28,7 +28,6 @@ from firetrail.replication.frames import (
     REPORT,
     ReportReader,
     encode_report,
-    introduced_member,
 )
 from firetrail.replication.ha_client import HAClient
 from firetrail.replication.ha_port import HAPort
@@ -327,7 +326,7 @@ class Pair:
             self._reader = ReportReader()
         assert len(data) % REPORT.size == 0
         reports = self._reader.feed(data)
-        self.reports += (offset for offset in reports if introduced_member(offset) is None)
+        self.reports += (offset for offset in reports if offset >= 0)  # others introduce it
 
     @property
     def is_caught_up(self) -> bool:

@@ -10,15 +10,19 @@ from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.requests import REQUESTS, RequestSpec, RequestTarget
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
-TO_CLIENTS = {
-    RequestCode.CHECK_TRANSACTION_STATE,
-    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
-    RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
-    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
-}
+
+
+def codes_of(target: RequestTarget) -> set[int]:
+    return {code for code, row in REQUESTS.items() if row.target is target}
+
+
+def on_slave(row: RequestSpec) -> str:
+    if row.target is not RequestTarget.BROKER:
+        return ""
+    return "answered" if row.on_slave is None else f"code {row.on_slave.code}"
 
 
 async def test_the_page_lists_every_code_and_who_answers_it() -> None:
@@ -26,13 +30,14 @@ async def test_the_page_lists_every_code_and_who_answers_it() -> None:
     async with Broker.running(config=config) as broker:
         of_broker, of_name_server = broker.answered_codes
     of_broker |= set(PLAIN_CODES)  # a broker answers these with ACL 1.0, and not those of ACL 2.0
-    expected = []
-    for code in RequestCode:
-        who = ["broker"] * (code in of_broker) + ["name server"] * (code in of_name_server)
-        if code in TO_CLIENTS:
-            who = ["sent to clients"]
-        expected.append((str(int(code)), code.name, ", ".join(who) or "not supported"))
-    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
+    expected = [
+        (str(int(code)), code.name, REQUESTS[code].target.value, on_slave(REQUESTS[code]))
+        for code in RequestCode
+    ]
+    assert of_broker == codes_of(RequestTarget.BROKER)
+    assert of_name_server == codes_of(RequestTarget.NAME_SERVER)
+    line = r"^\| (\d+) \| `(\w+)` \| (.+) \| (.*) \|$"
+    rows = re.findall(line, PAGE.read_text("utf-8"), re.MULTILINE)
     assert rows == expected
 
 

@@ -272,7 +272,9 @@ def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
 def test_the_replication_page_shows_frames_that_decode() -> None:
     shown = {example.label: example.data for example in examples("replication.md")[:6]}
     assert shown["classic report"] == frames.encode_report(4096)
-    assert shown["introduction"] == frames.encode_introduction(3)
+    assert shown["introduction"] == frames.encode_introduction(
+        3, frames.identity_number("3b9ac9ff04d2a1c7")
+    )
     assert shown["confirmation"] == frames.encode_confirmation(4096)
     start = b"\0\0\0"
     pieces = list(frames.TransferReader().feed(memoryview(shown["classic transfers"])))

@@ -14,6 +14,7 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail.access.user_store import USERS_FILE
+from firetrail.errors import ConfigError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.bodies import (
     DataVersion,
@@ -174,3 +175,8 @@ def said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
 def _set_time(folder: Path, seconds: int) -> None:
     """Give the file another time of its last change, however quick the test is."""
     os.utime(folder / "config" / USERS_FILE, (seconds, seconds))
+
+
+def test_a_folder_with_users_is_not_served_openly(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="remove users_folder"):
+        NameServerConfig(users_folder=str(tmp_path))

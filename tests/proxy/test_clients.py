@@ -72,10 +72,29 @@ def test_the_number_of_clients_is_limited(
 ) -> None:
     monkeypatch.setattr(module, "CLIENTS_MAX", 1)
     clients.of(FakeCall())
-    with pytest.raises(ProxyError, match="which is the limit") as caught:
+    with pytest.raises(ProxyError, match=r"has 1 gRPC clients, .* of at most 1") as caught:
         clients.of(FakeCall(METADATA | {"x-mq-client-id": "c2"}))
     assert caught.value.code == Code.TOO_MANY_REQUESTS
     clients.of(FakeCall())
+
+
+def test_one_address_leaves_room_for_the_clients_of_others(
+    clients: ProxyClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLIENTS_MAX", 10)
+
+    def enter(number: int, peer: str) -> ProxyClient:
+        call = FakeCall(METADATA | {"x-mq-client-id": f"c{number}"})
+        call.peer = peer
+        return clients.of(call)
+
+    greedy = [enter(number, "192.0.2.7:1") for number in range(5)]
+    with pytest.raises(ProxyError, match=r"address 192\.0\.2\.7 has 5 gRPC clients"):
+        enter(5, "192.0.2.7:2")
+    enter(6, "192.0.2.8:1")
+    clients.leave(greedy[0])
+    clients.leave(greedy[1])
+    enter(7, "192.0.2.7:1")
 
 
 def test_the_newest_stream_gets_commands(clients: ProxyClients) -> None:

@@ -14,7 +14,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.brokers import RegisteringBrokers, resolved
 from firetrail.proxy.clients import ProxyClient
-from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.embedded import EmbeddedBroker, EmbeddedConnection
 from firetrail.proxy.schema.messages import Code
 from firetrail.remoting.bodies import SubscriptionData, TopicConfig
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
@@ -248,3 +248,13 @@ async def test_a_call_that_ends_early_does_not_stop_the_broker_half_way() -> Non
         await asyncio.sleep(0)
         answer.cancel()
         await until(lambda: len(broker._parts.transactions._open) == 1)
+
+
+@pytest.mark.parametrize("is_encrypted", [False, True])
+async def test_the_broker_sees_whether_a_client_speaks_tls(
+    brokers: EmbeddedBroker, is_encrypted: bool
+) -> None:
+    """The audit log of the broker contains it."""
+    client = member()
+    client.is_encrypted = is_encrypted
+    assert EmbeddedConnection(brokers, client).is_encrypted == is_encrypted

@@ -19,7 +19,7 @@ from tests.remoting.clocks import Clock
 
 from firetrail.access.audit_log import AuditLog
 from firetrail.access.bodies import UserInfo
-from firetrail.access.guard import AccessPolicy, Guard, source_of
+from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import User
@@ -45,6 +45,7 @@ from firetrail.proxy.schema.messages import (
     TelemetryCommand,
 )
 from firetrail.proxy.service import SERVICE, MessagingService
+from firetrail.remoting.addresses import source_of
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.server_limits import ServerLimitSettings

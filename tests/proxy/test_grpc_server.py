@@ -5,12 +5,10 @@ import base64
 import ssl
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from unittest.mock import Mock
 
 import grpc
 import pytest
 import uvloop
-from tests.client.clusters import until
 from tests.helpers import PATIENCE_S, eventually
 from tests.proxy.servers import (
     Client,
@@ -21,8 +19,9 @@ from tests.proxy.servers import (
     methods_of,
 )
 
+from firetrail.auth.caller import Caller
+from firetrail.auth.policies import User
 from firetrail.errors import AddressInUseError
-from firetrail.proxy import grpc_server
 from firetrail.proxy.call import Call, UnaryMethod
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
@@ -168,7 +167,7 @@ def test_a_lost_client_cancels_its_calls(server: ServerThread) -> None:
     assert set(server.recorder.events) == {"waiting", "opened", "cancelled", "closed"}
     server.recorder.wait_for(lambda: server.recorder.ends == [False, False])
     eventually(lambda: not server.server.connections)
-    assert (server.server.calls, server.server.memory.taken) == (0, 0)
+    assert (server.server.shares.total, server.server.memory.taken) == (0, 0)
     assert not server.server.tasks
 
 
@@ -244,9 +243,36 @@ def test_calls_above_the_limit_are_refused() -> None:
         server.recorder.wait_for(lambda: "waiting" in server.recorder.events)
         with pytest.raises(grpc.RpcError) as failed:
             client.unary("Echo")(Text(), timeout=PATIENCE_S)
-        expected = (grpc.StatusCode.RESOURCE_EXHAUSTED, "the server has too many calls")
-        assert status_of(failed) == expected
+        code, text = status_of(failed)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "address 127.0.0.1 has 1 gRPC calls, and all callers have 1 of at most 1" in text
         waiting.cancel()
+
+
+def test_the_calls_of_one_user_leave_room_for_those_of_others() -> None:
+    def enter(call: Call, request: Text) -> Text:
+        call.caller = Caller(User(request.text, "password"), "127.0.0.1", is_checked=True)
+        call.accept()
+        return request
+
+    thread = ServerThread(asyncio.new_event_loop)
+    methods = {**methods_of(thread.recorder), "/test.Service/Enter": UnaryMethod(Text, enter)}
+    limits = GrpcLimits(calls=4)
+    with (
+        thread.serving(limits, None, methods) as server,
+        connected(server.port) as greedy,
+        connected(server.port) as other,
+    ):
+        greedy.unary("Enter")(Text("alice"), timeout=PATIENCE_S)
+        waiting = [greedy.unary("Wait").future(Text()) for _ in range(2)]
+        server.recorder.wait_for(lambda: server.recorder.events == ["waiting"] * 2)
+        with pytest.raises(grpc.RpcError) as failed:
+            greedy.unary("Echo")(Text(), timeout=PATIENCE_S)
+        assert "user alice has 2 gRPC calls" in status_of(failed)[1]
+        other.unary("Enter")(Text("bob"), timeout=PATIENCE_S)
+        other.unary("Echo")(Text(), timeout=PATIENCE_S)
+        for call in waiting:
+            call.cancel()
 
 
 def test_a_stop_lets_calls_finish_and_ends_streams(loops: Loops) -> None:
@@ -302,19 +328,3 @@ def test_tls_and_plaintext_share_a_port(loops: Loops) -> None:
                 for name in ("Echo", "EchoLater"):
                     reply = client.unary(name)(Text("x" * 100_000), timeout=PATIENCE_S)
                     assert reply == Text("x" * 100_000)
-
-
-async def test_the_check_of_one_connection_does_not_end_those_of_others(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(grpc_server, "_SWEEP_S", 0.001)
-    swept = GrpcServer({})
-    broken, other = Mock(peer="192.0.2.7:1"), Mock()
-    broken.check.side_effect = RuntimeError
-    broken.abort.side_effect = lambda: swept.connections.discard(broken)
-    await swept.start("127.0.0.1", 0)
-    swept.connections |= {broken, other}
-    await until(lambda: broken.abort.called and other.check.call_count > 2)
-    swept.connections.clear()
-    await swept.stop()
-    assert "192.0.2.7:1 could not be checked; it is disconnected" in caplog.text

@@ -101,7 +101,7 @@ async def test_the_codes_of_brokers(service: Service, answered: int, expected: s
     assert code(await service.frames()) == expected
 
 
-@pytest.mark.parametrize("limit", ["services.long_polling.HELD_MAX", "pop.checkpoints.OPEN_MAX"])
+@pytest.mark.parametrize("limit", ["services.long_polling.HELD_BYTES", "pop.checkpoints.OPEN_MAX"])
 async def test_waiting_receives_and_messages_in_flight_are_limited(
     service: Service, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:

@@ -257,7 +257,7 @@ class TestLimits:
     async def test_a_frame_that_takes_too_long_closes_the_connection(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+        monkeypatch.setattr("firetrail.remoting.acceptor.SWEEP_S", 0.01)
         async with serving(ServerLimits(frame_s=0.1)) as loopback:
             frame = b"".join(encode_frame(RemotingCommand(ECHO, body=b"x" * 500)))
             async with loopback.raw() as (reader, writer):
@@ -271,7 +271,7 @@ class TestLimits:
                     assert await closed == b""
 
     async def test_idle_connections_are_closed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+        monkeypatch.setattr("firetrail.remoting.acceptor.SWEEP_S", 0.01)
         limits = ServerLimits(idle_s=0.05)
         async with serving(limits) as loopback, loopback.raw() as (reader, _):
             assert await reader.read(1) == b""
@@ -279,7 +279,7 @@ class TestLimits:
     async def test_idle_connections_are_closed_although_something_else_fails(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+        monkeypatch.setattr("firetrail.remoting.acceptor.SWEEP_S", 0.01)
 
         def fail(*args: object) -> None:
             raise RuntimeError("can't start new thread")
@@ -294,7 +294,7 @@ class TestLimits:
     async def test_a_connection_that_cannot_be_checked_is_closed(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+        monkeypatch.setattr("firetrail.remoting.acceptor.SWEEP_S", 0.01)
 
         def fail(*args: object) -> None:
             raise RuntimeError("unforeseen")
@@ -446,7 +446,7 @@ async def test_a_response_that_cannot_be_encoded_becomes_an_error_response(
 
 async def test_a_peer_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A close waits for unwritten data, but must not wait forever."""
-    monkeypatch.setattr("firetrail.remoting.server._SWEEP_S", 0.01)
+    monkeypatch.setattr("firetrail.remoting.acceptor.SWEEP_S", 0.01)
     limits = ServerLimits(idle_s=0.2)
     async with serving(limits) as loopback, loopback.raw() as (_, writer):
         writer.transport.pause_reading()  # type: ignore[attr-defined]

@@ -67,7 +67,7 @@ async def test_answers_are_given_in_the_order_of_their_results() -> None:
         assert not first.done()
         handler.results[0].set("error")
         assert (await first).code == ResponseCode.TOPIC_NOT_EXIST
-        assert not loopback.server._running[LATER]
+        assert not loopback.server.running[LATER]
 
 
 async def test_an_answer_that_is_given_later_waits_for_its_record() -> None:

@@ -19,8 +19,8 @@ from tests.tls.key_updates import DeafTransport
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import Verifier
 from firetrail.errors import TlsError
+from firetrail.remoting import acceptor
 from firetrail.remoting import connection as connection_module
-from firetrail.remoting import server as server_module
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.command import RemotingCommand
@@ -163,7 +163,7 @@ async def test_a_client_that_does_not_continue_is_dropped(
     issued: Issued, monkeypatch: pytest.MonkeyPatch, first: bytes, limit: str
 ) -> None:
     monkeypatch.setattr(channel, limit, 0.0)
-    monkeypatch.setattr(server_module, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(acceptor, "SWEEP_S", 0.001)
     async with serving(TlsConfig(certificate=issued.certificate, key=issued.key)) as port:
         async with port.connected() as (reader, writer):
             writer.write(first)
@@ -234,7 +234,7 @@ async def test_client_certificates(authority: Authority, issued: Issued, auth: s
 async def test_a_new_certificate_is_used_while_connections_stay(
     authority: Authority, trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_SWEEP_S", 0.001)
+    monkeypatch.setattr(acceptor, "SWEEP_S", 0.001)
     monkeypatch.setattr(server_tls, "RELOAD_S", 0.0)
 
     def seen(writer: asyncio.StreamWriter) -> bytes:

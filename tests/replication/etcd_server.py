@@ -16,15 +16,21 @@ from tests.ports import free_ports
 
 
 @contextmanager
-def etcd_server(folder: Path, host: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[str]:
+def etcd_server(
+    folder: Path,
+    host: str = "127.0.0.1",
+    prefix: Sequence[str] = (),
+    ports: Sequence[int] | None = None,
+) -> Iterator[str]:
     """Run a server with its data in a folder; its ``host:port``.
 
-    ``prefix`` is the beginning of a command that runs another one elsewhere, at ``host``.
+    ``prefix`` is the beginning of a command that runs another one elsewhere, at ``host``. ``ports``
+    are those for clients and for other servers, free ones by default.
     """
     program = find_etcd()
     if program is None:
         pytest.skip(MISSING)
-    client, peer = free_ports(2)
+    client, peer = ports or free_ports(2)
     url, peer_url = f"http://{host}:{client}", f"http://{host}:{peer}"
     command = [
         *(

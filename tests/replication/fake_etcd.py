@@ -13,10 +13,21 @@ import time
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 Json = dict[str, Any]
+_NOTHING: Json = {"key": "", "range_end": ""}
+
+
+@dataclass(frozen=True)
+class Backup:
+    """All data of an etcd at one moment; by default that of a new one."""
+
+    revision: int = 1
+    keys: dict[str, Json] = field(default_factory=dict)
+    leases: dict[int, tuple[int, float]] = field(default_factory=dict)
 
 
 class FakeEtcd:
@@ -28,6 +39,7 @@ class FakeEtcd:
         self.keys: dict[str, Json] = {}
         self.leases: dict[int, tuple[int, float]] = {}  # time to live, and when it ends
         self.events: list[int] = []  # revisions at which a key changed
+        self.restores = 0
         self.ttl_granted: int | None = None
         self.password = "secret"
         self.valid_token = ""
@@ -76,6 +88,19 @@ class FakeEtcd:
         self.revision += 1
         self.events.append(self.revision)
         self.changed.notify_all()
+
+    def backup(self) -> Backup:
+        """Return all data, as a snapshot of etcd has it."""
+        with self.changed:
+            return Backup(self.revision, dict(self.keys), dict(self.leases))
+
+    def restore(self, backup: Backup) -> None:
+        """Replace all data by that of a backup, which may be empty, and end all watches."""
+        with self.changed:
+            self.restores += 1
+            self.revision, self.events = backup.revision, []
+            self.keys, self.leases = dict(backup.keys), dict(backup.leases)
+            self.changed.notify_all()
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -128,9 +153,14 @@ class FakeEtcd:
         kvs = [entry for key, entry in self.keys.items() if begin <= b64decode(key) < end]
         return {"kvs": kvs, "count": str(len(kvs))} if kvs else {}
 
+    def _kv_deleterange(self, body: Json) -> tuple[int, Json]:
+        if self.keys.pop(body["key"], None) is not None:
+            self._change()
+        return 200, {"header": self._header}
+
     def _kv_txn(self, body: Json) -> tuple[int, Json]:
-        succeeded = all(map(self._holds, body["compare"]))
-        operations = body["success" if succeeded else "failure"]
+        succeeded = all(map(self._holds, body.get("compare", [])))
+        operations = body.get("success" if succeeded else "failure", [])
         puts = [each["request_put"] for each in operations if "request_put" in each]
         if any(int(put["lease"]) not in self.leases for put in puts if "lease" in put):
             return 404, {"error": "etcdserver: requested lease not found", "code": 5}
@@ -138,18 +168,22 @@ class FakeEtcd:
             self._change()
         for put in puts:
             self._put(put)
+        for each in operations:
+            for entry in self._found(each.get("request_delete_range", _NOTHING)).get("kvs", []):
+                del self.keys[entry["key"]]
         responses: list[Json] = [
-            {"response_put": {}}
-            if "request_put" in each
-            else {"response_range": self._found(each["request_range"])}
+            {"response_range": self._found(each["request_range"])}
+            if "request_range" in each
+            else {"response_put": {}}
             for each in operations
         ]
         return 200, {"header": self._header, "succeeded": succeeded, "responses": responses}
 
     def _holds(self, comparison: Json) -> bool:
-        field = "create_revision" if comparison["target"] == "CREATE" else "mod_revision"
-        found = self.keys.get(comparison["key"], {}).get(field, "0")
-        return bool(found == comparison[field])
+        field = {"CREATE": "create_revision", "MOD": "mod_revision", "VALUE": "value"}
+        name = field[comparison["target"]]
+        found = self.keys.get(comparison["key"], {}).get(name, "0")
+        return bool(found == comparison[name])
 
     def _put(self, put: Json) -> None:
         old = self.keys.get(put["key"], {})
@@ -220,11 +254,12 @@ class Endpoint:
         request.send_response(200)
         request.send_header("Transfer-Encoding", "chunked")
         request.end_headers()
-        _send_chunk(request, {"result": {"header": {"revision": "1"}, "created": True}})
+        _send_chunk(request, {"result": {"header": etcd._header, "created": True}})
         with etcd.changed:
+            restores = etcd.restores
             while not self.cut and not any(revision >= start for revision in etcd.events):
                 etcd.changed.wait(0.05)
-                if etcd._is_stopping:
+                if etcd._is_stopping or etcd.restores != restores:
                     return
         if not self.cut:
             _send_chunk(request, {"result": {"events": [{}]}})

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 from tests.replication.logs import SMALL
 
@@ -20,6 +21,7 @@ from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower import Follower, FollowerSettings
+from firetrail.replication.follower_status import FollowerState
 from firetrail.replication.ha_port import HAPort
 from firetrail.replication.ha_service import HAService
 from firetrail.replication.ha_source import HALimits, HASource
@@ -31,7 +33,12 @@ from firetrail.system import SYSTEM
 MASTER = SMALL.replace(commit_log_file_size=16 << 10)
 REPLICA = MASTER.replace(role=BrokerRole.SLAVE)
 QUICK = FollowerSettings(
-    heartbeat_s=0.05, silence_s=PATIENCE_S, check_s=0.05, retry_s=0.02, retry_max_s=0.05
+    heartbeat_s=0.05,
+    silence_s=PATIENCE_S,
+    check_s=0.05,
+    retry_s=0.02,
+    retry_max_s=0.05,
+    unheard_s=PATIENCE_S,
 )
 LIMITS = HALimits(batch_size=1000, heartbeat_s=0.05, silence_s=PATIENCE_S)
 Answer = Callable[[RemotingCommand], RemotingCommand]
@@ -157,3 +164,14 @@ async def replica_in(
         finally:
             await follower.stop()
             await client.close()
+
+
+async def state_of(replica: Replica, state: FollowerState, text: str = "") -> str:
+    """Wait for a state and an error that contains the text; return the error."""
+
+    def holds() -> bool:
+        status = replica.follower.status
+        return status.state is state and text in status.error
+
+    await until(holds)
+    return replica.follower.status.error

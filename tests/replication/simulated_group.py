@@ -4,6 +4,9 @@ Every member has a clock of its own. Requests and answers are delayed or lost, m
 (SIGSTOP), killed, and cut off from the engine or from each other. The members run the decisions of
 the product (:class:`Election`, :class:`InSyncMembers`); everything else is a model: a log is a list
 of messages, and replication copies lists.
+
+The engine can also lose all its data, be restored from a backup, and be edited by hand, and so can
+what a member keeps on its disk.
 """
 
 from __future__ import annotations
@@ -14,84 +17,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
-from firetrail.replication.election import (
+from tests.replication.simulated_engine import TIMING, SimulatedEngine
+
+from firetrail.replication.election import Election
+from firetrail.replication.group_check import store_obstacle
+from firetrail.replication.group_memory import NOTHING_SEEN, GroupMemory
+from firetrail.replication.group_view import (
+    UNKNOWN,
     Candidate,
-    Election,
     GroupView,
-    Holder,
-    InSyncSet,
-    LeaseTiming,
     SetChange,
 )
 from firetrail.replication.in_sync_members import InSyncMembers
 
-TIMING = LeaseTiming(5.0)
 LAG_S = 4.0
 TICK_S = 0.25
-
-
-@dataclass
-class SimulatedEngine:
-    """The entries of the group, with a lease that expires by the engine's own clock."""
-
-    world: World
-    revision: int = 1
-    holder: Holder | None = None
-    in_sync: InSyncSet | None = None
-    expires_at: dict[str, float] = field(default_factory=dict)  # leases by token
-
-    def view(self) -> GroupView:
-        self.expire()
-        return GroupView(self.revision, self.holder, self.in_sync)
-
-    def expire(self) -> None:
-        now = self.world.now * self.world.engine_rate
-        self.expires_at = {k: at for k, at in self.expires_at.items() if at > now}
-        if self.holder is not None and self.holder.token not in self.expires_at:
-            self.holder = None
-            self.revision += 1
-
-    def grant(self, token: str) -> None:
-        self.expires_at[token] = self.world.now * self.world.engine_rate + TIMING.ttl_s
-
-    def campaign(self, candidate: Candidate, expected: InSyncSet | None) -> GroupView:
-        self.expire()
-        if (
-            self.holder is None
-            and self.in_sync == expected
-            and candidate.token in self.expires_at  # a late request finds its lease gone
-        ):
-            self.revision += 1
-            self.holder = Holder(
-                candidate.member,
-                candidate.address,
-                candidate.ha_address,
-                candidate.token,
-                self.revision,
-            )
-            if expected is None:
-                self.in_sync = InSyncSet(frozenset({candidate.member}), 0, self.revision)
-            self.world.wins.append((self.world.now, self.revision, candidate.member))
-        return self.view()
-
-    def renew(self, token: str) -> bool:
-        self.expire()
-        if token not in self.expires_at:
-            return False
-        self.grant(token)
-        return True
-
-    def change_in_sync(self, change: SetChange) -> GroupView:
-        self.expire()
-        if (
-            self.holder is not None
-            and self.holder.epoch == change.epoch
-            and self.in_sync is not None
-            and self.in_sync.revision == change.before
-        ):
-            self.revision += 1
-            self.in_sync = InSyncSet(change.members, change.offset, self.revision)
-        return self.view()
 
 
 @dataclass
@@ -105,27 +45,48 @@ class Member:
     paused_until: float = 0.0
     is_master: bool = False
     ready_at: float = 0.0  # when the promotion is finished
-    followed: int = 0  # epoch of the master that it follows
+    memory: GroupMemory = NOTHING_SEEN  # on its disk
+    identity: str = ""
+    followed: str = ""  # token of the master that it follows
     received: int = 0  # number of the last answer of the master
     acks: dict[int, int] = field(default_factory=dict)
     members: InSyncMembers | None = None
     acked: int = 0
+    confirmed: int = 0  # up to where the log is known to be acknowledged
+    is_kept: bool = False  # whether it refuses to cut its log
     asking: bool = False  # whether a request to the engine has no answer yet
     token: str = ""
+    leaves_to: int = 0  # the member to which it hands over
+    leaves_by: float = 0.0  # when it gives up to hand over
 
     def __post_init__(self) -> None:
+        self.identity = f"store {self.number}"
         self.start()
 
     def start(self) -> None:
-        """Begin as a process that knows nothing but its log."""
-        self.election = Election(self.number, TIMING, may_found=self.number == 1)
-        self.is_master, self.followed, self.asking = False, 0, False
+        """Begin as a process that knows nothing but its log and what it keeps on its disk."""
+        self.election = Election(
+            self.number,
+            TIMING,
+            may_found=self.number == 1,
+            memory=self.memory,
+            remember=self.remember,
+        )
+        self.is_master, self.followed, self.asking, self.leaves_to = False, "", False, 0
         self.acks, self.members, self.acked = {}, None, 0
         self.life = next(self.world.numbers)  # answers to an earlier process are dropped
+
+    def remember(self, memory: GroupMemory) -> None:
+        self.memory = memory
 
     @property
     def clock(self) -> float:
         return 1000 * self.number + self.world.now * self.rate
+
+    @property
+    def obstacle(self) -> str:
+        """Why the store is not that of this member."""
+        return store_obstacle(self.election.view.identities, self.number, self.identity)
 
     @property
     def holds(self) -> bool:
@@ -133,10 +94,18 @@ class Member:
 
     # -- the consensus engine -----------------------------------------------------------------
 
-    def ask(self, request: Callable[[], object], answered: Callable[[object], None]) -> None:
+    def ask(
+        self, request: Callable[[], object], answered: Callable[[object], None] | None = None
+    ) -> None:
         """Send a request to the engine; it or its answer may get lost."""
         world, life = self.world, self.life
+        known = self.election.view.revision
         self.asking = True
+
+        def saw(view: object) -> None:
+            self.saw(view, known)
+
+        answered = answered or saw
 
         def done(answer: object) -> None:
             if self.life == life:
@@ -152,15 +121,17 @@ class Member:
 
         def arrive() -> None:
             answer = request()
+            if world.repeats and world.random.random() < world.repeats:
+                world.at(world.now + world.delay(), request)
             if world.passes(0, self.number):
                 world.after(self, world.delay(), lambda: done(answer))
 
         world.at(world.now + world.delay(), arrive)
 
-    def saw(self, view: object) -> None:
+    def saw(self, view: object, known: int) -> None:
         assert isinstance(view, GroupView)
         self.asking = False
-        self.election.saw(view)
+        self.election.saw(view, known)
         self.follow_view()
 
     def follow_view(self) -> None:
@@ -169,18 +140,21 @@ class Member:
         if election.epoch and not self.is_master:
             self.promote()
         elif self.is_master and not election.epoch:
-            self.is_master, self.members = False, None
+            self.is_master, self.members, self.leaves_to = False, None, 0
         if self.members is not None and election.view.in_sync is not None:
             self.members.saw(election.view.in_sync)
         holder = election.view.holder
-        if not self.is_master and holder is not None and holder.epoch != self.followed:
-            self.followed = holder.epoch
+        if election.refusal is not None or self.obstacle:
+            self.followed = ""
+        elif not self.is_master and holder is not None:
+            self.followed = holder.token
 
     def promote(self) -> None:
         world, view = self.world, self.election.view
         assert view.in_sync is not None
-        self.is_master, self.followed = True, 0
+        self.is_master, self.followed = True, ""
         self.acks = {}
+        world.begun.setdefault(view.in_sync.lineage.epoch, set()).add(self.number)
         self.acked = len(self.log)  # producers of what is there already wait for the old master
         self.members = InSyncMembers(
             self.number, self.election.epoch, view.in_sync, LAG_S, self.clock
@@ -203,20 +177,48 @@ class Member:
                 self.follow_view()
 
             self.ask(lambda: engine.renew(token), renewed)
+        elif election.view is not UNKNOWN and self.obstacle:
+            self.ask(engine.view)
+        elif self.number not in election.view.identities:
+            self.ask(lambda: engine.claim(self.number, self.identity))
+        elif (report := election.report(len(self.log))) != election.view.reports.get(self.number):
+            self.ask(lambda: engine.report(self.number, report))
+        elif self.members is not None and self.leaves_to:
+            self.hand_over(self.members)
         elif self.members is not None and (change := self.next_change()):
-            self.ask(lambda: engine.change_in_sync(change), self.saw)
+            self.ask(lambda: engine.change_in_sync(change))
         elif not election.epoch and not election.obstacle(len(self.log)):
             self.token = token = f"{self.number}/{next(self.world.numbers)}"
-            expected = election.campaign(token, now)
+            asked = election.campaign(token, now, 0)
             candidate = Candidate(self.number, "", "", token)
 
             def campaign() -> GroupView:
                 engine.grant(token)
-                return engine.campaign(candidate, expected)
+                return engine.campaign(candidate, *asked)
 
-            self.ask(campaign, self.saw)
+            self.ask(campaign)
         else:
-            self.ask(engine.view, self.saw)
+            self.ask(engine.view)
+
+    def leave(self, successor: int) -> None:
+        """Begin to hand over."""
+        self.leaves_to, self.leaves_by = successor, self.world.now + 3.0
+
+    def hand_over(self, members: InSyncMembers) -> None:
+        """Leave the in-sync set and give the lease away, if the successor has the whole log."""
+        engine, election, successor = self.world.engine, self.election, self.leaves_to
+        acks = {n: ack for n, ack in self.acks.items() if self.world.connected(self.number, n)}
+        if successor not in members.committed.members or acks.get(successor, 0) < len(self.log):
+            if self.world.now > self.leaves_by:
+                self.leaves_to = 0  # it continues
+            return
+        if (change := members.leave(acks, self.world.least)) is not None:
+            self.ask(lambda: engine.change_in_sync(change))
+            return
+        epoch = election.epoch
+        election.expired()
+        self.follow_view()
+        self.ask(lambda: engine.leave(epoch, successor))
 
     def next_change(self) -> SetChange | None:
         assert self.members is not None
@@ -230,8 +232,8 @@ class Member:
         if not self.is_master:
             self.fetch()
         elif self.world.now >= self.ready_at:
-            if self.holds:
-                self.log.append(f"{self.election.epoch}:{next(self.world.numbers)}")
+            if self.holds and not self.leaves_to:
+                self.log.append(f"{self.memory.epoch}:{next(self.world.numbers)}")
             self.acknowledge()
 
     def acknowledge(self) -> None:
@@ -245,32 +247,39 @@ class Member:
             if self.holds:
                 self.world.acknowledged.append(message)
         self.acked = max(self.acked, confirmed)
+        self.confirmed = max(self.confirmed, confirmed)
 
     def fetch(self) -> None:
         """Ask the master for what is missing; remove what the master does not have."""
-        world, epoch, life, order = self.world, self.followed, self.life, next(self.world.numbers)
-        master = next((m for m in world.members if m.election.epoch == epoch and m.is_master), None)
+        world, token, life, order = self.world, self.followed, self.life, next(self.world.numbers)
+        master = next((m for m in world.members if m.token == token and m.is_master), None)
         if master is None or not world.connected(self.number, master.number):
             return
 
         def answer() -> None:
-            sent = list(master.log)
-            world.after(self, world.delay(), lambda: receive(sent))
+            sent, confirmed = list(master.log), master.confirmed
+            world.after(self, world.delay(), lambda: receive(sent, confirmed))
 
-        def receive(sent: list[str]) -> None:
-            if self.followed != epoch or self.life != life or order < self.received:
+        def receive(sent: list[str], confirmed: int) -> None:
+            if self.followed != token or self.life != life or order < self.received:
                 return  # the connection has ended, or the answer to a later request came first
             if not world.connected(self.number, master.number):
                 return
             self.received = order
             pairs = enumerate(zip(self.log, sent, strict=False))
             common = next((at for at, (a, b) in pairs if a != b), min(len(self.log), len(sent)))
+            if common < min(self.confirmed, len(self.log)) and not self.memory.may_cut:
+                self.is_kept = True  # the master lacks what was acknowledged
+                return
+            self.is_kept = False
             self.log[common:] = sent[common:]
+            self.election.followed()
             end = len(self.log)
+            self.confirmed = max(self.confirmed, min(confirmed, end))
             world.after(master, world.delay(), lambda: confirm(end))
 
         def confirm(end: int) -> None:
-            if master.is_master and master.election.epoch == epoch:
+            if master.is_master and master.token == token:
                 master.acks[self.number] = max(end, master.acks.get(self.number, 0))
 
         world.after(master, world.delay(), answer)
@@ -282,6 +291,7 @@ class World:
     Attributes:
         acknowledged: Every message that a producer was told to be stored.
         wins: Time, epoch and member of every election.
+        begun: The members that began an epoch of the log, by its number.
         most_holders: The most members that would have acknowledged at the same time.
     """
 
@@ -294,10 +304,12 @@ class World:
         self.engine = SimulatedEngine(self)
         self.acknowledged: list[str] = []
         self.wins: list[tuple[float, int, int]] = []
+        self.begun: dict[int, set[int]] = {}
         self.most_holders = 0
         self.cut: set[frozenset[int]] = set()  # pairs without a connection; 0 is the engine
         self.loss = 0.0
-        self._events: list[tuple[float, int, Member | None, Callable[[], None]]] = []
+        self.repeats = 0.0  # how often a request arrives a second time, later
+        self._events: list[tuple[float, int, Member | None, Callable[[], object]]] = []
         self.members = [
             Member(self, number, self.random.uniform(1 - drift, 1 + drift)) for number in (1, 2, 3)
         ]
@@ -314,10 +326,10 @@ class World:
     def passes(self, source: int, target: int) -> bool:
         return self.connected(source, target) and self.random.random() >= self.loss
 
-    def at(self, when: float, work: Callable[[], None]) -> None:
+    def at(self, when: float, work: Callable[[], object]) -> None:
         heapq.heappush(self._events, (when, next(self.numbers), None, work))
 
-    def after(self, member: Member, pause: float, work: Callable[[], None]) -> None:
+    def after(self, member: Member, pause: float, work: Callable[[], object]) -> None:
         """Run something in the process of a member, which may be paused then."""
         heapq.heappush(self._events, (self.now + pause, next(self.numbers), member, work))
 
@@ -370,8 +382,18 @@ class World:
         self.cut.clear()
         self.loss = 0.0
 
-    def disturbed_for(self, rounds: int) -> None:
+    def hand_over(self) -> None:
+        """Let the holder of the lease hand over to another member, by plan."""
+        holder = self.engine.holder
+        if holder is not None:
+            others = [member.number for member in self.members if member.number != holder.member]
+            self.members[holder.member - 1].leave(self.random.choice(others))
+
+    def disturbed_for(self, rounds: int, *, hand_overs: bool = False) -> None:
         for _ in range(rounds):
+            if hand_overs:
+                self.hand_over()
+                self.run(self.random.uniform(0.0, 2.0))
             self.disturb()
             self.run(self.random.uniform(0.5, 8.0))
         self.heal()

@@ -1,9 +1,11 @@
 """Elections: who may campaign, how long a holder acknowledges, and whole simulated groups."""
 
 import pytest
-from tests.replication.simulated_group import TIMING, World
+from tests.replication.simulated_engine import TIMING
+from tests.replication.simulated_group import World
 
-from firetrail.replication.election import Election, GroupView, Holder, InSyncSet, LeaseTiming
+from firetrail.replication.election import Election, LeaseTiming
+from firetrail.replication.group_view import GroupView, Holder, InSyncSet
 
 EMPTY = GroupView(1, None, None)
 SEEDS = 6
@@ -21,7 +23,7 @@ def free(revision: int, members: set[int], offset: int = 0) -> GroupView:
 def won(now: float = 100.0) -> Election:
     election = Election(1, LeaseTiming(10.0), may_found=True)
     election.saw(EMPTY)
-    election.campaign("mine", now)
+    election.campaign("mine", now, 0)
     election.saw(held_by(1, "mine", 5))
     return election
 
@@ -62,6 +64,15 @@ def test_a_member_whose_disk_was_replaced_does_not_campaign() -> None:
         "its log ends at 4095, but acknowledged messages reach at least to 4096: its disk was "
         "replaced or restored"
     )
+
+
+def test_only_the_named_successor_campaigns() -> None:
+    in_sync = InSyncSet(frozenset({1, 2, 3}), 0, 4)
+    two, three = (Election(number, TIMING, may_found=False) for number in (2, 3))
+    for election in (two, three):
+        election.saw(GroupView(7, None, in_sync, successor=2))
+    assert two.obstacle(0) == ""
+    assert three.obstacle(0) == "member 2 is about to take over"
 
 
 def test_nobody_campaigns_against_a_holder() -> None:
@@ -138,7 +149,7 @@ def test_an_earlier_process_of_the_same_member_is_somebody_else() -> None:
 def test_a_campaign_with_a_lost_answer_is_recognized_when_it_is_seen() -> None:
     election = Election(1, LeaseTiming(10.0), may_found=True)
     election.saw(EMPTY)
-    election.campaign("mine", 100.0)
+    election.campaign("mine", 100.0, 0)
     election.saw(held_by(1, "mine", 5, revision=8))
     assert (election.epoch, election.until) == (5, 108.0)
 
@@ -170,3 +181,31 @@ def test_nothing_acknowledged_is_lost_even_if_clocks_cannot_be_trusted(least: in
         two += world.most_holders > 1
         assert not world.lost(), f"seed {seed}"
     assert two, "the clocks were not bad enough to show anything"
+
+
+@pytest.mark.parametrize("least", [1, 2])
+def test_planned_changes_lose_nothing_whatever_happens_during_them(least: int) -> None:
+    elections = 0
+    for seed in range(SEEDS):
+        world = World(seed, least=least)
+        world.disturbed_for(25, hand_overs=True)
+        assert world.most_holders == 1, f"seed {seed}"
+        assert not world.lost(), f"seed {seed}"
+        elections += len(world.wins)
+    assert elections > 50
+
+
+def test_the_successor_wins_if_nothing_else_happens() -> None:
+    world = World(1, least=2)
+    world.run(30)
+    for _ in range(10):
+        holder = world.engine.holder
+        assert holder is not None and world.engine.in_sync is not None
+        assert world.engine.in_sync.members == {1, 2, 3}
+        successor, won = 1 + holder.member % 3, len(world.wins)
+        while len(world.wins) == won:  # it continues if the successor is slow
+            world.members[holder.member - 1].leave(successor)
+            world.run(5)
+        assert world.wins[-1][2] == successor
+        world.run(30)
+    assert not world.lost()

@@ -174,7 +174,7 @@ MUTANTS: list[tuple[str, Patch, Scene, int]] = [
         "a member that joins the set is waited for only when it has joined",
         requires(not_those_that_join),
         early_join,
-        2,
+        3,
     ),
     (
         "a member that was restored from a backup is elected",

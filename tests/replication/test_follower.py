@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,14 @@ import pytest
 from tests.client.clusters import until
 from tests.helpers import crash_image
 from tests.replication.logs import log_content
-from tests.replication.masters import MASTER, QUICK, REPLICA, Replica, master_in, replica_in
+from tests.replication.masters import (
+    MASTER,
+    QUICK,
+    REPLICA,
+    master_in,
+    replica_in,
+    state_of,
+)
 
 from firetrail import Message
 from firetrail.broker.broker import Broker
@@ -28,17 +34,6 @@ from firetrail.store.config import BrokerRole
 
 FOLLOWING, STUCK = FollowerState.FOLLOWING, FollowerState.STUCK
 DIVERGED, FAILED, WAITING = FollowerState.DIVERGED, FollowerState.FAILED, FollowerState.WAITING
-
-
-async def state_of(replica: Replica, state: FollowerState, text: str = "") -> str:
-    """Wait for a state and an error that contains the text; return the error."""
-
-    def holds() -> bool:
-        status = replica.follower.status
-        return status.state is state and text in status.error
-
-    await until(holds)
-    return replica.follower.status.error
 
 
 def assert_same_log(folder: Path, end: int) -> None:
@@ -237,28 +232,21 @@ async def test_heartbeats_alone_are_reported_as_stuck(tmp_path: Path) -> None:
             assert replica.follower.status.error == ""
 
 
-async def test_a_silent_ha_port_is_a_failure_until_something_arrives(tmp_path: Path) -> None:
-    """The master answers at its other port. A new connection alone is no success either."""
-    async with master_in(tmp_path / "m") as master:
-        master.fill(10)
-        port = master.settings["haListenPort"]
-        with socket.create_server(("127.0.0.1", 0)) as mute:
-            master.settings["haListenPort"] = str(mute.getsockname()[1])
-            hasty = replace(QUICK, silence_s=1.0)
-            async with replica_in(tmp_path / "r", master.address, settings=hasty) as replica:
-                error = await state_of(replica, FAILED, "nothing has arrived from the HA port")
-                assert f"up to {master.store.log_range[1]} and the replica up to 0" in error
-                await state_of(replica, FAILED, "it has sent nothing for")
-                states = set()
-                while replica.follower._connection is None:
-                    await asyncio.sleep(0.01)
-                while replica.follower._connection is not None:
-                    states.add(replica.follower.status.state)
-                    await asyncio.sleep(0.01)
-                assert states == {FAILED}
-                master.settings["haListenPort"] = port
-                await state_of(replica, FOLLOWING)
-                await until(lambda: replica.end == master.store.log_range[1])
+async def test_a_member_of_a_group_does_not_ask_for_a_rewind_that_its_group_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with master_in(tmp_path / "m") as master, master_in(tmp_path / "o") as other:
+        master.fill(10, "a")
+        other.fill(9, "b")
+        member = replace(QUICK, member=2)
+        async with replica_in(tmp_path / "r", master.address, settings=member) as replica:
+            await until(lambda: replica.end == master.store.log_range[1])
+            replica.follower.follow(other.address)
+            await state_of(replica, DIVERGED, "They are removed before the replica follows")
+    said = [record for record in caplog.records if "They are removed" in record.getMessage()]
+    assert [record.levelno for record in said] == [logging.INFO]
+    assert "rewind" not in caplog.text
 
 
 async def test_files_of_another_length_are_refused(tmp_path: Path) -> None:

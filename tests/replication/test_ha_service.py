@@ -21,7 +21,12 @@ from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import FiretrailError, ReplicationError
 from firetrail.remoting.limited_log import BURST
 from firetrail.replication.flow_control import BURST_S
-from firetrail.replication.frames import HEADER, encode_report
+from firetrail.replication.frames import (
+    HEADER,
+    encode_introduction,
+    encode_report,
+    identity_number,
+)
 from firetrail.replication.ha_service import CONNECTIONS_MAX
 from firetrail.replication.ha_source import Admitted, HALimits
 from firetrail.replication.ha_transfers import send_all
@@ -170,6 +175,49 @@ class TestHostilePeers:
             closed(peer)
         eventually(lambda: "no signature" in caplog.text)
         assert "has connected" not in caplog.text
+
+
+def report_as(peer: socket.socket, identity: str, offset: int) -> None:
+    """Report as a Firetrail replica does first; return when the master has taken it."""
+    peer.sendall(encode_introduction(0, identity_number(identity)) + encode_report(offset))
+    assert peer.recv(HEADER.size)
+
+
+class TestOneReplica:
+    def test_a_replica_that_has_connected_twice_is_one_copy(self, tmp_path: Path) -> None:
+        """inSyncReplicas=3: one replica is paused, the other one was cut off and restarted."""
+        config = MASTER.replace(in_sync_replicas=3, slave_timeout_ms=20)
+        master = Master(tmp_path / "master", config)
+        try:
+            with peer_of(master) as paused, peer_of(master) as cut_off, peer_of(master) as again:
+                report_as(paused, "one", 0)
+                report_as(cut_off, "two", 0)
+                report_as(again, "two", 0)
+                eventually(lambda: master.acks.in_sync(0) == 2)
+                assert len(master.service.connections) == 3
+                late = master.store.try_put(Message("T", b"1"))
+                again.sendall(encode_report(master.store.log_range[1]))
+                end = master.store.log_range[1]
+                eventually(lambda: any(c.session.acked == end for c in master.service.connections))
+                assert late.status is PutStatus.FLUSH_SLAVE_TIMEOUT
+                assert not master.acks.have_confirmed(end)
+                paused.sendall(encode_report(end))
+                eventually(lambda: master.acks.have_confirmed(end))
+        finally:
+            master.close()
+
+    def test_replicas_without_an_identity_are_told_apart_by_their_address(
+        self, master: Master
+    ) -> None:
+        with peer_of(master) as first, peer_of(master) as second:
+            for peer in (first, second):
+                peer.sendall(encode_report(0))
+                assert peer.recv(HEADER.size)
+            eventually(lambda: all(c.has_reported for c in master.service.connections))
+            assert master.acks.in_sync(0) == 1
+            with peer_of(master) as other:
+                report_as(other, "a store", 0)
+                eventually(lambda: master.acks.in_sync(0) == 2)
 
 
 class TestSending:

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 
-from firetrail.replication.election import InSyncSet, SetChange
-from firetrail.replication.in_sync_members import InSyncMembers
+import pytest
+
+from firetrail.replication.group_view import InSyncSet, SetChange
+from firetrail.replication.in_sync_members import ABSENT_S, InSyncMembers
 
 LAG_S = 10.0
 
@@ -13,6 +15,11 @@ def holding(members: Iterable[int], *, offset: int = 0) -> InSyncMembers:
     return InSyncMembers(1, 5, InSyncSet(frozenset(members), offset, 7), LAG_S, now=0.0)
 
 
+def asked(change: SetChange) -> tuple[int, int, list[int], int]:
+    """The epoch of the holder, the revision that is replaced, and the new set."""
+    return change.epoch, change.before.revision, sorted(change.members), change.after.offset
+
+
 def test_all_other_members_of_the_set_must_confirm() -> None:
     assert holding({1, 2, 3}).required == {2, 3}
     assert holding({1}).required == set()
@@ -20,9 +27,9 @@ def test_all_other_members_of_the_set_must_confirm() -> None:
 
 def test_a_member_that_lags_is_removed_and_waited_for_until_the_engine_confirms() -> None:
     members = holding({1, 2, 3})
-    assert members.step(9.0, 100, {2: 100}, least=2) is None
-    change = members.step(11.0, 100, {2: 100}, least=2)
-    assert change == SetChange(5, 7, frozenset({1, 2}), 100)
+    assert members.step(9.0, 100, {2: 100, 3: 50}, least=2) is None
+    change = members.step(11.0, 100, {2: 100, 3: 50}, least=2)
+    assert change is not None and asked(change) == (5, 7, [1, 2], 100)
     assert members.required == {2, 3}
     members.saw(InSyncSet(frozenset({1, 2}), 100, 9))
     assert members.required == {2}
@@ -47,9 +54,31 @@ def test_the_set_keeps_as_many_members_as_must_confirm() -> None:
     assert change is not None and change.members == {1}
 
 
+def test_a_member_that_is_not_connected_leaves_soon() -> None:
+    members = holding({1, 2, 3})
+    assert members.step(ABSENT_S, 100, {2: 100, 3: 100}, least=2) is None
+    assert members.step(2 * ABSENT_S, 100, {2: 100}, least=2) is None
+    change = members.step(2 * ABSENT_S + 0.1, 100, {2: 100}, least=2)
+    assert change is not None and change.members == {1, 2}
+
+
+def test_a_member_that_has_never_connected_to_a_new_master_leaves_soon() -> None:
+    members = holding({1, 2, 3})
+    assert members.step(ABSENT_S, 100, {2: 100}, least=2) is None
+    change = members.step(ABSENT_S + 0.1, 100, {2: 100}, least=2)
+    assert change is not None and change.members == {1, 2}
+
+
+@pytest.mark.parametrize(("connected", "least"), [({}, 1), ({}, 2), ({2: 100}, 3)])
+def test_nobody_leaves_soon_if_that_would_not_help(connected: dict[int, int], least: int) -> None:
+    """A master without any member may be the one that is cut off."""
+    members = holding({1, 2, 3, 4})
+    assert members.step(LAG_S, 100, connected, least=least) is None
+
+
 def test_the_member_that_lags_longest_is_removed_first() -> None:
     members = holding({1, 2, 3})
-    members.step(5.0, 100, {2: 100}, least=2)
+    members.step(1.0, 100, {2: 100}, least=2)
     change = members.step(30.0, 100, {}, least=2)
     assert change is not None and change.members == {1, 2}
 
@@ -61,12 +90,35 @@ def test_a_member_that_is_not_connected_is_removed_first() -> None:
     assert change is not None and change.members == {1, 2}
 
 
+def test_a_holder_that_hands_over_leaves_the_set() -> None:
+    change = holding({1, 2, 3}, offset=40).leave({2: 100, 3: 100}, least=2)
+    assert change is not None
+    assert asked(change) == (5, 7, [2, 3], 40)
+
+
+def test_a_holder_that_continues_after_a_hand_over_joins_again() -> None:
+    members = holding({1, 2, 3})
+    members.leave({2: 100, 3: 100}, least=2)
+    members.saw(InSyncSet(frozenset({2, 3}), 0, 9))
+    change = members.step(1.0, 100, {2: 100, 3: 100}, least=2)
+    assert change is not None and asked(change) == (5, 9, [1, 2, 3], 100)
+
+
+@pytest.mark.parametrize(
+    ("members", "connected"), [({1, 2}, {2}), ({1, 2, 3}, {2}), ({1}, {2, 3}), ({2, 3}, {2, 3})]
+)
+def test_a_holder_stays_in_the_set_if_too_few_would_remain(
+    members: set[int], connected: set[int]
+) -> None:
+    assert holding(members).leave(dict.fromkeys(connected, 100), least=2) is None
+
+
 def test_a_new_member_is_waited_for_before_the_engine_is_asked() -> None:
     members = holding({1})
     assert members.step(1.0, 100, {2: 100}, least=1) is None
     assert members.required == {2}
     change = members.step(1.2, 150, {2: 150}, least=1)
-    assert change == SetChange(5, 7, frozenset({1, 2}), 150)
+    assert change is not None and asked(change) == (5, 7, [1, 2], 150)
 
 
 def test_a_new_member_must_reach_the_end_of_the_log_as_it_was_when_it_became_required() -> None:
@@ -101,7 +153,7 @@ def test_a_change_without_an_answer_is_repeated_and_both_sets_count() -> None:
     assert members.required == {2, 3}
     members.saw(InSyncSet(frozenset({1, 2, 3}), 100, 9))
     later = members.step(61.0, 100, {}, least=1)
-    assert later is not None and later.members == {1} and later.before == 9
+    assert later is not None and later.members == {1} and later.before.revision == 9
 
 
 def test_an_older_set_changes_nothing() -> None:
@@ -113,7 +165,7 @@ def test_an_older_set_changes_nothing() -> None:
 def test_the_offset_of_a_set_is_one_that_every_member_has_and_never_falls() -> None:
     members = holding({1, 2, 3}, offset=50)
     change = members.step(30.0, 200, {2: 120}, least=2)
-    assert change is not None and change.members == {1, 2} and change.offset == 120
+    assert change is not None and change.members == {1, 2} and change.after.offset == 120
     members = holding({1, 2, 3}, offset=50)
     change = members.step(30.0, 200, {2: 20}, least=2)
-    assert change is not None and change.offset == 50
+    assert change is not None and change.after.offset == 50

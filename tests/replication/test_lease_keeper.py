@@ -14,6 +14,7 @@ from firetrail import Message, PutStatus
 from firetrail.replication.election import LeaseTiming
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
+from firetrail.replication.group_memory import MemberFile
 from firetrail.replication.lease_keeper import STALLED_TTLS, GroupMember, LeaseKeeper
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -39,8 +40,15 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
+def member_file(folder: Path, clock: ManualClock) -> MemberFile:
+    """The file of a store that was never a member of a group."""
+    file = MemberFile(System(clock=clock), folder)
+    file.create()
+    return file
+
+
 @pytest.fixture
-def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
+def keeper(endpoint: Endpoint, clock: ManualClock, tmp_path: Path) -> Iterator[LeaseKeeper]:
     """The keeper of member 1, which may found the group."""
     keeper = LeaseKeeper(
         EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock),
@@ -48,8 +56,7 @@ def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
         LeaseTiming(TTL_S),
         System(clock=clock),
     )
-    keeper.identify("the first store")
-    keeper.start()
+    keeper.start(member_file(tmp_path / "one", clock))
     yield keeper
     keeper.detach()
     keeper.stop()
@@ -59,7 +66,7 @@ def keeper(endpoint: Endpoint, clock: ManualClock) -> Iterator[LeaseKeeper]:
 def store(tmp_path: Path, clock: ManualClock) -> Iterator[BrokerStore]:
     """The store of a master that does not wait for replicas."""
     config = CONFIG.replace(role=BrokerRole.ASYNC_MASTER)
-    with BrokerStore.open(tmp_path, config, system=System(clock=clock)) as store:
+    with BrokerStore.open(tmp_path / "store", config, system=System(clock=clock)) as store:
         yield store
 
 
@@ -140,21 +147,45 @@ def test_a_master_whose_store_has_failed_returns_the_lease(
     store._engine.failure = None  # otherwise closing the store raises it
 
 
+def test_a_lease_that_was_handed_over_is_left_to_the_successor(
+    keeper: LeaseKeeper, store: BrokerStore, etcd: FakeEtcd
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    keeper.hand_over(2)
+    assert keeper.status.epoch == 0 and keeper.status.holder is None
+    assert keeper.status.successor == 2
+    assert keeper.status.obstacle == "member 2 is about to take over"
+    assert store.try_put(Message("T", b"refused")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert len(etcd.leases) == 1  # that of the entry of the successor
+
+
+def test_naming_a_successor_keeps_the_lease(keeper: LeaseKeeper, store: BrokerStore) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    keeper.nominate(2)
+    assert keeper.status.epoch and keeper.status.successor == 2
+    assert store.try_put(Message("T", b"1")).ok
+
+
 def test_a_store_that_is_not_the_member_does_not_campaign(
-    endpoint: Endpoint, clock: ManualClock, store: BrokerStore, caplog: pytest.LogCaptureFixture
+    endpoint: Endpoint,
+    clock: ManualClock,
+    store: BrokerStore,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
 ) -> None:
     engine = EtcdCoordinator(EtcdAccess((endpoint.url,)), "/g", TTL_S, clock)
     assert engine.claim(1, "the first store") == "the first store"
     member = GroupMember(1, "127.0.0.1:1", "127.0.0.1:2", True, 15.0)
     keeper = LeaseKeeper(engine, member, LeaseTiming(TTL_S), System(clock=clock))
-    keeper.identify("another store")
     keeper.attach(store)
-    keeper.start()
+    keeper.start(member_file(tmp_path / "other", clock))
     eventually(lambda: "this broker cannot be a member of the group" in caplog.text)
     assert not keeper.status.is_member and keeper.status.epoch == 0
     assert keeper.status.obstacle == (
         "another store is member 1 of the group; give this broker another ha_member, or, if it "
-        "replaces that store, delete the key members/1 of the group in etcd"
+        "replaces that store, stop it and run 'firetrail replica replace'"
     )
     keeper.detach()
     keeper.stop()

@@ -10,10 +10,13 @@ from tests.replication.logs import FILE_SIZE, MemoryLog, written_log
 from firetrail.errors import DivergedError, ProtocolError, ReplicationError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.replication.frames import (
+    NO_IDENTITY,
+    REPORT,
     encode_confirmation,
     encode_header,
     encode_introduction,
     encode_report,
+    identity_number,
 )
 from firetrail.replication.master_session import MasterSession, Transfer
 from firetrail.replication.replica_session import Introduction, ReplicaSession
@@ -206,23 +209,35 @@ class TestReplica:
             session.receive(memoryview(encode_header(5, 0)), 0.0)
 
 
-def introduced(log: MemoryLog, confirmed: list[int], member: int = 0) -> ReplicaSession:
+def introduced(
+    log: MemoryLog, confirmed: list[int], member: int = 0, identity: int = 0
+) -> ReplicaSession:
     """The session of a replica whose master is Firetrail."""
     begin = log.max_offset
-    introduction = Introduction(confirmed.append, member)
+    introduction = Introduction(confirmed.append, member, identity)
     return ReplicaSession(log, lambda: log.max_offset, begin, 0.0, HEARTBEAT_S, introduction)
 
 
 def test_a_member_of_a_group_introduces_itself_with_its_first_report(log: bytes) -> None:
     master, replica = MemoryLog(bytearray(log)), MemoryLog(bytearray(log[:FILE_SIZE]))
     sending = master_session(master)
-    receiving = introduced(replica, [], member=7)
+    receiving = introduced(replica, [], member=7, identity=identity_number("a store"))
     report = receiving.report(0.0)
     assert report is not None and report.endswith(encode_report(FILE_SIZE))
     sending.receive(report[:3], 0.0)
     assert (sending.member, sending.acked) == (0, -1)
     sending.receive(report[3:], 0.0)
     assert (sending.member, sending.acked, sending.position) == (7, FILE_SIZE, FILE_SIZE)
+    assert sending.identity == identity_number("a store") > 0
+
+
+def test_stores_have_different_numbers_that_a_java_master_would_ignore(log: bytes) -> None:
+    numbers = {identity_number(f"{number:016x}") for number in range(100)}
+    assert len(numbers) == 100
+    assert identity_number("") == NO_IDENTITY not in numbers
+    for number in (NO_IDENTITY, *numbers):
+        content = encode_introduction(0, number)
+        assert all(offset < 0 for (offset,) in REPORT.iter_unpack(content))
 
 
 def test_a_replica_introduces_itself_at_most_once(log: bytes) -> None:

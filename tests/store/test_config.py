@@ -82,7 +82,7 @@ ROCKETMQ_DEFAULTS = {
 # its SYNC_MASTER of 5.x waits for no replica unless inSyncReplicas is set.
 FIRETRAIL_ONLY = {
     *("delete_archived_only", "in_sync_replicas", "index_tags", "lock_memory"),
-    "replica_retention_bytes",
+    *("repair_wait_ms", "replica_retention_bytes", "scrub_bytes_per_second", "verify_reads"),
 }
 
 OTHER_TEXT: dict[type, str] = {

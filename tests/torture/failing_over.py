@@ -154,10 +154,18 @@ class Group:
             while len(self.clients.acks) < wanted:
                 await asyncio.sleep(0.02)
 
-    @property
-    def master(self) -> Member:
-        """The member that acknowledged last."""
-        return self.members[self.clients.acks[-1].member - 1]
+    async def master(self) -> Member:
+        """Wait until a member holds the lease; return it.
+
+        The member that acknowledges a message may have passed it on.
+        """
+        async with asyncio.timeout(CALM_S):
+            while True:
+                with suppress(NotReachedError):
+                    view = await asyncio.to_thread(self._engine.watch, 0, 0.0)
+                    if view.holder is not None:
+                        return self.members[view.holder.member - 1]
+                await asyncio.sleep(0.01)
 
     # -- torments -----------------------------------------------------------------------------
 
@@ -178,7 +186,7 @@ class Group:
     async def torment(self, kind: str) -> float:
         """Do something to the master, and undo it; return the seconds without acknowledgement."""
         began = len(self.clients.acks)
-        await self._ways()[kind](self.master, LEASE_S * self.random.uniform(1.2, 2.5))
+        await self._ways()[kind](await self.master(), LEASE_S * self.random.uniform(1.2, 2.5))
         await self.acknowledged(20)
         told = [ack.told_at for ack in self.clients.acks[max(began - 1, 0) :]]
         return max(b - a for a, b in itertools.pairwise(told))
@@ -234,9 +242,9 @@ class Group:
 
     async def _kill_successor(self, master: Member, pause_s: float) -> None:
         await master.kill()
-        while self.master is master:
+        while (successor := await self.master()) is master:
             await asyncio.sleep(0.01)
-        successor = self.master
+        await self.acknowledged(1)
         await successor.kill()
         for member in self.random.sample([master, successor], 2):
             await asyncio.sleep(self.random.uniform(0, pause_s / 2))

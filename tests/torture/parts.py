@@ -29,6 +29,7 @@ from tests.torture.failing import (
     start_fails,
 )
 from tests.torture.failing_over import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
+from tests.torture.handing_over import check_pauses, hand_over
 from tests.torture.killing import kill_loop
 from tests.torture.mutants import BUGS, caught
 from tests.torture.replicating import kill_pair
@@ -38,6 +39,8 @@ from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
 
 Part = Callable[[Path, int], Counter[str]]
 """Torments a broker in an empty folder, all chances drawn from a seed; gives figures."""
+CHANGES = 6
+"""Planned changes of the master in one round."""
 SOAK_S = float(os.environ.get("FIRETRAIL_SOAK_S", "60"))
 """How long one soak takes; an hour is FIRETRAIL_SOAK_S=3600."""
 
@@ -167,6 +170,14 @@ def _failover(folder: Path, seed: int) -> Counter[str]:
     return fail_over(folder, seed, KINDS + NAMESPACE_KINDS + GROUP_KINDS)
 
 
+def _hand_over(folder: Path, seed: int) -> Counter[str]:
+    if find_etcd() is None:
+        return Counter({"left out: there is no etcd": 1})
+    figures = asyncio.run(hand_over(folder, seed, CHANGES))
+    check_pauses(figures)
+    return figures
+
+
 def _seeded_bugs(folder: Path, seed: int) -> Counter[str]:
     return asyncio.run(caught(folder, seed, list(BUGS)[seed % len(BUGS)]))
 
@@ -191,6 +202,7 @@ PARTS: dict[str, Part] = {
     "power loss of an append": _power_loss_of_an_append,
     "power loss of a pair": _power_loss_of_a_pair,
     "failover": _failover,
+    "hand-over": _hand_over,
     "exhaustion": _exhaustion,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,

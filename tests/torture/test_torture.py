@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.etcd_program import MISSING, find_etcd
 from tests.torture import bending, failing, syncing
 from tests.torture.faults import compiler
+from tests.torture.handing_over import hand_over
 from tests.torture.killing import kill_loop
 from tests.torture.replicating import kill_pair
 from tests.torture.soaking import soak
@@ -46,6 +48,11 @@ async def test_kills_sync(tmp_path: Path) -> None:
 
 async def test_kills_of_a_master_and_its_replica(tmp_path: Path) -> None:
     await run(kill_pair(tmp_path, SEED, "SYNC_FLUSH", count=2))
+
+
+@pytest.mark.skipif(find_etcd() is None, reason=MISSING)
+async def test_planned_changes_of_the_master_of_a_group(tmp_path: Path) -> None:
+    await run(hand_over(tmp_path, SEED, changes=2))
 
 
 async def test_a_sync_fails(tmp_path: Path) -> None:

@@ -101,6 +101,6 @@ def owned_by_another(client_id: str) -> RequestError:
     """Return the refusal of a request with the client id of another user."""
     return RequestError(
         NO_PERMISSION,
-        f"client {printable(client_id, ID_SHOWN)} belongs to another user; use another client id "
-        f"(instanceName), or wait until this one was not used for {HELD_S:g} s",
+        f"client {printable(client_id, ID_SHOWN)} belongs to another user; use another client id, "
+        f"or wait until this one was not used for {HELD_S:g} s",
     )

@@ -20,6 +20,7 @@ from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
+from firetrail.remoting.addresses import source_of
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
@@ -316,11 +317,6 @@ class Guard:
     def forged(self, name: str) -> RequestError:
         """Return the refusal of a signature that is not the one of a user."""
         return RequestError(NO_PERMISSION, self.policy.wording.forged.format(name=name))
-
-
-def source_of(peer: str) -> str:
-    """Return the IP address of a peer, which is written as ``ip:port`` or ``[ip]:port``."""
-    return peer.rpartition(":")[0].strip("[]")
 
 
 def unruled(codes: Collection[int]) -> list[int]:

@@ -239,7 +239,7 @@ def _entry(kind: ResourceType, name: str, actions: frozenset[Action]) -> PolicyE
 
 
 def _text(value: dict[str, Any], key: str) -> str:
-    """Return the text of a member; raise ConfigError, which does not show it, if it is none."""
+    """Return the text of a member; raise ConfigError, without the value, if it is not text."""
     text = value.get(key, "")
     if isinstance(text, bool):
         return str(text)

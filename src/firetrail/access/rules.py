@@ -403,6 +403,8 @@ RULES: Mapping[int, Rule] = {
     Code.PROMOTE_REPLICA: _MANAGE,
     Code.HAND_OVER: _MANAGE,
     Code.STEP_DOWN: _MANAGE,
+    Code.GET_LOG_RECORDS: _MANAGE,  # as for the HA port, which sends the whole log
+    Code.RECOVER_GROUP: _MANAGE,
     Code.GET_BROKER_CONFIG: _INSPECT,
     Code.GET_BROKER_RUNTIME_INFO: _INSPECT,
     Code.GET_PRODUCER_CONNECTION_LIST: _INSPECT,

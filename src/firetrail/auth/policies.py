@@ -244,7 +244,7 @@ def refusal(user: User, wanted: Requirement, source: str) -> str | None:
 
 @lru_cache(4096)
 def parse_address(text: str) -> IPAddress | None:
-    """Return an IP address, without the IPv6 form of an IPv4 address; None if it is none.
+    """Return an IP address, without the IPv6 form of an IPv4 address; None if it is invalid.
 
     The last 4,096 are kept.
     """

@@ -49,7 +49,7 @@ from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.lease_keeper import GroupStatus
+from firetrail.replication.group_status import GroupStatus
 from firetrail.replication.master_check import MasterAddress
 from firetrail.settings.file_changes import ConfEntries, FileChanges
 from firetrail.settings.table import Live
@@ -168,7 +168,7 @@ class Broker:
         self.roles = self._replicas.roles
         self._resources = AsyncExitStack()
         own_handlers = combined([self._replicas.handlers, self.access.handlers])
-        self._terms = Terms(self._handlers, own_handlers, self._drain)
+        self._terms = Terms(self._handlers, own_handlers, self._drain, self._server)
         self.namesrv = ""
         self.listens: Sequence[str] = ()
         self.namesrv_listens: Sequence[str] = ()
@@ -304,9 +304,9 @@ class Broker:
     ) -> None:
         """Change the role of the running broker: end its term and begin another.
 
-        Requests in progress are answered first; those that arrive during the change are refused
-        with a code that makes clients retry. Clients stay connected. If the broker cannot start in
-        the new role, it continues in the old one.
+        Requests in progress are answered first; those that arrive during the change wait for its
+        end. Clients stay connected. If the broker cannot start in the new role, it continues in the
+        old one.
 
         Args:
             role: The new role.
@@ -326,20 +326,34 @@ class Broker:
             RoleChange(role, broker_id, epoch, master_address, known_epoch=known)
         )
 
-    async def rewind(self, master: MasterAddress) -> None:
+    async def rewind(self, master: MasterAddress, *, keep_confirmed: bool = False) -> None:
         """Remove messages that a master does not have, so that this slave can follow it.
 
         The store is closed meanwhile. A copy of the removed messages is kept in its folder.
 
         Args:
             master: The master.
+            keep_confirmed: Whether to fail if a message would be removed that all replicas had
+                confirmed. Default: False.
 
         Raises:
             FiretrailError: The master cannot be asked, the logs have nothing in common, or the
                 store cannot be cut. The slave continues with its log as it was.
             OSError: A file cannot be written.
         """
-        await self._terms.rewind(master)
+        await self._terms.rewind(master, keep_confirmed=keep_confirmed)
+
+    async def freeze(self, reason: str) -> None:
+        """Change neither log nor tables before a hand-over: see :meth:`Terms.freeze`.
+
+        Args:
+            reason: Why, in the words of refusals.
+        """
+        await self._terms.freeze(reason)
+
+    def thaw(self) -> None:
+        """Continue as the master, because the hand-over has failed."""
+        self._terms.thaw()
 
     async def _drain(self) -> None:
         """Wait until no request is handled any more."""

@@ -373,7 +373,7 @@ class BrokerConfig(AccessSettings, BrokerLimitSettings, AuditSettings, LogSettin
         " the broker id while the member is a slave.",
     )
     ha_lease_s: int = FAILOVER(
-        10,
+        5,
         "",
         Whole(2, 3600, unit="s"),
         "Duration of the master's lease. A master that cannot renew its lease stops acknowledging"

@@ -9,24 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from firetrail.broker.config import BrokerConfig
+from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.errors import FiretrailError
+from firetrail.errors import DivergedError, FiretrailError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.access import Access, secret_content
+from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.election import LeaseTiming
-from firetrail.replication.epochs import NUMBER_MAX, EpochFile
-from firetrail.replication.etcd import EtcdCoordinator
-from firetrail.replication.etcd_gateway import EtcdAccess
-from firetrail.replication.lease_keeper import GroupMember, GroupStatus, LeaseKeeper
+from firetrail.replication.epochs import EpochFile
+from firetrail.replication.group_status import GroupStatus
+from firetrail.replication.lease_keeper import GroupMember, LeaseKeeper
+from firetrail.replication.lineage import next_epoch
 from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import rewind
+from firetrail.replication.rewind import RewindPlan, rewind
 from firetrail.store.config import BrokerRole
 from firetrail.system import System
 
@@ -34,10 +36,6 @@ LOOK_S = 0.5
 """Pause between two looks at a replica whose log may differ from the master's."""
 RETRY_S, RETRY_MAX_S = 5.0, 60.0
 """Pause after a change of role, or a rewind, that failed. It doubles up to the longest one."""
-ETCD_PART = 5
-"""A request to etcd may take this part (one fifth) of the lease's time."""
-ETCD_S = 2.0
-"""The longest time that a request to etcd may take."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +58,7 @@ class Switchable(Protocol):
     async def become(self, role: BrokerRole, broker_id: int, *, epoch: int = 0) -> None:
         """Change the role; a new master begins an epoch."""
 
-    async def rewind(self, master: MasterAddress) -> None:
+    async def rewind(self, master: MasterAddress, *, keep_confirmed: bool = False) -> None:
         """Remove what a master does not have, while the broker is a slave."""
 
 
@@ -76,24 +74,11 @@ def lease_keeper(
         may_found: Whether the broker may create the group.
 
     Raises:
-        ConfigError: A setting for etcd is not valid, or the file with the password cannot be read,
-            or others can read it.
+        ConfigError: See :func:`group_coordinator`.
     """
-    password = ""
-    if config.etcd_password_file:
-        password = secret_content("etcd_password_file", config.etcd_password_file).strip()
-    access = EtcdAccess(
-        tuple(config.etcd_servers),
-        min(ETCD_S, config.ha_lease_s / ETCD_PART),
-        config.etcd_user,
-        password,
-        config.etcd_ca_file,
-        config.etcd_cert_file,
-    )
-    prefix = f"{config.etcd_prefix}/{config.cluster}/{config.name}"
     lag_s = config.ha_lag_ms / 1000
     return LeaseKeeper(
-        EtcdCoordinator(access, prefix, config.ha_lease_s, system.clock),
+        group_coordinator(config, system),
         GroupMember(config.ha_member, address, config.ha_address, may_found, lag_s),
         LeaseTiming(config.ha_lease_s),
         system,
@@ -101,7 +86,11 @@ def lease_keeper(
 
 
 async def rewind_store(
-    system: System, folder: Path, master: MasterAddress, access: Access | None = None
+    system: System,
+    folder: Path,
+    master: MasterAddress,
+    access: Access | None = None,
+    confirmed_end: int = 0,
 ) -> None:
     """Remove the messages of a closed store that a master does not have; keep a copy of them.
 
@@ -110,15 +99,27 @@ async def rewind_store(
         folder: The folder of the store.
         master: The master.
         access: Credentials and TLS. Default: those in the environment.
+        confirmed_end: The offset before which nothing is removed, because it was acknowledged.
+            Default: 0, anything may be removed.
 
     Raises:
-        FiretrailError: The master cannot be asked, the logs have nothing in common, or the store
-            cannot be cut.
+        DivergedError: A confirmed message would be removed, or the logs have nothing in common.
+        FiretrailError: The master cannot be asked, or the store cannot be cut.
         OSError: A file cannot be written.
     """
+
+    def check(plan: RewindPlan) -> None:
+        if plan.removed is not None and plan.removed.first < confirmed_end:
+            raise DivergedError(
+                f"the elected master {master.broker} lacks messages from offset "
+                f"{plan.removed.first} on, which all members of the in-sync set had confirmed up to"
+                f" {confirmed_end}: it was not in sync, so nothing is removed here; 'firetrail "
+                "replica recover-group' with the addresses of all members shows what to do"
+            )
+
     client = RemotingClient(access=access)
     try:
-        done = await rewind(system, folder, Master(client, master))
+        done = await rewind(system, folder, Master(client, master), check)
     finally:
         await client.close()
     _log.warning(
@@ -155,6 +156,8 @@ class Failover:
         self._reminders = Reminders(asyncio.get_running_loop().time)
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
+        self.on_look: Callable[[GroupStatus], None] = lambda group: None
+        """Called regularly with the state of the group, after the role was adapted to it."""
 
     def start(self) -> None:
         """Follow the lease from now on."""
@@ -200,15 +203,17 @@ class Failover:
         """Do what follows from the state of the group."""
         broker = self._broker
         if broker.role is BrokerRole.SLAVE and group.epoch and not group.fenced_s:
-            await self._promote(group.epoch)
+            await self._promote(group)
         elif broker.role is not BrokerRole.SLAVE and self._is_deposed(group):
             await broker.become(BrokerRole.SLAVE, self._member)
-            if group.holder is not None:
-                _log.warning("this broker is now a replica of %s", group.holder.address)
+            holder = self._keeper.status.holder
+            if holder is not None and holder.member != self._member:
+                _log.warning("this broker is now a replica of %s", holder.address)
             else:
                 _log.warning("this broker is now a replica, because no member holds the lease")
         if broker.role is BrokerRole.SLAVE:
             await self._follow(self._keeper.status)
+        self.on_look(self._keeper.status)
 
     def _is_deposed(self, group: GroupStatus) -> bool:
         """Whether a master has to step down.
@@ -220,11 +225,13 @@ class Failover:
             return group.fenced_s > self._lease_s
         return group.holder is not None or bool(group.obstacle)
 
-    async def _promote(self, epoch: int) -> None:
-        number = max(epoch if epoch <= NUMBER_MAX else 0, self._broker.epochs.number + 1)
+    async def _promote(self, group: GroupStatus) -> None:
+        number, last = group.log_epoch, self._broker.epochs.number
+        if number <= last:  # a promotion that failed has begun it
+            number = next_epoch(self._member, last)
         _log.info(
             "this broker holds lease %d and becomes the master; epoch %d of the log begins",
-            epoch,
+            group.epoch,
             number,
         )
         try:
@@ -244,4 +251,5 @@ class Failover:
         master = MasterAddress(holder.address, holder.ha_address)
         replica.follow_elected(master)
         if replica.follower.status.master == master and replica.follower.is_different:
-            await self._broker.rewind(master)
+            is_sync = self._master_role is BrokerRole.SYNC_MASTER
+            await self._broker.rewind(master, keep_confirmed=is_sync and not group.memory.may_cut)

@@ -27,7 +27,7 @@ from firetrail.broker.pop.orders import PopOrders
 from firetrail.broker.pop.pop import PopProcessor
 from firetrail.broker.pop.revive import ReviveService
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
-from firetrail.broker.processors.pull import PullProcessor
+from firetrail.broker.processors.pull import Committer, PullProcessor
 from firetrail.broker.processors.query import QueryProcessor
 from firetrail.broker.processors.recall import RecallProcessor
 from firetrail.broker.processors.reply import ReplyProcessor
@@ -277,7 +277,10 @@ def _state(
 
 
 def handlers_of(
-    parts: Parts, conf: Path | None, divergence: Callable[[], str] = lambda: ""
+    parts: Parts,
+    conf: Path | None,
+    divergence: Callable[[], str] = lambda: "",
+    pass_on: Committer | None = None,
 ) -> dict[int, Handler]:
     """Create the processors, and return the handlers of all parts by request code.
 
@@ -285,6 +288,7 @@ def handlers_of(
         parts: The parts.
         conf: The file that changed settings are written to, None to keep them in memory.
         divergence: Returns why the log is not that of the master; empty if it is. Default: it is.
+        pass_on: Passes a commit in a pull on to the master. Default: this is the master.
     """
     state = parts.state
     has_master = parts.registration.masters.are_named
@@ -294,7 +298,7 @@ def handlers_of(
     answering = (
         send,
         ReplyProcessor(state, send),
-        PullProcessor(state, has_master, checks),
+        PullProcessor(state, has_master, checks, pass_on),
         PopProcessor(state, parts.checkpoints, parts.orders, checks),
         AckProcessor(state, parts.checkpoints, parts.orders),
         parts.assignment,

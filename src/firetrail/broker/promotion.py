@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
+from firetrail.broker.replica.group_hand_over import GroupHandOver
 from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.present_master import PresentMaster, present_master
 from firetrail.broker.replica.replicated_broker import (
@@ -40,7 +41,7 @@ from firetrail.remoting.client import RemotingClient, split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.replica_bodies import ReplicaStatus
 from firetrail.remoting.replica_headers import (
     EpochHeader,
@@ -79,6 +80,8 @@ class Promotion:
         self._successor = ""  # the broker to which this one hands over
         self._reopening: asyncio.Task[None] | None = None
         self._unfinished = UnfinishedHandOver(broker, self._become_master, self._enter)
+        self.group: GroupHandOver | None = None
+        """Changes the master of the broker's group; None if it is in none."""
         self.step = ""
         self.error = ""
         self.handlers: dict[int, Handler] = {
@@ -130,6 +133,12 @@ class Promotion:
         role = _master_role(header.role)
         self._check_idle()
         broker = self._broker
+        if self.group is not None:
+            self._check_plain(header)
+            if broker.replica is not None:
+                _log.warning("%s has requested that this member takes over", connection.peer)
+                self.take_over()
+            return request.answer(body=self.status.encode(standard=True))
         report = self._unfinished.report
         if report is not None and not header.force:
             raise _refused(report.remark)
@@ -154,6 +163,27 @@ class Promotion:
         else:
             self._begin(self._replace_master(role))
         return request.answer(body=self.status.encode(standard=True))
+
+    def take_over(self) -> None:
+        """Take over from the master of the group.
+
+        Raises:
+            RequestError: This member must not, or its role is being changed.
+        """
+        assert self.group is not None
+        self._check_idle()
+        self._check_follows()
+        self.group.check()
+        self._begin(self.group.take_over(self._enter))
+
+    def _check_plain(self, header: PromoteHeader) -> None:
+        """Raise RequestError if a group is asked for what only a fixed role has."""
+        if header.force or header.role is not None:
+            raise _refused(
+                f"{self._broker.address} is a member of a group, whose lease decides on the master:"
+                " --force and --role are not possible. If the master is lost, the group elects "
+                "another one; a member has the role in its broker.conf as master"
+            )
 
     def _check_stays_master(self, role: BrokerRole | None) -> None:
         """Raise RequestError if this master hands over, or is to have another role."""
@@ -287,9 +317,11 @@ class Promotion:
 
     # -- on the master ------------------------------------------------------------------------
 
-    def _hand_over(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _hand_over(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = HandOverHeader.decode(request.fields)
         _check_address(header.successor)
+        if self.group is not None:
+            return self._hand_over_lease(self.group, header, request)
         store = self._broker.store
         if header.cancel:
             if header.successor == self._successor and not self.step:
@@ -306,6 +338,21 @@ class Promotion:
         self._forget_reopening()
         loop = asyncio.get_running_loop()
         self._reopening = loop.create_task(self._await_successor(header.successor))
+        return request.answer(body=self.status.encode(standard=True))
+
+    async def _hand_over_lease(
+        self, group: GroupHandOver, header: HandOverHeader, request: RemotingCommand
+    ) -> RemotingCommand:
+        if header.cancel:
+            group.cancel(header.successor)
+        else:
+            await group.freeze(header)
+        return request.answer(body=self.status.encode(standard=True))
+
+    async def _give_lease(
+        self, group: GroupHandOver, header: StepDownHeader, request: RemotingCommand
+    ) -> RemotingCommand:
+        await group.give_lease(header)
         return request.answer(body=self.status.encode(standard=True))
 
     async def _await_successor(self, successor: str) -> None:
@@ -342,11 +389,13 @@ class Promotion:
             self._reopening.cancel()
             self._reopening = None
 
-    def _step_down(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _step_down(self, connection: Connection, request: RemotingCommand) -> Answer:
         header = StepDownHeader.decode(request.fields)
         _check_address(header.successor)
         if header.broker_id <= MASTER_ID:
             raise _invalid(f"brokerId = {header.broker_id}: the id of a slave is 1 or larger")
+        if self.group is not None:
+            return self._give_lease(self.group, header, request)
         self._check_idle()
         if not self._successor or header.successor != self._successor:
             raise _refused(f"{self._broker.address} is not handing over to {header.successor}")
@@ -392,11 +441,6 @@ class Promotion:
             raise
 
     def _check_idle(self) -> None:
-        if self._broker.config.etcd_servers:
-            raise _refused(
-                f"the role of {self._broker.address} follows the lease of its group; to change the "
-                "master, stop it, and start it again when another one has taken over"
-            )
         if self.step or (self._task is not None and not self._task.done()):
             raise _busy(f"the role of {self._broker.address} is being changed: {self.step}")
 

@@ -15,18 +15,21 @@ from typing import NamedTuple, Protocol
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import Failover, Switchable, lease_keeper
 from firetrail.broker.promotion import Promotion
-from firetrail.broker.replica.member_identity import member_identity
-from firetrail.broker.replica.replicated_broker import ReplicatedBroker
+from firetrail.broker.replica.group_hand_over import FrozenBroker, GroupHandOver
+from firetrail.broker.replica.group_recovery import GroupRecovery
 from firetrail.broker.replica.saved_role import RoleFile
+from firetrail.broker.replica.succession import Succession
 from firetrail.remoting.handlers import Handler
-from firetrail.replication.lease_keeper import GroupStatus, LeaseKeeper
+from firetrail.replication.group_memory import MemberFile
+from firetrail.replication.group_status import GroupStatus
+from firetrail.replication.lease_keeper import LeaseKeeper
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.system import System
 
 _log = logging.getLogger(__name__)
 
 
-class ManagedBroker(ReplicatedBroker, Switchable, Protocol):
+class ManagedBroker(FrozenBroker, Switchable, Protocol):
     """A broker whose role commands and leases can change."""
 
 
@@ -63,13 +66,15 @@ class ReplicasManager:
         self._role = role
         self.roles = RoleFile(system, folder, role, broker.config.broker_id)
         self.promotion = Promotion(broker)
+        self._recovery = GroupRecovery(broker)
         self.keeper: LeaseKeeper | None = None
         self._failover: Failover | None = None
+        self._succession: Succession | None = None
 
     @property
     def handlers(self) -> Mapping[int, Handler]:
         """The handlers of requests about the role, which serve in every role."""
-        return self.promotion.handlers
+        return {**self.promotion.handlers, **self._recovery.handlers}
 
     @property
     def group(self) -> GroupStatus | None:
@@ -77,7 +82,7 @@ class ReplicasManager:
         return self.keeper.status if self.keeper is not None else None
 
     def begin(self, store: StoreConfig) -> RoleSettings:
-        """Find out in which role the broker starts. A member of a group begins to watch it.
+        """Find out in which role the broker starts.
 
         The address of the broker must be known.
 
@@ -95,14 +100,17 @@ class ReplicasManager:
         return self._join_group(config, store) if config.etcd_servers else self._restored(store)
 
     def _join_group(self, config: BrokerConfig, store: StoreConfig) -> RoleSettings:
-        """Begin to watch the group, as a slave."""
+        """Return the settings of a slave, as which every member begins."""
         config = config.replace(broker_id=config.ha_member)
         is_founder = self._role is not BrokerRole.SLAVE
         keeper = lease_keeper(config, self._broker.address, self._system, may_found=is_founder)
         master_role = self._role if is_founder else BrokerRole.SYNC_MASTER
         self._failover = Failover(keeper, self._broker, master_role, config)
-        self.keeper = keeper
-        keeper.start()
+        self.promotion.group = GroupHandOver(self._broker, keeper)
+        self._succession = Succession(self._broker, keeper, self.promotion.take_over)
+        self._failover.on_look = self._succession.look
+        self.keeper = self._recovery.keeper = keeper
+        keeper.log_epoch = lambda: self._broker.epochs.number
         return RoleSettings(config, store.replace(role=BrokerRole.SLAVE))
 
     def _restored(self, store: StoreConfig) -> RoleSettings:
@@ -128,11 +136,16 @@ class ReplicasManager:
     def opened(self) -> None:
         """Note that the store is open: another process could have had it open before.
 
+        A member of a group begins to watch it.
+
         Raises:
             OSError: A file cannot be read or written.
+            StoreError: The file of the member cannot be decoded.
         """
         if self.keeper is not None:
-            self.keeper.identify(member_identity(self._system, self._folder))
+            file = MemberFile(self._system, self._folder)
+            file.create()
+            self.keeper.start(file)
         else:
             self.roles.discard_outdated()
 
@@ -143,7 +156,12 @@ class ReplicasManager:
             self._failover.start()
 
     async def hold(self) -> None:
-        """Leave the role as the lease made it. A change in progress is finished first."""
+        """Leave the role as it is from now on. A change in progress is finished first.
+
+        The master of a group lets another member take over before, if one is in sync.
+        """
+        if self._succession is not None:
+            await self._succession.stop()
         if self._failover is not None:
             await self._failover.stop()
 

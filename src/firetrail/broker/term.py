@@ -18,14 +18,18 @@ from firetrail.broker import unsupported
 from firetrail.broker.admin.replication import ReplicationProcessor
 from firetrail.broker.parts import Environment, Parts, build, combined, handlers_of
 from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.record_repair import RecordRepair
+from firetrail.broker.replica.relay import Relay
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.ha_admission import HAAdmission
 from firetrail.broker.services.ha_peers import HAPeers
+from firetrail.broker.services.scrub import ScrubService
 from firetrail.broker.state.slave_mark import full_name
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.pace.periodic import GuardedStep, every
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.handlers import Handler
 from firetrail.replication.epochs import Epoch
 from firetrail.replication.ha_service import HAService
@@ -78,9 +82,14 @@ class Term:
         replica: What follows the master, in the term of a slave.
         fencing: What keeps a former master from accepting messages, in the term of a master.
         ha: What sends the log to replicas, in the term of a master.
+        repair: What repairs damaged records.
+        scrub: What looks for damaged records.
+        relay: What passes requests of clients on to the master, in the term of a slave.
     """
 
     store: BrokerStore
+    repair: RecordRepair
+    scrub: ScrubService
     parts: Parts
     handlers: dict[int, Handler]
 
@@ -97,6 +106,7 @@ class Term:
         self.replica: ReplicaService | None = None
         self.fencing: Fencing | None = None
         self.ha: HAService | None = None
+        self.relay: Relay | None = None
         self._begun = 0  # the number of the epoch that began with this term
         self._tasks: list[asyncio.Task[None]] = []
         self._resources = AsyncExitStack()
@@ -137,6 +147,7 @@ class Term:
             self._log_unsupported()
             if self.is_slave:
                 self.replica = ReplicaService(env, parts)
+                self.relay = self._relay_to(self.replica)
             else:
                 self.ha = self._ha_service()
                 self.fencing = Fencing(env, parts)
@@ -153,6 +164,8 @@ class Term:
             env.keeper.attach(self.store)
             stack.callback(env.keeper.detach)
         stack.callback(parts.state.traffic.stop)
+        if self.relay is not None:
+            stack.push_async_callback(self.relay.close)
         # They stop and save in reverse order: the services that store messages, then the one that
         # sends the log to replicas, then the tables that the services change.
         state = parts.state
@@ -184,6 +197,7 @@ class Term:
         if self.replica is not None:
             self.replica.start()
             stack.push_async_callback(self.replica.stop)
+        self._start_repairs()
         parts.timer.start()
         if not self.is_slave:
             parts.schedule.start()
@@ -193,6 +207,24 @@ class Term:
         if self._begun:
             role = self.plan.store.role.value
             _log.warning("this broker is now the master (%s), epoch %d", role, self._begun)
+
+    def _start_repairs(self) -> None:
+        """Look for damaged records, and repair them from other brokers of the same name."""
+        env, state = self.plan.env, self.parts.state
+        client = RemotingClient(access=env.client_access)
+        wake = state.long_polling.wake_for
+        self.repair = RecordRepair(self.store, client, self._peers, wake, env.system.clock)
+        self.scrub = ScrubService(self.store)
+        for service in (self.repair, self.scrub):
+            service.start()
+            self._resources.push_async_callback(service.stop)
+
+    async def _peers(self) -> list[str]:
+        """Return the addresses of the other brokers of this name, the master's first."""
+        master = self.replica.master if self.replica is not None else None
+        known = [master.broker] if master is not None else []
+        known += sorted(await self._members())
+        return [peer for peer in dict.fromkeys(known) if peer != self.plan.env.address]
 
     def _begin_epoch(self, *, was_slave: bool) -> None:
         """Begin an epoch at the end of the log, if this is the first term of a new master."""
@@ -226,8 +258,14 @@ class Term:
         loop = asyncio.get_running_loop()
         log, acks = self.store.commit_log, self.store.replica_acks
         source = HASource(log, acks, limits, clock, env.system.threads, admission, loop)
-        peers = HAPeers(live, env.address, self.parts.registration.members, clock)
+        peers = HAPeers(live, env.address, self._members, clock)
         return HAService(source, env.ha_port, peers.refusal)
+
+    async def _members(self) -> set[str]:
+        """Return the addresses of the brokers with the name of this one, or in its group."""
+        keeper = self.plan.env.keeper
+        in_group = keeper.status.addresses.values() if keeper is not None else ()
+        return {*in_group, *await self.parts.registration.members()}
 
     async def _stop_ha(self, ha: HAService) -> None:
         """Let replicas catch up with what was stored last, and disconnect them."""
@@ -238,8 +276,20 @@ class Term:
         parts, replica = self.parts, self.replica
         status = None if replica is None else lambda: replica.follower.status
         replication = ReplicationProcessor(parts.state, parts.timer, self.ha, status)
-        own = handlers_of(parts, self.plan.conf, self._divergence)
-        return combined([own, replication.handlers])
+        pass_on = None if self.relay is None else self.relay.commit_later
+        own = handlers_of(parts, self.plan.conf, self._divergence, pass_on)
+        handlers = combined([own, replication.handlers])
+        return handlers if self.relay is None else self.relay.around(handlers)
+
+    def _relay_to(self, replica: ReplicaService) -> Relay:
+        """Return what passes requests on to the master of a slave."""
+        env = self.plan.env
+
+        def master() -> str | None:
+            return replica.master.broker if replica.master is not None else None
+
+        in_group, has_guard = env.keeper is not None, env.guard is not None
+        return Relay(env.client_access, master, in_group=in_group, has_guard=has_guard)
 
     def _divergence(self) -> str:
         """Return why the log of a slave is not that of its master; empty if it is."""

@@ -1,4 +1,9 @@
-"""The terms of a broker, one after the other: a change of role ends one and begins the next."""
+"""The terms of a broker, one after the other: a change of role ends one and begins the next.
+
+Requests that arrive between two terms wait for the next one. A master that hands over is *frozen*
+before: requests that would change anything wait, and neither its log nor its tables change, so that
+its successor can copy them.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,26 @@ from dataclasses import dataclass, replace
 
 from firetrail.broker.broker_conf import check_id
 from firetrail.broker.failover import rewind_store
+from firetrail.broker.held_requests import HeldRequests
 from firetrail.broker.term import Term, TermPlan
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.errors import ReplicationError
+from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.handlers import Handler
+from firetrail.remoting.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.server import RemotingServer
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
+from firetrail.store.lifecycle.gate import Closure
+
+CHANGING = REFUSED_BY_SLAVES.keys() | {
+    RequestCode.UPDATE_CONSUMER_OFFSET,
+    RequestCode.PULL_MESSAGE,  # it may commit an offset
+    RequestCode.LITE_PULL_MESSAGE,
+}
+"""The requests that change log or tables."""
+FREEZE_S = 2.0
+"""How long requests in progress may take to finish before a hand-over."""
+FREEZE_POLL_S = 0.005
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +74,7 @@ class Terms:
         handlers: dict[int, Handler],
         lasting: Mapping[int, Handler],
         drain: Callable[[], Awaitable[None]],
+        server: RemotingServer,
     ) -> None:
         """Prepare.
 
@@ -63,10 +82,13 @@ class Terms:
             handlers: The handlers of the broker, which are replaced with each term.
             lasting: Those that also answer between two terms.
             drain: Waits until no request is handled any more.
+            server: Calls the handlers.
         """
         self._handlers = handlers
         self._lasting = lasting
         self._drain = drain
+        self._server = server
+        self._held = HeldRequests(server.ask)
         self._changing = asyncio.Lock()  # held during the start and a change of role
         self.is_stopping = False
 
@@ -99,6 +121,7 @@ class Terms:
         """Wait for a change in progress, and begin no other term from now on."""
         async with self._changing:
             self.is_stopping = True
+            self._held.refuse()
             yield
 
     async def become(self, change: RoleChange) -> None:
@@ -134,14 +157,17 @@ class Terms:
                 await self._begin(before)
                 raise
 
-    async def rewind(self, master: MasterAddress) -> None:
+    async def rewind(self, master: MasterAddress, *, keep_confirmed: bool = False) -> None:
         """Rewind the store between two terms of the same role: see :meth:`Broker.rewind`."""
         async with self._changing:
             plan = self._same_plan()
+            env = plan.env
+            # An ASYNC_MASTER does not wait for confirmations, so there are none.
+            is_async = env.slave_mark.notes.master_role == BrokerRole.ASYNC_MASTER.value
+            kept = self.current.store.confirmed_end if keep_confirmed and not is_async else 0
             await self.end()
             try:
-                env = plan.env
-                await rewind_store(env.system, env.folder, master, env.client_access)
+                await rewind_store(env.system, env.folder, master, env.client_access, kept)
                 env.slave_mark.rewound()
             finally:
                 await self._begin(plan)
@@ -160,22 +186,56 @@ class Terms:
         except BaseException:
             await self.end()
             raise
+        self._held.release()
+
+    async def freeze(self, reason: str) -> None:
+        """Change neither log nor tables, until :meth:`thaw` or the next term.
+
+        Requests that would change them wait. Those in progress are finished first.
+
+        Args:
+            reason: Why; for the status.
+
+        Raises:
+            ReplicationError: A request takes too long.
+            OSError: The progress of the timer cannot be saved.
+        """
+        term = self.current
+        codes = CHANGING & self._handlers.keys()
+        self._handlers.update(dict.fromkeys(codes, self._held.hold))
+        term.store.is_quiet = True
+        term.parts.state.long_polling.release()
+        loop, running = asyncio.get_running_loop(), self._server.running
+        deadline = loop.time() + FREEZE_S
+        while term.parts.transactions.is_checking or any(running[code] for code in codes):
+            if loop.time() > deadline:
+                raise ReplicationError(
+                    f"requests in progress were not finished within {FREEZE_S:g} seconds"
+                )
+            await asyncio.sleep(FREEZE_POLL_S)
+        term.store.refuse_puts(Closure.HANDOVER, reason)
+        await term.parts.timer.save()
+
+    def thaw(self) -> None:
+        """End the freeze of this term."""
+        term = self.current
+        term.store.is_quiet = False
+        term.store.accept_puts(Closure.HANDOVER)
+        codes = CHANGING & term.handlers.keys()
+        self._handlers.update({code: term.handlers[code] for code in codes})
+        self._held.release()
 
     async def end(self) -> None:
-        """End the current term; between two terms, requests are refused.
+        """End the current term; requests wait for the next one.
 
         Raises:
             OSError: A file cannot be saved.
             StoreError: The store cannot be closed cleanly.
         """
         if not self.is_stopping:
-            refused = {code: _between_terms for code in self._handlers if code not in self._lasting}
-            self._handlers.update(refused)
+            codes = self._handlers.keys() - self._lasting.keys()
+            self._handlers.update(dict.fromkeys(codes, self._held.hold))
+            if self.current.relay is not None:
+                self.current.relay.hold = self._held.hold
             self.current.parts.state.long_polling.release()
         await self.current.end()
-
-
-def _between_terms(connection: Connection, request: RemotingCommand) -> RemotingCommand:
-    return request.answer(
-        ResponseCode.SERVICE_NOT_AVAILABLE, "the broker is changing its role; retry in a moment"
-    )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType
 from firetrail.auth.resources import Action
-from firetrail.cli import cluster, user_directory
+from firetrail.cli import running_cluster, user_directory
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say, table
 from firetrail.cli.user_directory import UserDirectory
@@ -31,7 +31,7 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "acl", "list, show and change what users may do", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

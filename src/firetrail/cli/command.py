@@ -49,6 +49,8 @@ class ExitCode(IntEnum):
     ``replica status``: the master has too few replicas to confirm messages."""
     INCOMPLETE = 9
     """``replica status``: the slave has deleted messages that its master still has."""
+    DOUBTS = 10
+    """``replica status``: the member refuses the state of its group in etcd."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
 

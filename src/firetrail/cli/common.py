@@ -55,15 +55,19 @@ def add_actions(parser: argparse.ArgumentParser, module: str, title: str, metava
     """
     actions = parser.add_subparsers(title=title, metavar=metavar)
     for name in action_names(module):
-        import_module(f"{module}_{name}").add(actions)
+        import_module(f"{module}_{name.replace('-', '_')}").add(actions)
     parser.set_defaults(group=parser)
 
 
 def action_names(module: str) -> list[str]:
-    """Return the names of the modules that begin with ``module_``, without that beginning."""
+    """Return the names of the modules that begin with ``module_``, without that beginning.
+
+    A hyphen in the name of an action is an underscore in that of its module.
+    """
     names = (found.name for found in iter_modules(cli.__path__, "firetrail.cli."))
     prefix = f"{module}_"
-    return sorted(name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    found = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
+    return sorted(name.replace("_", "-") for name in found)
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str) -> None:

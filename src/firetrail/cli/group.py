@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import table
@@ -28,16 +28,16 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "group", "list, show, create and delete groups", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    cluster.add_action(actions, "list", "list all consumer groups with their settings")
-    cluster.add_action(
+    running_cluster.add_action(actions, "list", "list all consumer groups with their settings")
+    running_cluster.add_action(
         actions, "show", "show the settings and the connected members of a group", "group"
     )
-    create = cluster.add_action(
+    create = running_cluster.add_action(
         actions, "create", "create or change a group on every master", "group"
     )
     create.add_argument(
@@ -53,13 +53,13 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         help="deliver messages to gRPC clients in order; clients of the remoting protocol decide "
         "that themselves",
     )
-    cluster.add_action(actions, "delete", "delete a group and its offsets", "group")
+    running_cluster.add_action(actions, "delete", "delete a group and its offsets", "group")
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the action."""
-    cluster.run(args, _run(args))
+    running_cluster.run(args, _run(args))
     return ExitCode.OK
 
 
@@ -70,7 +70,7 @@ async def _run(args: argparse.Namespace) -> None:
         elif args.action == "show":
             members = await _members(admin, args.group)
             if not members:
-                await cluster.check_group(admin, args.namesrv, args.group)
+                await running_cluster.check_group(admin, args.namesrv, args.group)
             _show(args, (await admin.groups()).get(args.group), members)
         elif args.action == "create":
             config = SubscriptionGroupConfig(
@@ -79,7 +79,7 @@ async def _run(args: argparse.Namespace) -> None:
             await admin.create_group(config)
             print(json.dumps({"group": args.group}) if args.json else f"{args.group}: created")
         else:
-            await cluster.check_group(admin, args.namesrv, args.group)
+            await running_cluster.check_group(admin, args.namesrv, args.group)
             await admin.delete_group(args.group)
             print(json.dumps({"group": args.group}) if args.json else f"{args.group}: deleted")
 

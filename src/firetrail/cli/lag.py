@@ -8,7 +8,7 @@ import json
 import sys
 from typing import NamedTuple
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import counted, human_time, table
 from firetrail.client import Admin, MessageQueue, PullConsumer
@@ -57,7 +57,7 @@ class Lag(NamedTuple):
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "lag", "show the lag of a consumer group", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("group", metavar="GROUP", help="name of the consumer group")
@@ -74,12 +74,12 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Print the lag once, or repeatedly until interrupted."""
-    cluster.run(args, _run(args))
+    running_cluster.run(args, _run(args))
     return ExitCode.OK
 
 
 async def _run(args: argparse.Namespace) -> None:
-    outages = cluster.Outages()
+    outages = running_cluster.Outages()
     async with PullConsumer(args.namesrv, args.group) as consumer, Admin(args.namesrv) as admin:
         await _show(args, consumer, admin)
         while args.watch:
@@ -99,7 +99,7 @@ async def _show(args: argparse.Namespace, consumer: PullConsumer, admin: Admin) 
     queues = [queue for topic in topics for queue in await consumer.queues(topic)]
     lags = [await _lag(consumer, queue) for queue in queues]
     if not any(lag.committed for lag in lags):
-        await cluster.check_group(admin, args.namesrv, args.group)
+        await running_cluster.check_group(admin, args.namesrv, args.group)
     _print(args, lags)
 
 

@@ -13,6 +13,7 @@ from firetrail.cli import (
     backup,
     broker,
     check_config,
+    cluster,
     dump,
     fsck,
     group,
@@ -38,7 +39,7 @@ from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS: tuple[Command, ...] = (
-    *(up, broker, namesrv, proxy, replica, check_config),
+    *(up, broker, namesrv, proxy, replica, cluster, check_config),
     *(topic, group, send, tail, lag, reset, user, acl, settings),
     *(info, dump, query, fsck, rebuild, backup, salvage),
     pipeline,

@@ -11,7 +11,7 @@ from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_limits import user_limits
 from firetrail.access.user_store import USERS_FILE
-from firetrail.cli import cluster, grpc_service, logs, serving, tls_options
+from firetrail.cli import grpc_service, logs, running_cluster, serving, tls_options
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import add_plain_parser
 from firetrail.cli.reloading import FileReload
@@ -43,7 +43,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     parser = add_plain_parser(
         subparsers, "proxy", "serve gRPC clients in front of brokers", DESCRIPTION, EXAMPLES
     )
-    cluster.add_namesrv(parser)
+    running_cluster.add_namesrv(parser)
     parser.add_argument(
         "-c",
         "--conf",

@@ -37,6 +37,10 @@ before it can follow. With --force, a former master can also be made the master 
 
 The new role survives restarts, until brokerRole or brokerId in broker.conf is changed.
 
+In a group with automatic failover, the master gives its lease to the replica, which must be in the
+in-sync set. Sends wait during the hand-over, and are then passed on, so producers see a pause of
+about a second. --force and --role are refused: if the master is lost, the group elects another one.
+
 Exit codes:
   0  the replica is the master, or was it already
   2  it is not: the request was refused, or the change failed and the present master continues

@@ -47,6 +47,7 @@ Exit codes for a broker:
   7  a hand-over of the master is not finished, so there may be no master: see the remedy
   8  a SYNC_MASTER that stores messages, but whose replicas are too few or too late to confirm them
   9  a slave that follows, but has deleted old messages that its master still has
+ 10  a member of a group that refuses the state of the group in etcd: see the reason and the remedy
   2  the broker does not answer
 Exit code for a folder: 0, or 2 if it is not a store."""
 EXAMPLES = """\
@@ -104,6 +105,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 def _exit_code(status: ReplicaStatus) -> ExitCode:
     if status.hand_over is not None:
         return ExitCode.UNFINISHED
+    if status.group is not None and status.group.doubt:
+        return ExitCode.DOUBTS
     if status.role != BrokerRole.SLAVE.value:
         if status.refusal:
             return ExitCode.REFUSES
@@ -176,6 +179,9 @@ def _lines(found: _BrokerStatus) -> list[str]:
         f"{status.cluster_name}{epoch}",
         f"log: {status.min_offset} to {status.max_offset}",
     ]
+    if status.damaged_records:
+        records = counted(status.damaged_records, "damaged record")
+        lines.append(f"{records} in the log, not repaired yet: see its log file for the places")
     if status.refusal:
         lines.append(f"refuses messages: {status.refusal}")
     if status.unconfirmed:
@@ -207,6 +213,8 @@ def _group_lines(group: GroupReport) -> list[str]:
         holder = f"member {group.member} at {group.holder} holds lease {group.epoch}"
     members = ", ".join(map(str, group.in_sync)) or "none"
     lines = [f"group: {holder}; in-sync members: {members}"]
+    if group.doubt:
+        return [f"group: no master ({group.doubt}): {group.refusal}"]
     if group.obstacle and not group.member:
         lines.append(f"this member cannot be elected: {group.obstacle}")
     if group.error:

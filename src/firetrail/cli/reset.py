@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import moment
 from firetrail.cli.output import table
@@ -25,7 +25,7 @@ _END = -1
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "reset", "set the offsets of a consumer group", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("group", metavar="GROUP", help="name of the consumer group")
@@ -52,13 +52,13 @@ def where(text: str) -> int:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Reset the offsets, and print the new ones."""
-    cluster.run(args, _reset(args))
+    running_cluster.run(args, _reset(args))
     return ExitCode.OK
 
 
 async def _reset(args: argparse.Namespace) -> None:
     async with Admin(args.namesrv) as admin:
-        await cluster.check_group(admin, args.namesrv, args.group)
+        await running_cluster.check_group(admin, args.namesrv, args.group)
         offsets = await admin.reset_offsets(args.group, args.topic, args.to)
     rows = [(q.broker_name, q.queue_id, offset) for q, offset in sorted(offsets.items())]
     if args.json:

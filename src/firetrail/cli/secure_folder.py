@@ -22,7 +22,7 @@ from pathlib import Path
 
 from firetrail.access.user_store import UserStore
 from firetrail.auth.credentials import Credentials
-from firetrail.cli.cluster import NAMESRV
+from firetrail.cli.running_cluster import NAMESRV
 from firetrail.errors import ConfigError
 from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY_FILE, TLS_CA, secret_content
 from firetrail.system import SYSTEM

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import timedelta
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import moment, not_negative
 from firetrail.cli.output import counted, human_time, say
@@ -44,7 +44,7 @@ _DURATION = re.compile(rf"([0-9]{{1,9}})({'|'.join(_UNITS)})")
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "send", "send messages to a topic", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
@@ -114,7 +114,7 @@ def name_and_value(text: str) -> tuple[str, str]:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Send the messages, and print where each one is stored."""
-    unconfirmed = cluster.run(args, _send(args))
+    unconfirmed = running_cluster.run(args, _send(args))
     if not unconfirmed:
         return ExitCode.OK
     say(

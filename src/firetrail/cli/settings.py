@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import table
 from firetrail.cli.send import name_and_value
 from firetrail.client import Admin
+from firetrail.errors import NoSuchError
+from firetrail.text import did_you_mean
 
 DESCRIPTION = """\
 Show the settings of running brokers, or change those that take effect without a restart.
@@ -24,14 +26,16 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "settings", "show and change settings of brokers", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    show = cluster.add_action(actions, "show", "show settings, by their keys in broker.conf")
+    show = running_cluster.add_action(
+        actions, "show", "show settings, by their keys in broker.conf"
+    )
     show.add_argument("keys", metavar="KEY", nargs="*", help="keys to show (default: all)")
-    change = cluster.add_action(actions, "set", "change settings that are live")
+    change = running_cluster.add_action(actions, "set", "change settings that are live")
     change.add_argument(
         "values", metavar="KEY=VALUE", nargs="+", type=name_and_value, help="the new value"
     )
@@ -44,7 +48,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the action."""
-    cluster.run(args, _run(args))
+    running_cluster.run(args, _run(args))
     return ExitCode.OK
 
 
@@ -57,9 +61,11 @@ async def _run(args: argparse.Namespace) -> None:
             if args.action == "set":
                 await admin.update_broker_config(address, dict(args.values))
             settings = await admin.broker_config(address)
-            found[name] = {
-                key: settings[key] for key in keys or sorted(settings) if key in settings
-            }
+            for key in keys:
+                if key not in settings:
+                    hint = did_you_mean(key, settings)
+                    raise NoSuchError(f"{name} has no setting {key}{hint}")
+            found[name] = {key: settings[key] for key in keys or sorted(settings)}
     if args.json:
         print(json.dumps(found))
         return

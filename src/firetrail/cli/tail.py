@@ -8,7 +8,7 @@ import json
 from binascii import b2a_base64
 from collections.abc import Iterable
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import not_negative
 from firetrail.cli.output import human_time
@@ -33,7 +33,7 @@ _PREVIEW = 120
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "tail", "print messages of a topic as they arrive", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("topic", metavar="TOPIC", help="name of the topic")
@@ -64,7 +64,7 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Print messages up to the end, or until interrupted."""
-    cluster.run(args, _tail(args))
+    running_cluster.run(args, _tail(args))
     return ExitCode.OK
 
 
@@ -89,7 +89,7 @@ async def _follow_all(
     wanted: SubscriptionData,
     starts: Iterable[tuple[MessageQueue, int]],
 ) -> None:
-    outages = cluster.Outages()
+    outages = running_cluster.Outages()
     try:
         async with asyncio.TaskGroup() as group:
             for queue, offset in starts:
@@ -102,7 +102,7 @@ async def _follow(
     args: argparse.Namespace,
     consumer: PullConsumer,
     wanted: SubscriptionData,
-    outages: cluster.Outages,
+    outages: running_cluster.Outages,
     queue: MessageQueue,
     offset: int,
 ) -> None:

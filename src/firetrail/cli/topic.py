@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import positive
 from firetrail.cli.output import counted, human_time, say, table
@@ -28,12 +28,12 @@ TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "MIXED")
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "topic", "list, show, create and delete topics", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    listing = cluster.add_action(
+    listing = running_cluster.add_action(
         actions, "list", "list topics, and the types of those that have one"
     )
     listing.add_argument(
@@ -41,8 +41,10 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
         action="store_true",
         help="list the topics that brokers use themselves, too, after the others",
     )
-    cluster.add_action(actions, "show", "show the queues of a topic and their offsets", "topic")
-    create = cluster.add_action(
+    running_cluster.add_action(
+        actions, "show", "show the queues of a topic and their offsets", "topic"
+    )
+    create = running_cluster.add_action(
         actions, "create", "create or change a topic on every master", "topic"
     )
     create.add_argument(
@@ -62,13 +64,15 @@ def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     create.add_argument(
         "--cluster", metavar="NAME", help="only on brokers of this cluster (default: all)"
     )
-    cluster.add_action(actions, "delete", "delete a topic on all brokers and name servers", "topic")
+    running_cluster.add_action(
+        actions, "delete", "delete a topic on all brokers and name servers", "topic"
+    )
     return parser
 
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Run the action."""
-    cluster.run(args, _run(args))
+    running_cluster.run(args, _run(args))
     return ExitCode.OK
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from firetrail.access.bodies import UserInfo
 from firetrail.auth.policies import UserStatus, UserType
-from firetrail.cli import cluster, passwords, user_directory
+from firetrail.cli import passwords, running_cluster, user_directory
 from firetrail.cli.acl import entries_of, json_entry, print_entries
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.output import say, table
@@ -31,7 +31,7 @@ EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers) -> argparse.ArgumentParser:
     """Add the parser."""
-    parser = cluster.add_parser(
+    parser = running_cluster.add_parser(
         subparsers, "user", "list, show, create, change and delete users", DESCRIPTION, EXAMPLES
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")

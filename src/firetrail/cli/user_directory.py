@@ -15,7 +15,7 @@ from firetrail.access.bodies import AclInfo, UserInfo
 from firetrail.access.local_audit import record_local_change
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import SUBJECT_PREFIX, Decision, PolicyType, UserStatus, UserType
-from firetrail.cli import cluster
+from firetrail.cli import running_cluster
 from firetrail.cli.command import Subparsers
 from firetrail.client import Admin
 from firetrail.errors import NoSuchError
@@ -32,7 +32,7 @@ def add_action(
     actions: Subparsers, name: str, summary: str, *, user: bool = True
 ) -> argparse.ArgumentParser:
     """Add an action with the options that say where the users are."""
-    action = cluster.add_action(actions, name, summary)
+    action = running_cluster.add_action(actions, name, summary)
     if user:
         action.add_argument("user", metavar="USER", help="name of the user")
     action.add_argument(
@@ -157,7 +157,7 @@ def run(args: argparse.Namespace, work: Callable[[UserDirectory], Awaitable[None
             raise NoSuchError(f"{args.store}: no such folder; check the path, or {first}")
         asyncio.run(_stored(args.store, work))
     else:
-        cluster.run(args, _clustered(args, work))
+        running_cluster.run(args, _clustered(args, work))
 
 
 async def _clustered(

@@ -152,9 +152,9 @@ class PullConsumer(ClusterClient):
                 if message.queue_offset >= stop:
                     return
                 yield message
-            if pulled.next_offset <= at:
+            if pulled.next_offset <= at >= pulled.max_offset:
                 return
-            at = pulled.next_offset
+            at = max(at, pulled.next_offset)  # equal while a damaged message is being repaired
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """Return the committed offset of the group in a queue; None if it has none.

@@ -23,8 +23,15 @@ from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.ids import encode_unique_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
+from firetrail.format.message_types import is_transactional
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
-from firetrail.format.properties import UNIQ_KEY, WAIT, encode_properties, get_property
+from firetrail.format.properties import (
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+    get_property,
+)
 from firetrail.format.whole import INT32_MAX, INT32_MIN
 from firetrail.remoting.bodies import MessageQueue
 from firetrail.remoting.codes import Language, RequestCode, ResponseCode
@@ -132,6 +139,9 @@ def draft_of(
     """
     _check(message, queue)
     raw, message_id = _properties(message, ids)
+    if not half and is_transactional({TRAN_MSG: get_property(raw, TRAN_MSG) or ""}):
+        what = f"{TRAN_MSG}=true would hide the message for ever; use send_in_transaction"
+        raise IllegalMessageError("properties", what)
     raw += encode_properties(more or {})
     _check_properties(raw)
     body, sys_flag = _compressed(bytes(message.body))

@@ -237,18 +237,7 @@ class SyncPullConsumer(_SyncClient[client.PullConsumer]):
         end: int | None = None,
         subscription: SubscriptionData | None = None,
     ) -> Iterator[Received]:
-        """Yield the messages of a queue.
-
-        Args:
-            queue: the queue to read.
-            start: the queue offset to start at. Default: the first message.
-            end: the queue offset to stop before. Default: the end of the queue as it is when the
-                iteration starts.
-            subscription: the messages to yield. Default: all messages.
-
-        Raises:
-            The same errors as the asynchronous method.
-        """
+        """Yield the messages of a queue: see :meth:`firetrail.client.PullConsumer.read`."""
         messages = self._target.read(queue, start, end, subscription)
 
         async def following() -> Received | None:

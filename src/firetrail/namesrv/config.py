@@ -151,6 +151,13 @@ class NameServerConfig(ServerLimitSettings, AuditSettings, LogSettings):
             raise ConfigError(
                 "users_folder", "", "authenticationEnabled needs a folder with the users"
             )
+        if self.users_folder and not self.authentication:
+            raise ConfigError(
+                "users_folder",
+                self.users_folder,
+                "nobody's permissions would be checked; set authenticationEnabled=true and "
+                "authorizationEnabled=true, or remove users_folder",
+            )
         self.access_policy()
 
     def access_policy(self) -> AccessPolicy:

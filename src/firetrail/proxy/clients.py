@@ -18,9 +18,12 @@ from firetrail.auth.policies import User
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.call import Call, StatusCode, Stream
 from firetrail.proxy.schema.messages import ClientType, Code, Settings, TelemetryCommand
+from firetrail.remoting.addresses import source_of
 from firetrail.remoting.bodies import SubscriptionData
 from firetrail.remoting.codes import Language, Version
+from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of
 
+NOBODY = ShareHolder("nobody")
 CLIENTS_MAX = 10_000
 """Maximum number of known clients, like that of connections; calls of further ones are answered
 TOO_MANY_REQUESTS."""
@@ -47,6 +50,7 @@ class ProxyClient:
     Attributes:
         client_id: The id that the client has chosen, unique in the cluster.
         peer: ``ip:port`` of the client's latest call.
+        is_encrypted: Whether its latest call came over TLS.
         language: The language of the client, for lists of connections.
         version: The version of RocketMQ that it is listed with.
         client_type: The type of the client, as far as it has told.
@@ -59,6 +63,7 @@ class ProxyClient:
         is_closed: Whether the client has left; a later call makes it a new one.
         caller: Who made its latest call, if that is checked. Each call has a caller of its own: all
             are of one user, but from different addresses, and some may be on a white list.
+        holder: Under which name it is counted.
     """
 
     client_id: str
@@ -74,6 +79,8 @@ class ProxyClient:
     claim_at: float = -inf
     is_closed: bool = False
     caller: Caller | None = None
+    is_encrypted: bool = False
+    holder: ShareHolder = NOBODY
 
     def tell(self, command: TelemetryCommand) -> bool:
         """Send a command on the newest stream; return whether there is one that is being read."""
@@ -111,6 +118,8 @@ class ProxyClients:
         self._limits = limits
         self._audit = audit
         self._clients: dict[str, ProxyClient] = {}
+        remedy = "Close clients that are not used, or use fewer client ids"
+        self._shares = FairShares("gRPC clients", remedy, lambda: CLIENTS_MAX)
         self.on_left: list[Callable[[ProxyClient], None]] = []
 
     def __len__(self) -> int:
@@ -154,7 +163,7 @@ class ProxyClients:
                 self._log_in(client, call, caller.user)
             client.caller = caller
         client.last_seen = now
-        client.peer = call.peer
+        client.peer, client.is_encrypted = call.peer, call.is_encrypted
         return client
 
     def _log_in(self, client: ProxyClient, call: Call, user: User) -> None:
@@ -188,12 +197,13 @@ class ProxyClients:
         return ProxyError(Code.UNAUTHORIZED, error.remark)
 
     def _new(self, client_id: str, call: Call) -> ProxyClient:
-        if len(self._clients) >= CLIENTS_MAX:
-            raise ProxyError(
-                Code.TOO_MANY_REQUESTS, f"the proxy has {CLIENTS_MAX} clients, which is the limit"
-            )
+        holder = holder_of(source_of(call.peer), call.caller)
+        if (excess := self._shares.excess(holder)) is not None:
+            raise ProxyError(Code.TOO_MANY_REQUESTS, excess)
+        self._shares.take(holder)
         language = _LANGUAGES.get(call.metadata.get("x-mq-language", ""), Language.OTHER)
-        client = self._clients[client_id] = ProxyClient(client_id, language=language)
+        client = ProxyClient(client_id, language=language, holder=holder)
+        self._clients[client_id] = client
         return client
 
     def attach(self, client: ProxyClient, stream: Stream) -> None:
@@ -214,6 +224,7 @@ class ProxyClients:
         """Forget a client."""
         if self._clients.get(client.client_id) is client:
             del self._clients[client.client_id]
+            self._shares.give_back(client.holder)
         if client.is_closed:
             return
         client.is_closed = True

@@ -26,12 +26,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.local_connection import LocalConnection
-
-WAITING = frozenset(
-    {RequestCode.POP_MESSAGE, RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE}
-)
-"""Requests that wait for messages. Each has a connection of its own, whose end withdraws it."""
-
+from firetrail.remoting.requests import AWAITING
 
 ROUTES_MAX = 1000
 """Topics whose routes are remembered. If there are more, all are computed again."""
@@ -56,6 +51,11 @@ class EmbeddedConnection(LocalConnection):
     def __init__(self, owner: EmbeddedBroker, client: ProxyClient) -> None:
         super().__init__(owner, client.peer)
         self.client = client
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the client speaks TLS with the proxy."""
+        return self.client.is_encrypted
 
 
 class EmbeddedBroker:
@@ -143,7 +143,7 @@ class EmbeddedBroker:
         command.language, command.version = client.language, client.version
         if command.caller is None:  # as a request of this process, nothing would be checked
             command.caller = client.caller
-        if command.code in WAITING or client.is_closed:
+        if command.code in AWAITING or client.is_closed:
             connection = EmbeddedConnection(self, client)
             answer = connection.ask(self._broker.ask, command)
             if not isinstance(answer, RemotingCommand):

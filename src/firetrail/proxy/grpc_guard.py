@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from firetrail.access.guard import Guard, source_of
+from firetrail.access.guard import Guard
 from firetrail.access.needs import GET, PUB, SUB, consumed, group_need, topic_need
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
@@ -21,6 +21,7 @@ from firetrail.auth.signature import GRPC_DATE_TIME, GrpcAuthorization, parse_gr
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.call import Call, ProtobufMessage
 from firetrail.proxy.schema.messages import Code, Settings
+from firetrail.remoting.addresses import source_of
 
 AGE_MAX = timedelta(hours=15)
 """How far the time of a header may be from ours. RocketMQ's Python client sends its local time as

@@ -43,7 +43,7 @@ from firetrail.proxy.send import SendCalls
 from firetrail.proxy.sessions import SessionCalls
 from firetrail.proxy.telemetry import Telemetry
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
-from firetrail.remoting.limits import BODY_MAX
+from firetrail.remoting.requests import BODY_MAX
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 DELAY_MAX_MS = BrokerConfig().grpc_delay_max_ms

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from typing import ClassVar
 from weakref import WeakSet
@@ -165,6 +166,12 @@ def counted_as(host: str) -> str:
     return _key(host)[0]
 
 
+def source_of(peer: str) -> str:
+    """Return the IP address of a peer, which is written as ``ip:port`` or ``[ip]:port``."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
+@lru_cache(IDLE_MAX)
 def _key(host: str) -> tuple[str, bool]:
     """Return the text under which an address is counted, and whether it is this machine's."""
     try:

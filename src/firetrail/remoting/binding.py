@@ -47,15 +47,21 @@ class Listeners:
         self._connected = connected
         self._servers: list[asyncio.Server] = []
 
-    async def open(self, host: str, port: int) -> int:
+    async def open(self, host: str, port: int, remedy: str = FREE_IT) -> int:
         """Listen on an address, and return the port; port 0 picks a free one.
+
+        Args:
+            host: The address.
+            port: The port.
+            remedy: What the user can do if the port is in use. Default: stop the other program, or
+                choose another port.
 
         Raises:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
         loop = asyncio.get_running_loop()
-        with binding(host, port):
+        with binding(host, port, remedy):
             server = await loop.create_server(self._connected, host, port, backlog=BACKLOG)
         self._servers.append(server)
         bound: int = server.sockets[0].getsockname()[1]

@@ -195,10 +195,12 @@ class RequestCode(IntEnum):
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
     PROMOTE_REPLICA = 31001
-    """This code and the next three are Firetrail's own."""
+    """Codes from 31001 to 31999 are Firetrail's own."""
     GET_REPLICA_STATUS = 31002
     HAND_OVER = 31003
     STEP_DOWN = 31004
+    GET_LOG_RECORDS = 31005
+    RECOVER_GROUP = 31006
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052

@@ -8,80 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from firetrail.remoting.body import DIALECT_MAX
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.frames import FRAME_MAX, Limits
+from firetrail.remoting.frames import Limits
+from firetrail.remoting.requests import BODIES, BODY_MAX, RUNNING
 
-BODY_MAX = 1 << 20
-"""Bytes of the body of a request without a limit in ``BODIES``. A heartbeat with a
-thousand subscriptions has a fifth of this."""
-
-TABLES_MAX = 4
-"""Requests for the same large table in progress; threads encode them."""
-RUNNING: Mapping[int, int] = {
-    RequestCode.GET_BROKER_CONSUME_STATS: TABLES_MAX,
-    RequestCode.GET_ALL_PRODUCER_INFO: TABLES_MAX,
-    RequestCode.GET_ALL_TOPIC_CONFIG: TABLES_MAX,
-    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: TABLES_MAX,
-    RequestCode.GET_ALL_CONSUMER_OFFSET: TABLES_MAX,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TABLES_MAX,
-    RequestCode.GET_TOPICS_BY_CLUSTER: TABLES_MAX,
-}
-"""Requests of one code in progress, for tables of all topics, groups, queues or producers."""
-
-BODIES: Mapping[int, int] = {
-    RequestCode.SEND_MESSAGE: FRAME_MAX,
-    RequestCode.SEND_MESSAGE_V2: FRAME_MAX,
-    RequestCode.SEND_BATCH_MESSAGE: FRAME_MAX,
-    RequestCode.SEND_REPLY_MESSAGE: FRAME_MAX,
-    RequestCode.SEND_REPLY_MESSAGE_V2: FRAME_MAX,
-    RequestCode.REGISTER_BROKER: FRAME_MAX,
-    RequestCode.REGISTER_TOPIC_IN_NAMESRV: DIALECT_MAX,
-    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: 4 << 20,
-    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: 4 << 20,
-}
-"""The limits of other bodies: messages, tables of topics or groups, and a route, which may be in
-fastjson's dialect."""
-
-URGENT = frozenset(
-    {
-        RequestCode.HEART_BEAT,
-        RequestCode.UNREGISTER_CLIENT,
-        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
-        RequestCode.LOCK_BATCH_MQ,
-        RequestCode.UNLOCK_BATCH_MQ,
-        RequestCode.REGISTER_BROKER,
-        RequestCode.GET_ROUTEINFO_BY_TOPIC,
-    }
-)
-"""Requests that are handled before all others, because a delay would make clients look dead."""
 QUEUED_MAX = 1000
 """Requests of a connection that may be queued. Above it, the connection is not read from until half
 of them are done. Requests that were read together with the last one are queued as well."""
 UNHANDLED_MAX = 32 << 20
 """The limit for the bytes of a connection's queued requests, headers included. Above it, the
 connection is not read from until all of them are done."""
-COSTLY = frozenset(
-    {
-        RequestCode.QUERY_MESSAGE,
-        RequestCode.GET_ALL_TOPIC_CONFIG,
-        RequestCode.GET_ALL_CONSUMER_OFFSET,
-        RequestCode.GET_BROKER_CLUSTER_INFO,
-        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        RequestCode.GET_TOPIC_STATS_INFO,
-        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        RequestCode.GET_CONSUME_STATS,
-        RequestCode.GET_TOPICS_BY_CLUSTER,
-        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
-        RequestCode.QUERY_CONSUME_TIME_SPAN,
-        RequestCode.QUERY_CONSUME_QUEUE,
-        RequestCode.QUERY_CORRECTION_OFFSET,
-        RequestCode.GET_ALL_PRODUCER_INFO,
-        RequestCode.QUERY_TOPICS_BY_CONSUMER,
-    }
-)
-"""Requests whose cost grows with the number of topics, groups or messages. The time that they take
-is limited for each address."""
 COSTLY_SHARE = 0.25
 """Share of the event loop's time for the costly requests of one address, while there are other
 requests to handle."""

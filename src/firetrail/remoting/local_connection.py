@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from itertools import count
 
+from firetrail.remoting.addresses import source_of
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection, Owner
 from firetrail.remoting.handlers import Answer
@@ -25,6 +26,7 @@ class LocalConnection(Connection):
     def __init__(self, owner: Owner, peer: str) -> None:
         super().__init__(owner)
         self.peer = peer
+        self.host = source_of(peer)
         self._questions = count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.limited_log import LENGTH_MAX
+from firetrail.remoting.requests import STORING
 from firetrail.text import printable
 
 LOG_INTERVAL_S = 60.0
@@ -27,18 +28,6 @@ _ORDINARY = frozenset(
     }
 )
 """Codes that are not rejections."""
-_STORING = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE,
-        RequestCode.SEND_REPLY_MESSAGE_V2,
-        RequestCode.CONSUMER_SEND_MSG_BACK,
-        RequestCode.END_TRANSACTION,
-    }
-)
-"""Requests with a message, which is not stored if they are rejected."""
 _NAMES = {int(code): code.name for code in RequestCode}
 
 _log = logging.getLogger(__name__)
@@ -116,7 +105,7 @@ def _name(code: int) -> str:
 
 
 def _level(request: int, response: int) -> int:
-    if request in _STORING:
+    if request in STORING:
         return logging.WARNING
     if (request, response) == (RequestCode.GET_ROUTEINFO_BY_TOPIC, ResponseCode.TOPIC_NOT_EXIST):
         return logging.DEBUG  # normal: every client asks before it sends the first message

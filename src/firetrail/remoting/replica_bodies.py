@@ -68,12 +68,37 @@ class FollowerReport(Body):
 
 
 @dataclass(frozen=True, slots=True)
+class SeenReport(Body):
+    """What a member has seen of its group, and keeps in its store.
+
+    ``group`` is the text that the group got when it was created, empty if the member has seen none.
+    ``version`` counts elections and changes of the in-sync set, and ``versionId`` is the id of the
+    newest one. ``epoch`` is the largest number of an epoch of the log. ``inSync`` are the members
+    of the in-sync set then, and ``members`` all members. A member that refuses the state of the
+    group in etcd also tells the ids of the last versions (``history``), newest last.
+    """
+
+    group: str = ""
+    version: int = 0
+    version_id: str = ""
+    epoch: int = 0
+    in_sync: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    history: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupReport(Body):
     """What a member of a group with automatic failover knows of it.
 
     ``holder`` is the address of the member that holds the lease, ``member`` its number and
-    ``epoch`` the number of the lease; empty and 0 if nobody holds it. ``obstacle`` says why the
+    ``epoch`` the number of the lease; empty and 0 if nobody holds it, or if the asked member
+    refuses the state of the group in etcd. Then ``doubt`` says why in one word, such as
+    ``coordinator-older``, and ``refusal`` in a sentence with the remedy. ``obstacle`` says why the
     asked member cannot be elected now, and ``error`` why failover does not work at the moment.
+    ``number`` is the number of the asked member, and ``seen`` what it has seen of the group.
+    ``isMember`` is false if the number belongs to another store. ``addresses`` are those of the
+    brokers of all members, by number.
     """
 
     holder: str = ""
@@ -82,6 +107,12 @@ class GroupReport(Body):
     in_sync: list[int] = field(default_factory=list)
     obstacle: str = ""
     error: str = ""
+    number: int = 0
+    doubt: str = ""
+    refusal: str = ""
+    seen: SeenReport | None = None
+    is_member: bool = True
+    addresses: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +140,7 @@ class ReplicaStatus(Body):
     while it is a master; None if it does not tell (a Java broker). ``unconfirmed`` says why a
     SYNC_MASTER cannot confirm messages now. ``epochStartOffset`` is the offset at which the newest
     epoch of the log begins; -1 if the log has none, or an older broker does not tell it.
+    ``damagedRecords`` is the number of places in the log that are damaged and not repaired yet.
     """
 
     address: str
@@ -128,3 +160,4 @@ class ReplicaStatus(Body):
     name_servers: list[str] | None = None
     unconfirmed: str = ""
     epoch_start_offset: int = -1
+    damaged_records: int = 0

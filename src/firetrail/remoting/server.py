@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
-from firetrail.pace.periodic import GuardedStep, every
-from firetrail.remoting.addresses import ClientAddresses, Share
-from firetrail.remoting.binding import Listeners
+from firetrail.pace.periodic import GuardedStep
+from firetrail.remoting.acceptor import Acceptor, wait_until
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.codes import ResponseCode, request_name
 from firetrail.remoting.command import RemotingCommand
@@ -33,9 +32,9 @@ from firetrail.remoting.handlers import (
     outcome_of,
     respond,
 )
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.limits import COSTLY, QUEUED_MAX, UNHANDLED_MAX, URGENT, ServerLimits
+from firetrail.remoting.limits import QUEUED_MAX, UNHANDLED_MAX, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
+from firetrail.remoting.requests import COSTLY, URGENT
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
@@ -50,8 +49,6 @@ _QUEUE_FULL = "the connection has too many requests waiting"
 _SUCCESS = int(ResponseCode.SUCCESS)
 RECORDED_S = 1.0
 """How long an answer waits until it is recorded. A disk that is slower does not block requests."""
-_SWEEP_S = 1.0
-"""Interval at which idle connections and unfinished frames are looked for."""
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +65,7 @@ class RemotingServer:
 
     Attributes:
         costly: The turns of costly requests. Servers in one event loop have the same.
+        running: How many requests that take time are in progress, by code.
     """
 
     def __init__(
@@ -94,30 +92,32 @@ class RemotingServer:
         self._guard = guard
         self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
         self._limits = limits or ServerLimits()
+        self._refusals = Refusals(SYSTEM.clock.monotonic)
+        self._acceptor = Acceptor[Connection](
+            self._new_connection,
+            self._check,
+            self._limits,
+            self._tls,
+            GuardedStep(self._refusals.flush, "refusals could not be logged", _log),
+        )
+        self.connections = self._acceptor.connections
         self._running_max = self._limits.running
         self._waiting_max = self._limits.waiting_requests
         self._body_max, self._bodies_max = self._limits.body, self._limits.bodies
         self._on_closed = on_closed
-        self._listeners = Listeners(self._new_connection)
-        self.connections: set[Connection] = set()
         self._urgent: deque[tuple[Connection, RemotingCommand]] = deque()
         self._ordinary: deque[tuple[Connection, RemotingCommand]] = deque()
         self._is_scheduled = False
         self._waiting_bytes = 0
-        self._running: Counter[int] = Counter()
+        self.running: Counter[int] = Counter()
         self._working: Counter[int] = Counter()  # of codes with a limit: handlers, not those queued
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0  # requests that a callback will answer
-        self._refusals = Refusals(SYSTEM.clock.monotonic)
-        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
         self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
-        self._addresses = ClientAddresses(self._limits, SYSTEM.clock.monotonic)
-        self._shares: dict[Connection, Share] = {}
         self.costly = CostlyRequests(SYSTEM.clock.monotonic)
         self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
         # Requests of connections whose peers do not read.
         self._deferred: dict[Connection, deque[RemotingCommand]] = {}
-        self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen on an address, and return the port; port 0 picks a free one. May be repeated.
@@ -126,32 +126,23 @@ class RemotingServer:
             AddressInUseError: The port is in use.
             OSError: The address cannot be bound.
         """
-        bound = await self._listeners.open(host, port)
-        if self._sweeper is None:
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-        return bound
+        return await self._acceptor.listen(host, port)
 
     @property
     def listens(self) -> list[str]:
         """The addresses ``ip:port`` that the server listens on."""
-        return self._listeners.addresses
+        return self._acceptor.addresses
 
     async def stop(self, grace_s: float = 3.0) -> None:
         """Accept no more requests, answer those in progress, and close all connections."""
-        self._listeners.close()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        self._acceptor.close()
         for connection in self.connections:
             connection.hold("the server is stopping")
         deadline = asyncio.get_running_loop().time() + grace_s
         await self.drain(grace_s)
         for connection in list(self.connections):
             connection.close()
-        await self._listeners.wait_closed()
-        while self.connections and asyncio.get_running_loop().time() < deadline:
-            await asyncio.sleep(0.005)
-        for connection in list(self.connections):
-            connection.abort()
+        await self._acceptor.disconnect(deadline)
 
     async def drain(self, grace_s: float = 3.0) -> None:
         """Wait until all requests are answered that have arrived; connections stay open.
@@ -161,13 +152,14 @@ class RemotingServer:
         open then.
         """
         deadline = asyncio.get_running_loop().time() + grace_s
-        while (self._urgent or self._ordinary or self._tasks or self._later) and (
-            asyncio.get_running_loop().time() < deadline
-        ):
-            await asyncio.sleep(0.005)
+        await wait_until(lambda: not self._is_busy, deadline)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._urgent or self._ordinary or self._tasks or self._later)
 
     # -- connections --------------------------------------------------------------------------
 
@@ -177,7 +169,7 @@ class RemotingServer:
             self,
             limits.frames,
             self._budget,
-            self._limited_log,
+            self._acceptor.log,
             limits.unread_bytes,
             tls=self._tls,
         )
@@ -186,20 +178,11 @@ class RemotingServer:
 
     def opened(self, connection: Connection) -> None:
         """Accept the connection, or refuse it if there are too many."""
-        share = self._addresses.open(connection.host)
-        if isinstance(share, str):
-            text = f"refused a connection from {connection.peer}: {share}"
-            self._limited_log.log(logging.WARNING, "refused connection", text)
-            connection.abort()
-            return
-        self._shares[connection] = share
-        self.connections.add(connection)
+        self._acceptor.opened(connection)
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
         """Forget the connection."""
-        if connection in self.connections:
-            self.connections.discard(connection)
-            self._addresses.close(self._shares.pop(connection))
+        if self._acceptor.closed(connection):
             self._deferred.pop(connection, None)
             if self._on_closed is not None:
                 self._on_closed(connection)
@@ -220,7 +203,7 @@ class RemotingServer:
 
     def _charge(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Count the requests, and pause the connection if its address sends too fast."""
-        share = self._shares.get(connection)
+        share = self._acceptor.share(connection)
         if share is None:
             return
         size = sum(request.size for request in requests)
@@ -233,26 +216,6 @@ class RemotingServer:
     def _hold(self, connections: Iterable[Connection]) -> None:
         for connection in connections:
             connection.hold(_SERVER_FULL)
-
-    def _sweep(self) -> Coroutine[None, None, None]:
-        """Return the task that keeps the server tidy."""
-        steps = [
-            GuardedStep(self._refusals.flush, "refusals could not be logged", _log),
-            GuardedStep(self._addresses.sweep, "addresses could not be forgotten", _log),
-            GuardedStep(self._check_all, "connections could not be checked", _log),
-        ]
-        if self._tls is not None:
-            steps.append(GuardedStep(self._tls.poll, "certificates could not be read again", _log))
-        return every(_SWEEP_S, *steps)
-
-    def _check_all(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for connection in list(self.connections):
-            try:
-                self._check(connection, now)
-            except Exception:
-                _log.exception("%s could not be checked; it is disconnected", connection.peer)
-                connection.abort()
 
     def _check(self, connection: Connection, now: float) -> None:
         """Close a connection that is idle, or whose current frame takes too long to arrive."""
@@ -327,8 +290,7 @@ class RemotingServer:
         return self._begin(request, self._outcome(connection, request, answer))
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
-        # The guard decodes bodies, so it gets none that is too large.
-        answer: Answer = self._too_large(request)
+        answer: Answer = self._too_large(request)  # the guard decodes bodies
         if answer is None and self._guard is not None:
             answer = self._guard(connection, request)
         if answer is None:
@@ -336,7 +298,7 @@ class RemotingServer:
         if answer is None or isinstance(answer, RemotingCommand):
             self._respond(connection, request, answer)
         elif isinstance(answer, LaterAnswer):
-            self._running[request.code] += 1
+            self.running[request.code] += 1
             self._later += 1
             answer.then(partial(self._finish_given, connection, request))
         else:
@@ -355,7 +317,7 @@ class RemotingServer:
 
     def _answer(self, connection: Connection, request: RemotingCommand) -> Answer:
         code = request.code
-        if self._running.get(code, 0) >= self._waiting_max:
+        if self.running.get(code, 0) >= self._waiting_max:
             return request.answer(ResponseCode.SYSTEM_BUSY, BUSY)
         handler = self._handlers.get(code)
         if isinstance(handler, WaitingHandler) and (awaited := handler.wait()) is not None:
@@ -371,7 +333,7 @@ class RemotingServer:
 
     def _answer_now(self, connection: Connection, request: RemotingCommand) -> Answer:
         code = request.code
-        if code in COSTLY and (share := self._shares.get(connection)) is not None:
+        if code in COSTLY and (share := self._acceptor.share(connection)) is not None:
             handle = partial(self._call, connection, request)
             return self.costly.answer(share, connection, request, handle)
         self.costly.others += 1
@@ -398,7 +360,7 @@ class RemotingServer:
             self._working[code] -= 1
 
     def _begin(self, request: RemotingCommand, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        self._running[request.code] += 1
+        self.running[request.code] += 1
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -407,7 +369,7 @@ class RemotingServer:
     def _finish_given(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None
     ) -> None:
-        self._running[request.code] -= 1
+        self.running[request.code] -= 1
         self._later -= 1
         self._respond(connection, request, response)
 
@@ -443,7 +405,7 @@ class RemotingServer:
         try:
             await _wait_for(recorded)
         finally:
-            self._running[request.code] -= 1
+            self.running[request.code] -= 1
             self._finish(connection, request, response)
 
     async def _outcome(
@@ -459,7 +421,7 @@ class RemotingServer:
                 await _wait_for(recorded)
             return response
         finally:
-            self._running[request.code] -= 1
+            self.running[request.code] -= 1
 
     def _note(
         self, connection: Connection, request: RemotingCommand, response: RemotingCommand | None

@@ -155,7 +155,8 @@ class EtcdGateway:
                 self._streams.add(connection)
             try:
                 response = self._post(connection, "watch", {"create_request": body})
-                self._read_events(connection, response, timeout_s)
+                before = int(str(body["start_revision"])) - 1
+                self._read_events(connection, response, before, timeout_s)
             except (OSError, HTTPException, ValueError):
                 pass  # the read that follows finds out whether the server still answers
             finally:
@@ -163,8 +164,12 @@ class EtcdGateway:
                     self._streams.discard(connection)
 
     def _read_events(
-        self, connection: HTTPConnection, response: HTTPResponse, timeout_s: float
+        self, connection: HTTPConnection, response: HTTPResponse, before: int, timeout_s: float
     ) -> None:
+        """Read until an event, the end of the watch or an error; or until the timeout.
+
+        A server whose revision is smaller than ``before`` has lost data: no event is waited for.
+        """
         over_at = self._clock.monotonic() + timeout_s
         while (left_s := over_at - self._clock.monotonic()) > 0 and not self._is_closed:
             if connection.sock is None:
@@ -172,8 +177,8 @@ class EtcdGateway:
             connection.sock.settimeout(left_s)
             line = response.readline(ANSWER_MAX)
             result = json.loads(line).get("result", {}) if line else {}
-            if not result.get("created"):
-                return  # an event, the end of the watch, or an error
+            if not result.get("created") or int(result["header"]["revision"]) < before:
+                return
 
     def close(self) -> None:
         """End all watches, now and later."""

@@ -27,7 +27,8 @@ from firetrail.remoting.client import REQUEST_S, RemotingClient
 from firetrail.replication.epochs import EpochFile
 from firetrail.replication.follower_journal import FollowerJournal
 from firetrail.replication.follower_status import FollowerState, FollowerStatus
-from firetrail.replication.ha_client import HAClient
+from firetrail.replication.frames import identity_number
+from firetrail.replication.ha_client import HAClient, HAClientStatus
 from firetrail.replication.learner_client import EpochLog, LearnerClient
 from firetrail.replication.master_check import (
     Continuation,
@@ -42,12 +43,17 @@ from firetrail.replication.master_check import (
     check_range,
 )
 from firetrail.replication.missing_messages import MissingMessages
+from firetrail.store.log.replica_acks import NO_MEMBER
 from firetrail.store.log_copy import LogCopy
 from firetrail.system import Clock
+from firetrail.text import human_time
 
 REQUEST_MAX_S = 24.0
 """The longest time limit of a request. It is doubled after each attempt in which the master did not
 answer in time, because a master on a busy machine can be slow for long."""
+
+SOON_S = 0.1
+"""Pause before a broker is asked again that is not the master yet, and probably becomes it soon."""
 
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
@@ -60,11 +66,14 @@ class FollowerSettings:
     Attributes:
         heartbeat_s: The most seconds between two reports to the master.
         silence_s: How long the master may send nothing before the connection is given up.
+        unheard_s: How long the master may send nothing, not even a heartbeat, before the replica
+            says that it does not follow.
         check_s: Pause between two questions for the end of the master's log.
         retry_s: Pause before the next attempt; doubled after each attempt that fails.
         retry_max_s: The longest such pause.
         names: Cluster and broker name that the master must have; None for any.
         member: The number of the replica in its group; 0 if it is in none.
+        identity: The text that stays with the replica's store; empty for none.
         copy_of: The broker of another name whose log the replica is known to have; empty for none.
         access: Credentials and TLS for the HA port of a Firetrail master; None for neither.
     """
@@ -76,8 +85,10 @@ class FollowerSettings:
     retry_max_s: float = 10.0
     names: tuple[str, str] | None = None
     member: int = 0
+    identity: str = ""
     copy_of: str = ""
     access: Access | None = None
+    unheard_s: float = 7.5
 
 
 class _Left(Exception):
@@ -183,6 +194,9 @@ class Follower:
         if self._connection is None:
             return status
         seen = self._connection.status
+        if status.state is FollowerState.FOLLOWING and (silence := self._silence(seen)):
+            state, since_ms = FollowerState.FAILED, seen.heard_at_ms
+            status = replace(status, state=state, error=silence, since_ms=since_ms)
         return replace(
             status,
             master_max=max(self._master_max, seen.master_offset),
@@ -245,14 +259,20 @@ class Follower:
         if isinstance(error.__cause__, TimeoutError):
             self._request_s = min(self._request_s * 2, REQUEST_MAX_S)
         if isinstance(error, NotMasterError):
-            self._pause_s = self._settings.retry_s  # it probably becomes the master soon
+            self._pause_s = min(self._settings.retry_s, SOON_S)
         if not self._changed.is_set():
+            is_cut = state is FollowerState.DIVERGED and self._is_cut_by_group
             self._enter(
                 state,
                 str(error) or type(error).__name__,
-                may_be_expected=isinstance(error, NotMasterError),
+                may_be_expected=is_cut or isinstance(error, NotMasterError),
             )
             await self._pause()
+
+    @property
+    def _is_cut_by_group(self) -> bool:
+        """Whether the group removes what its master lacks, without an operator."""
+        return self._settings.member != NO_MEMBER
 
     async def _pause(self) -> None:
         pause_s, self._pause_s = (
@@ -296,7 +316,10 @@ class Follower:
             connection.close()
 
     async def _check_history(self, master: Master) -> Continuation:
-        return await check_history(self._log, master, self._settings.copy_of)
+        settings = self._settings
+        return await check_history(
+            self._log, master, settings.copy_of, is_cut_by_group=self._is_cut_by_group
+        )
 
     async def _compared(self, divergence: str) -> None:
         self.divergence = divergence
@@ -310,7 +333,7 @@ class Follower:
             log = EpochLog(self._log, self._epochs)
             return LearnerClient(log, config.ha, begin, self._clock, **times)
         client = HAClient(self._log, config.ha, begin, self._clock, **times)
-        client.member = settings.member
+        client.member, client.identity = settings.member, identity_number(settings.identity)
         client.is_confirmed = config.is_firetrail
         client.access = settings.access if config.is_firetrail else None
         return client
@@ -361,7 +384,7 @@ class Follower:
             lasted_s = self._clock.monotonic() - began
             if connection.status.received or lasted_s > self._settings.silence_s:
                 self._journal.forget()
-            if self._silent_s(connection) >= self._settings.silence_s:
+            if connection.status.silent_s(self._clock.now_ms()) >= self._settings.silence_s:
                 self._is_silent = True
         self._leave_if_changed()
         copying.result()
@@ -381,41 +404,40 @@ class Follower:
         while True:
             await asyncio.sleep(self._settings.check_s)
             there = await self._range_of(master)
+            if there is not None:
+                self._note_range(there)
+            seen = connection.status
+            if silence := self._silence(seen):
+                self._is_silent = True
+                self._enter(FollowerState.FAILED, silence)
+                continue
             if there is None:
                 continue
-            self._note_range(there)
-            seen = connection.status
             is_stalled, is_heard = seen.received == received, seen.read_at_ms != read_at_ms
             received, read_at_ms = seen.received, seen.read_at_ms
-            if not is_stalled:
+            if not (is_stalled and missing):
                 self._is_silent = False
                 self._enter(FollowerState.FOLLOWING)
-            elif missing and is_heard:
+            elif is_heard:
                 self._enter(FollowerState.STUCK, self._why_stuck(there))
-            elif missing:
-                self._note_silence(connection, there)
             missing = there.end > self._log.max_offset
 
-    def _note_silence(self, connection: HAClient, there: LogRange) -> None:
-        """Report a connection over which nothing arrives, if this cannot be chance any more.
-
-        The master's heartbeats are as far apart as the checks.
-        """
-        silent_s = self._silent_s(connection)
-        if silent_s > 2 * self._settings.check_s:
-            self._is_silent = True
-            self._enter(
-                FollowerState.FAILED,
-                f"nothing has arrived from the HA port {connection.status.master} for "
-                f"{silent_s:.0f} seconds, although the master has the log up to {there.end} and "
-                f"the replica up to {self._log.max_offset}; check the network to that port. The "
-                f"connection is given up after {self._settings.silence_s:g} seconds",
+    def _silence(self, seen: HAClientStatus) -> str:
+        """Return that nothing arrives over a connection; empty while this can be chance."""
+        silent_s = seen.silent_s(self._clock.now_ms())
+        if silent_s <= self._settings.unheard_s:
+            return ""
+        lacks = ""
+        if self._master_max > self._log.max_offset:
+            lacks = (
+                f", although the master has the log up to {self._master_max} and the replica up to "
+                f"{self._log.max_offset}"
             )
-
-    def _silent_s(self, connection: HAClient) -> float:
-        """Return for how long nothing has arrived, or for how long it was followed."""
-        since_ms = connection.status.read_at_ms or self._journal.since_ms
-        return (self._clock.now_ms() - since_ms) / 1000
+        return (
+            f"nothing has arrived from the HA port {seen.master} for {silent_s:.0f} seconds, since "
+            f"{human_time(seen.heard_at_ms)}{lacks}; check the network to that port. The "
+            f"connection is given up after {self._settings.silence_s:g} seconds"
+        )
 
     async def _range_of(self, master: Master) -> LogRange | None:
         """Return the range of the master's log; None if it does not answer at the moment."""

@@ -6,14 +6,16 @@ size, followed by that many bytes of its commit log. A transfer without bytes is
 
 Three frames are Firetrail's own. A replica that knows its master to be Firetrail first says who it
 is, if it has credentials: AUTHENTICATION, a length, and signed fields as JSON. Then it introduces
-itself before its first report: INTRODUCTION, and its number if it is a member of a group
-with failover. As a report this is a negative offset, which a Java master would ignore. Such a
-replica gets *confirmations*: the header of a transfer without bytes whose offset has all bits
-inverted, so that it is negative. Before this offset, the replica may show the log to consumers.
+itself before its first report: INTRODUCTION, its number if it is a member of a group with failover,
+and the identity of its store with all bits inverted. As reports these are negative offsets, which a
+Java master would ignore. Such a replica gets *confirmations*: the header of a transfer without
+bytes whose offset has all bits inverted, so that it is negative. Before this offset, the replica
+may show the log to consumers.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from struct import Struct
@@ -29,6 +31,8 @@ AUTHENTICATION = b"\x80FTA"
 AUTHENTICATION_MAX = 4096
 """The most bytes of the signed fields."""
 MEMBER_MAX = (1 << 31) - 1
+NO_IDENTITY = 0
+"""In the place of its identity, for a replica that has not told one."""
 OFFSET_MIN = ~OFFSET_MAX
 BODY_MAX = (4 << 20) - HEADER.size
 """The most bytes of a transfer. A Java slave has a buffer of 4 MiB for a whole frame."""
@@ -66,9 +70,26 @@ def encode_report(offset: int) -> bytes:
     return REPORT.pack(offset)
 
 
-def encode_introduction(member: int) -> bytes:
-    """Return what a Firetrail replica sends to a Firetrail master before its first report."""
-    return INTRODUCTION + member.to_bytes(4, "big")
+def identity_number(identity: str) -> int:
+    """Return the number that stands for the identity of a store in an introduction.
+
+    Args:
+        identity: The text that stays with the store; empty if it has none.
+    """
+    if not identity:
+        return NO_IDENTITY
+    digest = hashlib.blake2b(identity.encode(), digest_size=REPORT.size).digest()
+    return int.from_bytes(digest, "big") & OFFSET_MAX
+
+
+def encode_introduction(member: int, identity: int = NO_IDENTITY) -> bytes:
+    """Return what a Firetrail replica sends to a Firetrail master before its first report.
+
+    Args:
+        member: The number of the replica in its group; 0 if it is in none.
+        identity: The number of its store; see :func:`identity_number`. Default: it tells none.
+    """
+    return INTRODUCTION + member.to_bytes(4, "big") + REPORT.pack(~identity)
 
 
 def encode_authentication(fields: Mapping[str, str]) -> bytes:
@@ -92,7 +113,7 @@ def authentication_size(first: bytes) -> int | None:
 
 
 def decode_authentication(content: bytes) -> Mapping[str, str]:
-    """Return the signed fields; raise ProtocolError if they are none."""
+    """Return the signed fields; raise ProtocolError if they are malformed."""
     try:
         fields = json.loads(content)
     except (ValueError, RecursionError):

@@ -13,7 +13,7 @@ from firetrail.errors import NotReachedError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import split_address
-from firetrail.replication.frames import encode_authentication
+from firetrail.replication.frames import NO_IDENTITY, encode_authentication
 from firetrail.replication.ha_source import HASocket
 from firetrail.replication.replica_session import Introduction, ReplicaSession
 from firetrail.store.log.replica_acks import NO_MEMBER
@@ -50,6 +50,17 @@ class HAClientStatus:
     """When the master last sent something, in milliseconds since 1970; 0 if never."""
     wrote_at_ms: int = 0
     """When the replica last reported, in milliseconds since 1970; 0 if never."""
+    opened_at_ms: int = 0
+    """When the connection was opened, in milliseconds since 1970."""
+
+    @property
+    def heard_at_ms(self) -> int:
+        """When the master last sent something, or else when the connection was opened."""
+        return self.read_at_ms or self.opened_at_ms
+
+    def silent_s(self, now_ms: int) -> float:
+        """Return for how many seconds the master has sent nothing."""
+        return (now_ms - self.heard_at_ms) / 1000
 
 
 class HAClient:
@@ -64,6 +75,7 @@ class HAClient:
     Attributes:
         status: The state of the connection.
         member: The number of the replica in its group; 0 if it is in none.
+        identity: The number of the replica's store, by which its master counts it once.
         is_confirmed: Whether the master is Firetrail, and so tells what the replica may show.
         access: The credentials and the TLS to use; None for neither.
     """
@@ -103,6 +115,7 @@ class HAClient:
         self._reported_to = 0  # bytes received before the last report
         self.status = HAClientStatus(address)
         self.member = NO_MEMBER
+        self.identity = NO_IDENTITY
         self.is_confirmed = True
         self.access: Access | None = None
 
@@ -115,6 +128,7 @@ class HAClient:
             ReplicationError: The master cannot serve this replica.
         """
         plain = self._connect()
+        self.status.opened_at_ms = self._clock.now_ms()
         self._socket = plain  # so that a stop ends the handshake of TLS, too
         connection = self._socket = self._secured(plain)
         if self._stopping:  # checked after the assignment: close() may have run meanwhile
@@ -163,8 +177,10 @@ class HAClient:
 
     def _open_session(self, now: float) -> ReplicaSession:
         log = self._log
-        introduction = Introduction(log.confirm, self.member) if self.is_confirmed else None
-        if introduction is None:
+        introduction: Introduction | None = None
+        if self.is_confirmed:
+            introduction = Introduction(log.confirm, self.member, self.identity)
+        else:
             log.confirm(OFFSET_MAX)  # a Java master shows everything to its own consumers
         return ReplicaSession(
             log, log.durable_offset, self._begin, now, self._heartbeat_s, introduction

@@ -23,11 +23,13 @@ from math import inf
 from threading import get_ident
 
 from firetrail.errors import FiretrailError, NotReachedError
+from firetrail.remoting.client import split_address
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.replication.ha_source import HASocket, HASource
 from firetrail.replication.ha_transfers import HATransfers
 from firetrail.replication.master_session import MasterSession
 from firetrail.store.log.flusher import Signal
+from firetrail.store.log.replica_acks import SharedAddress
 
 REPORT_SIZE = 4096
 """Bytes that one read takes from a replica."""
@@ -56,6 +58,7 @@ class HAConnection:
             log: Where lines go that every peer can cause.
         """
         self.address = address
+        self._host = split_address(address)[0]
         self._raw = connection
         self._socket: HASocket = connection
         self._admit = source.admit
@@ -190,8 +193,8 @@ class HAConnection:
             raise NotReachedError("it sends bytes, but no reports")
 
     def _note(self) -> None:
-        acked = self.session.acked
-        self._acks.note(self, acked, self.session.member)
+        session, acked = self.session, self.session.acked
+        self._acks.note(self, acked, session.member, session.identity or SharedAddress(self._host))
         if self.is_closed:  # it was closed in between, and must not count any more
             self._acks.drop(self)
         self._noted = acked

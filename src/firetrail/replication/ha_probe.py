@@ -7,12 +7,14 @@ sends the first report of an empty one and looks for the header of a transfer.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import suppress
 
 from firetrail.remoting.client import split_address
 from firetrail.replication.frames import BODY_MAX, HEADER, encode_introduction, encode_report
 from firetrail.store.log.replica_acks import NO_MEMBER
 
+IDENTITY_BITS = 63
 PROBE_S = 2.0
 """How long a port may take to answer. A master without messages may only send heartbeats, by
 default every 5 s; this is not waited for."""
@@ -31,8 +33,10 @@ async def is_ha_port(address: str) -> bool:
         async with asyncio.timeout(PROBE_S):
             reader, writer = await asyncio.open_connection(host, port)
             try:
-                # Java ignores the introduction, by which a Firetrail master answers at once.
-                writer.write(encode_introduction(NO_MEMBER) + encode_report(0))
+                # Java ignores the introduction, by which a Firetrail master answers at once. With
+                # an identity of its own the question is not taken for a replica on this machine.
+                identity = secrets.randbits(IDENTITY_BITS)
+                writer.write(encode_introduction(NO_MEMBER, identity) + encode_report(0))
                 header = await reader.readexactly(HEADER.size)
             finally:
                 writer.close()

@@ -12,10 +12,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from firetrail.replication.election import InSyncSet, SetChange
+from firetrail.replication.group_view import InSyncSet, SetChange
 
 JOIN_LAG_S = 1.0
 """A member joins the set when it was caught up at most this long ago."""
+ABSENT_S = 2.0
+"""A member that is not connected leaves the set after this time, if enough others are connected.
+
+After the loss of a master, its successor has to wait for it until then. A member that only connects
+again usually needs less time. One that leaves without need joins again as soon as it has caught up.
+"""
 
 
 @dataclass(slots=True)
@@ -53,6 +59,7 @@ class InSyncMembers:
         self._change: SetChange | None = None
         self._joining: dict[int, int | None] = {}  # the offset to reach, None if not yet determined
         self._progress: dict[int, _CatchUp] = {}
+        self._seen_at: dict[int, float] = {}  # when a member was last connected
         self._began_at = now
         self.committed = committed
 
@@ -92,13 +99,30 @@ class InSyncMembers:
         if self._change is None:
             members = self._joined(now, end, acks) or self._remaining(now, acks, least)
             if members is not None:
-                offset = self._common_offset(members, end, acks)
-                self._change = SetChange(self.epoch, self.committed.revision, members, offset)
+                after = self.committed.next(members, self._common_offset(members, end, acks))
+                self._change = SetChange(self.epoch, self.committed, after)
+        return self._change
+
+    def leave(self, acks: Mapping[int, int], least: int) -> SetChange | None:
+        """Return the change by which the holder leaves the set, None if too few would remain.
+
+        Its successor then need not wait for it. The holder must not acknowledge anything any more.
+
+        Args:
+            acks: The ends of the logs of the connected members, by number.
+            least: How many members the set must keep.
+        """
+        remaining = self.committed.members - {self._member}
+        may_leave = len(remaining) >= least and remaining <= acks.keys()
+        if self._change is None and may_leave and remaining != self.committed.members:
+            after = self.committed.next(remaining, self.committed.offset)
+            self._change = SetChange(self.epoch, self.committed, after)
         return self._change
 
     def _note_progress(self, now: float, end: int, acks: Mapping[int, int]) -> None:
         for gone in self._progress.keys() - acks.keys() - self.committed.members:
             del self._progress[gone]
+        self._seen_at |= dict.fromkeys(acks, now)
         for member, offset in acks.items():
             progress = self._progress.get(member)
             if progress is None:
@@ -110,8 +134,11 @@ class InSyncMembers:
                 progress.end, progress.at = end, now
 
     def _joined(self, now: float, end: int, acks: Mapping[int, int]) -> frozenset[int] | None:
-        """Return the set with the members that have caught up, None if there are none."""
-        reached: set[int] = set()
+        """Return the set with the members that have caught up, None if there are none.
+
+        The holder is not in the set if it has left for a hand-over that has failed.
+        """
+        reached: set[int] = {self._member} - self.committed.members
         for member, mark in list(self._joining.items()):
             if member not in acks or self._lag(member, now) > self._lag_s:
                 del self._joining[member]
@@ -126,15 +153,29 @@ class InSyncMembers:
         return self.committed.members | reached if reached else None
 
     def _remaining(self, now: float, acks: Mapping[int, int], least: int) -> frozenset[int] | None:
-        """Return the set without members that lag for too long, None if there are none.
+        """Return the set without members that are absent or lag for too long, None if none is.
 
         Those that are not connected are removed first, then those that lag the longest.
         """
         others = self.committed.members - {self._member}
-        lagging = [member for member in others if self._lag(member, now) > self._lag_s]
+        absent = self._absent(now, acks, least)
+        lagging = [m for m in others if m in absent or self._lag(m, now) > self._lag_s]
         lagging.sort(key=lambda member: (member in acks, -self._lag(member, now), member))
         removable = lagging[: max(len(self.committed.members) - least, 0)]
         return self.committed.members.difference(removable) if removable else None
+
+    def _absent(self, now: float, acks: Mapping[int, int], least: int) -> set[int]:
+        """Return the members whose absence alone keeps messages from being acknowledged.
+
+        If too few others are connected, nothing is gained by removing a member. A master that no
+        member is connected to may be the one that is cut off.
+        """
+        others = self.committed.members - {self._member}
+        connected = others & acks.keys()
+        if not connected or 1 + len(connected) < least:
+            return set()
+        seen_at = self._seen_at
+        return {m for m in others - connected if now - seen_at.get(m, self._began_at) > ABSENT_S}
 
     def _lag(self, member: int, now: float) -> float:
         """Return for how many seconds a member has not been caught up."""

@@ -16,17 +16,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
-from firetrail.replication.election import (
+from firetrail.replication.election import Coordinator, Election, LeaseTiming
+from firetrail.replication.group_check import store_obstacle
+from firetrail.replication.group_memory import NOTHING_SEEN, MemberFile
+from firetrail.replication.group_status import GroupStatus
+from firetrail.replication.group_view import (
     UNKNOWN,
     Candidate,
-    Coordinator,
-    Election,
     GroupView,
-    Holder,
-    LeaseTiming,
+    InSyncSet,
+    MemberReport,
     SetChange,
 )
 from firetrail.replication.in_sync_members import InSyncMembers
+from firetrail.replication.precedence import Precedence
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.fence import LeaseFence
@@ -41,6 +44,9 @@ WATCHES_PER_TTL = 2
 
 STALLED_TTLS = 3
 """A master whose event loop has not run for this many times the lease does not renew it."""
+
+_TOLD = MemberReport(NOTHING_SEEN, -1)
+"""Stands for: the other members need not be told anything."""
 
 _log = logging.getLogger(__name__)
 
@@ -64,29 +70,6 @@ class GroupMember:
     lag_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class GroupStatus:
-    """The group as a member sees it at one moment.
-
-    Attributes:
-        holder: The holder of the lease; None if there is none.
-        in_sync: The members of the in-sync set.
-        epoch: The epoch of the own lease; 0 if the member does not hold it.
-        fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
-        is_member: Whether the number of the member is known to be its own.
-        obstacle: Why the member does not campaign; empty if it may.
-        error: Why the lease cannot be kept or won at the moment; empty if it can.
-    """
-
-    holder: Holder | None
-    in_sync: frozenset[int]
-    epoch: int
-    fenced_s: float
-    is_member: bool
-    obstacle: str
-    error: str
-
-
 class LeaseKeeper:
     """Campaigns for a member, and keeps its lease.
 
@@ -105,6 +88,8 @@ class LeaseKeeper:
             timing: The times of the lease.
             system: Clock and threads.
         """
+        self.log_epoch: Callable[[], int] = lambda: 0
+        """Returns the number of the newest epoch in the member's log."""
         self._coordinator = coordinator
         self._member = member
         self._timing = timing
@@ -113,7 +98,9 @@ class LeaseKeeper:
         self._members: InSyncMembers | None = None
         self._store: BrokerStore | None = None
         self._retry_at = -math.inf  # no campaign before
+        self._precedence = Precedence(member.number)
         self._beat_at = -math.inf
+        self._is_started = False
         self._identity = ""
         self._bound = ""  # the identity to which the engine has bound the member's number
         self._error = ""
@@ -127,12 +114,27 @@ class LeaseKeeper:
         ]
         self.fence = LeaseFence(system.clock)
         self.on_change: Callable[[], None] = lambda: None
-        """Called in a thread when another member holds the lease, or this one does or ceases to."""
+        """Called in a thread when another member holds the lease, or this one does or ceases to,
+        or when the holder names a successor."""
 
     # -- for the owner ------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to watch the group; a member with a store also campaigns."""
+    def start(self, file: MemberFile) -> None:
+        """Begin to watch the group; a member with a store also campaigns.
+
+        Args:
+            file: What the store says of the member. The caller must have the store open.
+        """
+        member = self._member
+        self._identity = file.identity
+        self._election = Election(
+            member.number,
+            self._timing,
+            may_found=member.may_found,
+            memory=file.memory,
+            remember=file.remember,
+        )
+        self._is_started = True
         for thread in self._threads:
             thread.start()
 
@@ -140,14 +142,12 @@ class LeaseKeeper:
         """End the lease, if the member holds it, and all threads. Call it without a store."""
         self._stopping.set()
         self._coordinator.close()
+        if not self._is_started:
+            return
         for thread in self._threads:
             thread.join()
         if self._election.epoch:
             self.resign()
-
-    def identify(self, identity: str) -> None:
-        """Set the identity of the member's store; without it the member does not campaign."""
-        self._identity = identity
 
     def beat(self) -> None:
         """Note that the event loop of the broker runs; call it more often than leases last."""
@@ -180,36 +180,124 @@ class LeaseKeeper:
         with suppress(NotReachedError, ElectionError):  # it expires by itself
             self._coordinator.resign()
 
+    def nominate(self, member: int) -> None:
+        """Ask another member to take over, which is free to do so for the time of a lease.
+
+        Raises:
+            NotReachedError: The engine cannot be reached.
+            ElectionError: It refuses the request.
+        """
+        epoch = self._election.epoch
+        if epoch:
+            known = self._election.view.revision
+            self._saw(self._coordinator.name_successor(epoch, member, leave=False), known)
+
+    def hand_over(self, member: int) -> None:
+        """Give the lease to a member of the in-sync set that has the whole log.
+
+        Nothing is acknowledged any more. This member leaves the set if enough others remain, so
+        that its successor does not wait for it.
+
+        Raises:
+            NotReachedError: The engine cannot be reached. Either this member still holds the lease,
+                or the lease ends by itself.
+            ElectionError: The engine refuses the request.
+        """
+        with self._guard:
+            epoch, store, members = self._election.epoch, self._store, self._members
+            change = None
+            if store is not None and members is not None:
+                acks = store.replica_acks
+                change = members.leave(acks.by_member(), acks.needed)
+        if change is not None:
+            self._change(change)
+        with self._guard:
+            self._retry_at = self._clock.since_boot() + self._timing.ttl_s
+            self._election.expired()
+            self._apply()
+            known = self._election.view.revision
+        self._saw(self._coordinator.name_successor(epoch, member, leave=True), known)
+
     @property
     def status(self) -> GroupStatus:
         """The status now."""
         with self._guard:
             election = self._election
             view, now = election.view, self._clock.since_boot()
-            store = self._store
+            store, refusal, memory = self._store, election.refusal, election.memory
             return GroupStatus(
-                view.holder,
+                view.holder if refusal is None else None,
+                view.successor if refusal is None else 0,
                 view.in_sync.members if view.in_sync is not None else frozenset(),
                 election.epoch,
+                memory.epoch,
                 max(now - election.until, 0.0) if election.epoch else 0.0,
                 self._is_member,
+                self._is_foreign,
                 self._obstacle(store.commit_log.max_offset) if store is not None else "",
                 self._error,
+                refusal,
+                memory,
+                view.addresses,
             )
+
+    @property
+    def number(self) -> int:
+        """The number of the member."""
+        return self._member.number
+
+    def followed(self) -> None:
+        """Note that the log is known to be that of the elected master.
+
+        Raises:
+            OSError: The file of the member cannot be written.
+        """
+        with self._guard:
+            self._election.followed()
+
+    def recover(self, decided: InSyncSet) -> str:
+        """Replace what the engine has, as an operator has decided.
+
+        Args:
+            decided: The in-sync set from now on.
+
+        Returns:
+            Why the engine has not done so; empty if it has.
+
+        Raises:
+            NotReachedError: The engine cannot be reached.
+            ElectionError: It refuses the request.
+            OSError: The file of the member cannot be written.
+        """
+        with self._guard:
+            known, expected = self._election.view.revision, self._election.view.in_sync
+        view = self._coordinator.recover(expected, decided)
+        self._saw(view, known)
+        if view.in_sync is not None and view.in_sync.lineage == decided.lineage:
+            return ""
+        if view.holder is not None:
+            return f"member {view.holder.member} at {view.holder.address} holds the lease"
+        return "the state of the group has changed meanwhile"
 
     @property
     def _is_member(self) -> bool:
         return bool(self._identity) and self._bound == self._identity
 
+    @property
+    def _is_foreign(self) -> bool:
+        return bool(self._bound) and not self._is_member
+
     def _obstacle(self, log_end: int) -> str:
         """Return why this member may not campaign now; empty if it may."""
-        if self._bound and not self._is_member:
-            return (
-                f"another store is member {self._member.number} of the group; give this broker "
-                "another ha_member, or, if it replaces that store, delete the key members/"
-                f"{self._member.number} of the group in etcd"
-            )
-        return self._election.obstacle(log_end)
+        return self._store_obstacle or self._election.obstacle(log_end)
+
+    @property
+    def _store_obstacle(self) -> str:
+        """Why the store cannot be that of this member; empty if it can."""
+        identities = dict(self._election.view.identities)
+        if self._bound:
+            identities[self._member.number] = self._bound
+        return store_obstacle(identities, self._member.number, self._identity)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -226,7 +314,7 @@ class LeaseKeeper:
     def _watch_once(self) -> None:
         view = self._election.view
         timeout_s = 0.0 if view is UNKNOWN else self._timing.ttl_s / WATCHES_PER_TTL
-        self._saw(self._coordinator.watch(view.revision, timeout_s))
+        self._saw(self._coordinator.watch(view.revision, timeout_s), view.revision)
 
     def _guarded(self, work: Callable[[], None]) -> bool:
         """Run something; return whether the engine did what it was asked for."""
@@ -246,7 +334,7 @@ class LeaseKeeper:
         if error and not self._error and not self._stopping.is_set():
             _log.warning("failover does not work at the moment: %s; will retry", error)
         elif self._error and not error:
-            _log.info("failover works again")
+            _log.info("etcd answers again")
         self._error = error
 
     def _step(self) -> None:
@@ -259,14 +347,40 @@ class LeaseKeeper:
                 work = self.resign
             elif election.is_renewal_due(now) and not self._is_stalled(now):
                 work = self._renew
-            elif self._identity and not self._bound:
+            elif self._may_claim:
                 work = self._claim
+            elif (told := self._report_due()) is not _TOLD:
+                work = partial(self._coordinator.report, self._member.number, told)
+            elif self._is_member and self._address_told != self._member.address:
+                work = self._announce
             elif (change := self._next_change(now)) is not None:
                 work = partial(self._change, change)
             elif self._may_campaign(now):
                 work = self._campaign
         if work is not None:
             work()
+
+    @property
+    def _address_told(self) -> str:
+        return self._election.view.addresses.get(self._member.number, "")
+
+    @property
+    def _may_claim(self) -> bool:
+        view, number = self._election.view, self._member.number
+        if not self._identity or self._bound or view is UNKNOWN:
+            return False
+        return number in view.identities or not self._store_obstacle
+
+    def _report_due(self) -> MemberReport | None:
+        """Return what the other members have to be told: a report, None, or ``_TOLD``."""
+        election, store, number = self._election, self._store, self._member.number
+        if store is None or not self._is_member:
+            return _TOLD
+        report = election.report(store.commit_log.max_offset)
+        return _TOLD if election.view.reports.get(number) == report else report
+
+    def _announce(self) -> None:
+        self._coordinator.announce(self._member.number, self._member.address)
 
     def _claim(self) -> None:
         self._bound = self._coordinator.claim(self._member.number, self._identity)
@@ -276,7 +390,8 @@ class LeaseKeeper:
             self.on_change()
 
     def _change(self, change: SetChange) -> None:
-        self._saw(self._coordinator.change_in_sync(change))
+        known = self._election.view.revision
+        self._saw(self._coordinator.change_in_sync(change), known)
 
     def _renew(self) -> None:
         sent_at = self._clock.since_boot()
@@ -312,21 +427,40 @@ class LeaseKeeper:
 
     def _may_campaign(self, now: float) -> bool:
         store, election = self._store, self._election
-        if store is None or store.has_failed or election.epoch or now < self._retry_at:
+        if store is None or store.has_failed or election.epoch:
             return False
-        return self._is_member and not self._obstacle(store.commit_log.max_offset)
+        if now < self._retry_at and election.view.successor != self._member.number:
+            return False
+        if not self._is_member or self._obstacle(store.commit_log.max_offset):
+            self._precedence.forget()
+            return False
+        return not self._precedence.is_left_to_others(now, len(store.damage), election.view)
 
     def _campaign(self) -> None:
         member, token = self._member, secrets.token_hex(8)
+        log_epoch = self.log_epoch()
         with self._guard:
-            expected = self._election.campaign(token, self._clock.since_boot())
+            known = self._election.view.revision
+            asked = self._election.campaign(token, self._clock.since_boot(), log_epoch)
         candidate = Candidate(member.number, member.address, member.ha_address, token)
-        self._saw(self._coordinator.campaign(candidate, expected))
+        self._saw(self._coordinator.campaign(candidate, *asked), known)
 
-    def _saw(self, view: GroupView) -> None:
+    def _saw(self, view: GroupView, known: int) -> None:
+        """Take a state of the group; ``known`` was the newest revision when it was asked for."""
         with self._guard:
-            self._election.saw(view)
-            self._apply()
+            election = self._election
+            before = election.refusal
+            try:
+                election.saw(view, known)
+            finally:  # if it could not be kept on disk, nothing has changed
+                self._apply()
+            refusal = election.refusal
+            if refusal is not None and self._member.number not in view.identities:
+                self._bound = ""  # the engine has lost it
+        if refusal is not None and (before is None or before.doubt is not refusal.doubt):
+            _log.error("this member does not take part in elections: %s", refusal.reason)
+        elif refusal is None and before is not None:
+            _log.warning("the state of the group continues what this member has seen again")
 
     def _apply(self) -> None:
         """Act on what is known: whom the store waits for, and how long it may acknowledge."""
@@ -350,7 +484,8 @@ class LeaseKeeper:
             self._members.saw(in_sync)
             store.replica_acks.require(self._members.required)
             self.fence.until = election.until
-        told = election.epoch, election.view.holder
+        view = election.view
+        told = election.epoch, view.holder, view.successor, election.refusal
         if told != self._told:
             self._told = told
             self.on_change()

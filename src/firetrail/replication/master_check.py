@@ -333,13 +333,17 @@ class Continuation(NamedTuple):
     master: LogRange
 
 
-async def check_history(log: OwnLog, master: Master, copy_of: str = "") -> Continuation:
+async def check_history(
+    log: OwnLog, master: Master, copy_of: str = "", *, is_cut_by_group: bool = False
+) -> Continuation:
     """Check that the master's log continues the replica's; return where.
 
     Args:
         log: The log of the replica.
         master: The master.
         copy_of: The broker of another name whose log the replica is known to have. Default: none.
+        is_cut_by_group: Whether the replica is a member of a group, which removes what the master
+            lacks by itself. Default: an operator has to do it.
 
     Raises:
         DivergedError: The logs differ, or the master's is shorter.
@@ -347,6 +351,11 @@ async def check_history(log: OwnLog, master: Master, copy_of: str = "") -> Conti
         ReplicationError: The master refuses to answer.
         NotReachedError: The master does not answer.
     """
+
+    def diverged(detail: str) -> DivergedError:
+        remedy = _divergence_remedy(master, copy_of, is_cut_by_group)
+        return DivergedError(f"the logs of master and replica are not the same: {detail}. {remedy}")
+
     there = await master.log_range()
     if log.is_empty:  # a crash or retention may have left a file without a record
         return Continuation(max(there.begin, log.max_offset), there)
@@ -361,16 +370,13 @@ async def check_history(log: OwnLog, master: Master, copy_of: str = "") -> Conti
             f"same; {EMPTY_REMEDY}"
         )
     if log.max_offset > there.end:
-        raise _diverged(
-            f"the replica has the log up to {log.max_offset}, the master only up to {there.end}",
-            master,
-            copy_of,
+        raise diverged(
+            f"the replica has the log up to {log.max_offset}, the master only up to {there.end}"
         )
     if await master.record(last.offset) != last.content:
-        raise _diverged(f"their records at offset {last.offset} differ", master, copy_of)
+        raise diverged(f"their records at offset {last.offset} differ")
     if last.end < log.max_offset and not await _is_blank(master, last.end):
-        detail = f"the replica's file ends at offset {last.end}, the master's not"
-        raise _diverged(detail, master, copy_of)
+        raise diverged(f"the replica's file ends at offset {last.end}, the master's not")
     return Continuation(log.max_offset, there)
 
 
@@ -383,15 +389,19 @@ async def _is_blank(master: Master, offset: int) -> bool:
     return content is None or content[4:8] == MAGIC_BLANK.to_bytes(4, "big")
 
 
-def _diverged(detail: str, master: Master, copy_of: str) -> DivergedError:
-    said = f"the logs of master and replica are not the same: {detail}. "
+def _divergence_remedy(master: Master, copy_of: str, is_cut_by_group: bool) -> str:
+    broker = master.address.broker
     if copy_of:
-        return DivergedError(
-            f"{said}This folder has the log of {copy_of}: follow that broker, or give the broker "
-            f"at {master.address.broker} another folder"
+        return (
+            f"This folder has the log of {copy_of}: follow that broker, or give the broker at "
+            f"{broker} another folder"
         )
-    return DivergedError(
-        f"{said}The replica does not follow; it keeps what it has. To make it follow, stop it and "
-        "remove what the master does not have: firetrail replica rewind STORE --of "
-        f"{master.address.broker}"
+    if is_cut_by_group:
+        return (
+            "The messages that the master lacks were not acknowledged as the settings of the group "
+            "require. They are removed before the replica follows; a copy of them is kept"
+        )
+    return (
+        "The replica does not follow; it keeps what it has. To make it follow, stop it and remove "
+        f"what the master does not have: firetrail replica rewind STORE --of {broker}"
     )

@@ -9,6 +9,7 @@ from firetrail.errors import DivergedError, ProtocolError, ReplicationError
 from firetrail.replication.frames import (
     BODY_MAX,
     FROM_THE_START,
+    NO_IDENTITY,
     ReportReader,
     introduced_member,
     log_end,
@@ -50,6 +51,7 @@ class MasterSession:
         acked: The end of the replica's log as it was last reported; -1 before the first report.
         position: The offset of the next byte to send; -1 before the first report.
         member: The number of the replica in its group; 0 if it has not named one.
+        identity: The number of the replica's store; 0 if it has not named one.
         is_introduced: Whether the replica is Firetrail, and so takes confirmations.
     """
 
@@ -70,7 +72,9 @@ class MasterSession:
         self.acked = -1
         self.position = -1
         self.member = NO_MEMBER
+        self.identity = NO_IDENTITY
         self.is_introduced = False
+        self._awaits_identity = False  # whether the next "report" is the rest of an introduction
         self._confirmed = -1  # the offset that was last confirmed to the replica
         self.read_at = now
         """When the replica reported for the last time."""
@@ -87,9 +91,7 @@ class MasterSession:
         for offset in self._reader.feed(data):
             self.read_at = now
             if self.position < 0:
-                member = None if self.is_introduced else introduced_member(offset)
-                if member is not None:
-                    self.member, self.is_introduced = member, True
+                if self._is_introduction(offset):
                     continue
                 self.position = self._start(offset)
                 self._sent_at = -inf  # answer at once, if only with a heartbeat
@@ -100,6 +102,17 @@ class MasterSession:
                 )
             self.acked = log_end(offset)
         return self.acked > acked
+
+    def _is_introduction(self, report: int) -> bool:
+        """Take a "report" that is a part of the introduction; return whether it was one."""
+        if self._awaits_identity:
+            self.identity, self._awaits_identity = ~report, False
+            return True
+        member = None if self.is_introduced else introduced_member(report)
+        if member is None:
+            return False
+        self.member, self.is_introduced, self._awaits_identity = member, True, True
+        return True
 
     def _start(self, requested: int) -> int:
         """Return the offset from which a replica is served that has the log up to ``requested``.

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from firetrail.errors import ReplicationError
 from firetrail.replication.frames import (
     FROM_THE_START,
+    NO_IDENTITY,
     Piece,
     TransferReader,
     encode_introduction,
@@ -28,10 +29,12 @@ class Introduction(NamedTuple):
     Attributes:
         confirm: Called with the offset before which the replica may show its log.
         member: The number of the replica in its group; by default it is in none.
+        identity: The number of its store; by default it tells none.
     """
 
     confirm: Callable[[int], None]
     member: int = NO_MEMBER
+    identity: int = NO_IDENTITY
 
 
 class ReplicaSession:
@@ -155,7 +158,9 @@ class ReplicaSession:
 
     def _encode_introduction(self) -> bytes:
         introduction = self._introduction
-        return encode_introduction(introduction.member) if introduction is not None else b""
+        if introduction is None:
+            return b""
+        return encode_introduction(introduction.member, introduction.identity)
 
     def _note_report(self, offset: int, now: float) -> bytes:
         self._reported = offset

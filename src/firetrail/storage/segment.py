@@ -271,6 +271,19 @@ class Segment:
         except OSError as error:
             raise self._with_path(error, at, len(content)) from error
 
+    def rewrite(self, at: int, content: memoryview) -> None:
+        """Replace bytes that were written before, and sync them.
+
+        Readers see the new bytes through the mapping. Raises StoreClosedError if the file is
+        closed or removed, and OSError; some of the bytes may be replaced then.
+        """
+        with self._guard:
+            try:
+                self.system.files.write(self._opened(), [content], at)
+            except OSError as error:
+                raise self._with_path(error, at, len(content)) from error
+            self._sync()
+
     def allocate(self, end: int) -> None:
         """Allocate disk space for everything before ``end``, or raise DiskFullError."""
         if end <= self.allocated:

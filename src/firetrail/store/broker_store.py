@@ -14,11 +14,11 @@ from threading import get_ident
 from typing import Any, Self
 
 from firetrail.errors import StoreDamagedError
+from firetrail.format.columns import Check
 from firetrail.format.kernels.draft import Message
-from firetrail.format.record import Record
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.checked_store import CheckedStore
 from firetrail.store.config import StoreConfig
-from firetrail.store.damage import DamageReports, record_damage
 from firetrail.store.dispatch.catch_ups import CatchUps
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
@@ -33,25 +33,20 @@ from firetrail.store.log_copy import LogCopy
 from firetrail.store.put.draft import Batch
 from firetrail.store.put.pending import PendingPuts
 from firetrail.store.queues.filter_bits import FilterBits
-from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
-from firetrail.store.store import Store
 from firetrail.system import System
 
 SKIPPED_UNITS_MAX = 8
 """Damaged units that one read skips; it searches the log for the record of each."""
-
-
 LATER_S = 0.01
 """How long a message that is not urgent may wait to be dispatched with others."""
 
 
-class BrokerStore(Store):
+class BrokerStore(CheckedStore):
     """A store that a broker has open."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._damage_reports = DamageReports(engine.log.queue)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._dispatching: asyncio.Handle | None = None  # in this iteration of the loop
@@ -59,6 +54,8 @@ class BrokerStore(Store):
         self._is_urgent = True  # the put that is in progress in the loop
         self._pending: PendingPuts | None = None
         self._catch_ups: CatchUps | None = None
+        self.is_quiet = False
+        """Whether the services of the broker store nothing, because it is about to hand over."""
 
     @classmethod
     def loading(
@@ -146,6 +143,16 @@ class BrokerStore(Store):
     def has_failed(self) -> bool:
         """Whether a write has failed, so that nothing is accepted until the store is reopened."""
         return self._engine.failure is not None
+
+    @property
+    def is_disk_full(self) -> bool:
+        """Whether messages are refused because the disk is nearly full."""
+        return self._gate.is_shut(Closure.DISK_FULL)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the disk is far from being full, so that messages would be accepted for long."""
+        return self.used_ratio() <= self._live.current.disk_clean_forcibly_ratio
 
     def set_fence(self, fence: Fence) -> None:
         """Acknowledge messages only as long as the fence allows it."""
@@ -247,24 +254,26 @@ class BrokerStore(Store):
 
         A message that cannot be delivered, because its unit points nowhere or no record begins
         there, is reported and skipped so that consumers make progress. After SKIPPED_UNITS_MAX of
-        them the result is empty and its next offset is after them. Bodies are not checked.
+        them the result is empty and its next offset is after them. A damaged record is such a
+        message, unless it is being repaired: then the queue seems to end before it.
         """
         if self._dispatcher.behind and offset >= self.max_offset(topic, queue_id):
             self._dispatcher.help(HELP_S)  # an acknowledged message must be readable
+        check = Check.RECORD if self._live.current.verify_reads else Check.NONE
         for _ in range(SKIPPED_UNITS_MAX):
             try:
-                result = self._get(topic, queue_id, offset, max_count, tags, bits)
-                bad = result.first_bad()
-                if bad > 0:
-                    result = self._get(topic, queue_id, offset, bad, tags, bits)
-                if bad != 0:
-                    return self._statistics.noted(result)
-                offset = self.note_damaged(topic, queue_id, offset, 0, tags, bits)
-            except StoreDamagedError:  # about the message at this offset
+                result = self._get(topic, queue_id, offset, max_count, tags, bits, check)
+                return self._statistics.noted(result)
+            except StoreDamagedError as error:  # about the message at this offset
+                if self.damage.awaits_repair(error, (topic, queue_id)):
+                    return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, topic, queue_id, offset)
                 self._damage_reports.note(self._engine.queues.open(topic, queue_id), offset)
             offset += 1
+        return self._nothing(GetStatus.NO_MATCHED_MESSAGE, topic, queue_id, offset)
+
+    def _nothing(self, status: GetStatus, topic: str, queue_id: int, offset: int) -> GetResult:
         first, end = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
-        return GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, first, end)
+        return GetResult(status, offset, first, end)
 
     def note_damaged(
         self,
@@ -288,32 +297,6 @@ class BrokerStore(Store):
                 None ends it.
         """
         self._engine.description.bitmap_of = bitmap_of
-
-    def buffer_at(self, physical_offset: int) -> memoryview | None:
-        """Return the stored bytes of the message that begins at this physical offset."""
-        return self._engine.reader.at_offset(physical_offset)
-
-    def stored(self, physical_offset: int) -> Record | None:
-        """Return the message at an offset that held one before, or None if it has expired.
-
-        Raises StoreDamagedError if no record begins there any more.
-        """
-        record = self.at(physical_offset)
-        segment = self._log.queue.find(physical_offset)
-        if record is None and segment is not None:
-            raise record_damage(segment, physical_offset)
-        return record
-
-    def query_buffers(
-        self,
-        topic: str,
-        key: str,
-        begin: int = 0,
-        end: int = TIME_MAX,
-        max_count: int | None = None,
-    ) -> QueryResult:
-        """Query the index as it is now; return stored bytes and how far the index has come."""
-        return self._engine.reader.query(topic, key, begin, end, max_count)
 
     def unit(self, topic: str, queue_id: int, offset: int) -> ConsumeQueueUnit | None:
         """Return the unit of the message at a queue offset, or None if there is none.
@@ -351,6 +334,11 @@ class BrokerStore(Store):
         """
         queue = self._engine.queues.find(topic, queue_id)
         return queue.next_offset if queue is not None else 0
+
+    @property
+    def confirmed_end(self) -> int:
+        """The end of the part of the log that replicas are known to have confirmed."""
+        return min(self._log.shown_offset, self._log.max_offset)
 
     @property
     def unconfirmed_ms(self) -> int:

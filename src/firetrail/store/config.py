@@ -36,6 +36,8 @@ from firetrail.settings.table import (
 )
 from firetrail.store.config_groups import (
     BYTES,
+    BYTES_OR_0,
+    DAMAGE,
     FLAG,
     FLUSH,
     GIB,
@@ -333,6 +335,24 @@ class StoreConfig(FileSettings):
         "defaultQueryMaxNum",
         MESSAGES,
         "Maximum number of messages per query by key that does not name a maximum.",
+    )
+
+    verify_reads: bool = DAMAGE.live(
+        True, "", FLAG, "Check the checksum of every record before consumers get it."
+    )
+    repair_wait_ms: int = DAMAGE.live(
+        30_000,
+        "",
+        MS_OR_0,
+        "How long consumers wait at a damaged message for its repair from a replica or the master."
+        " After that, and if there is no other broker, they skip it.",
+    )
+    scrub_bytes_per_second: int = DAMAGE.live(
+        8 * MIB,
+        "",
+        BYTES_OR_0,
+        "How fast a broker reads its log in the background to find damaged records; 0 turns it"
+        " off.",
     )
 
     def __post_init__(self) -> None:

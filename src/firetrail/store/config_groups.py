@@ -11,6 +11,7 @@ GIB = 1 << 30
 
 FLAG = Flag()
 BYTES = Whole(1, unit="bytes")
+BYTES_OR_0 = Whole(0, unit="bytes")
 LOG_BYTES = Whole(0, OFFSET_MAX, unit="bytes")
 MESSAGES = Whole(1, unit="messages")
 MS = Whole(1, unit="ms")
@@ -43,5 +44,9 @@ RETENTION = Group(
     "Retention",
     "Commit-log files are deleted oldest first, but never the active one. Consume queues and index"
     " files follow. The ratios refer to the used space of the file system.",
+)
+DAMAGE = Group(
+    "Damage",
+    "These settings control how a broker finds damaged records, and what consumers see of them.",
 )
 READ = Group("Read", "These limits apply to one call, but the first message is always returned.")

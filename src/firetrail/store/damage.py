@@ -11,7 +11,7 @@ from firetrail.format.layout import UNIT
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
-from firetrail.store.log.records import record_at
+from firetrail.store.log.records import is_good, record_at
 from firetrail.store.log.walk import describe_stop
 from firetrail.store.problems import DERIVED_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -81,7 +81,7 @@ def damaged_until(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> int:
         if unit is None or not unit.is_written:
             break
         record = record_at(log, unit.physical_offset)
-        if record is not None and len(record) == unit.size:
+        if record is not None and len(record) == unit.size and is_good(record, Check.RECORD):
             break
         end += 1
     return end

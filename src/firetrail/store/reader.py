@@ -23,8 +23,8 @@ from firetrail.storage.segment import Segment
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.damage import damage_at
 from firetrail.store.index.index import Index
-from firetrail.store.kernels.select import ELSEWHERE, Selection
-from firetrail.store.log.records import record_at, search, store_time_at
+from firetrail.store.kernels.select import DAMAGED, ELSEWHERE, UNCHECKED, Selection
+from firetrail.store.log.records import is_good, record_at, search, store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.filter_bits import UNITS_TRANSLATED, FilterBits, translated
 from firetrail.store.queues.table import QueueKey, QueueTable
@@ -111,17 +111,20 @@ class Reader:
         max_count: int = 32,
         tags: frozenset[int] | None = None,
         bits: FilterBits | None = None,
+        check: int = UNCHECKED,
     ) -> GetResult:
         """Return messages of a queue from ``offset`` on, within the configured limits.
 
         ``tags`` are hashes of the requested tags (:func:`tag_hashes`), or None for all messages.
         Different tags may have the same hash: a caller that needs exactness compares the tags.
         ``bits`` leaves out messages whose extended units rule them out; ``tags`` must be None.
+        ``check`` is how closely records are checked (a :class:`Check`). The result ends before a
+        damaged one; if it is the first, StoreDamagedError is raised. Default: they are not checked.
         """
         is_plain = tags is None and bits is None
         if is_plain:
             cursor = self._cursors.get((topic, queue_id))
-            result = cursor.get(offset, max_count) if cursor is not None else None
+            result = cursor.get(offset, max_count, check) if cursor is not None else None
             if result is not None:
                 return result
         queue = self._queues.find(topic, queue_id)
@@ -145,7 +148,7 @@ class Reader:
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
         if is_plain:
             self._remember(queue, segment, offset, low)
-        return self._select(queue, segment, offset, low, high, max_count, tags, bits)
+        return self._select(queue, segment, offset, low, high, max_count, tags, bits, check)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
         """Keep a cursor for the next get of the queue, which is faster if it continues here."""
@@ -177,7 +180,9 @@ class Reader:
             next_offset = asked
         return GetResult(status, next_offset, low, high)
 
-    def _selection(self, max_count: int, log_end: int, tags: frozenset[int] | None) -> Selection:
+    def _selection(
+        self, max_count: int, log_end: int, tags: frozenset[int] | None, check: int
+    ) -> Selection:
         config = self._live.current
         return Selection(
             max_count,
@@ -187,6 +192,7 @@ class Reader:
             config.max_transfer_count_on_disk,
             log_end - self._memory,
             tags,
+            check,
         )
 
     def _select(
@@ -199,6 +205,7 @@ class Reader:
         max_count: int,
         tags: frozenset[int] | None,
         bits: FilterBits | None,
+        check: int,
     ) -> GetResult:
         """Return the messages of a file of units, from an offset in it on."""
         log_end = self._log.readable_offset
@@ -215,7 +222,7 @@ class Reader:
             base += at
             view, tags = translated(queue.extension, part, tags, bits)
             at, first, end = 0, 0, len(view)
-        selection = self._selection(max_count, log_end, tags)
+        selection = self._selection(max_count, log_end, tags, check)
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # the files with records before this offset are deleted
         while at + UNIT.size <= end:
@@ -227,16 +234,17 @@ class Reader:
                 reason = selection.take(view, at, end, records, segment.base, readable)
                 if selection.filtered and not selection.found:
                     status = GetStatus.NO_MATCHED_MESSAGE
+                moved, at = selection.position > at, selection.position
+                if reason == DAMAGED and at == first:
+                    return self._instead_of(queue, offset, low, high, tags, check)
                 if reason != ELSEWHERE:
-                    at = selection.position
                     break
-                if selection.position > at:
-                    at = selection.position
+                if moved:
                     continue
             if (base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
                     break  # the next get begins at this unit
-                return self._without_unit(queue, offset, low, high, tags)
+                return self._without_unit(queue, offset, low, high, tags, check)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
                 status = GetStatus.MESSAGE_WAS_REMOVING
@@ -253,6 +261,24 @@ class Reader:
             log_end - selection.last_offset > self._memory,
         )
 
+    def _instead_of(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        low: int,
+        high: int,
+        tags: frozenset[int] | None,
+        check: int,
+    ) -> GetResult:
+        """Return the message at ``offset``, whose unit points to no good record of its size.
+
+        Raises StoreDamagedError if the record is damaged and not the unit.
+        """
+        error = damage_at(self._log, queue, offset)
+        if error.physical_offset is not None:
+            raise error
+        return self._without_unit(queue, offset, low, high, tags, check)
+
     def _without_unit(
         self,
         queue: ConsumeQueue,
@@ -260,6 +286,7 @@ class Reader:
         low: int,
         high: int,
         tags: frozenset[int] | None,
+        check: int,
     ) -> GetResult:
         """Return the message at ``offset`` although its unit is damaged, by searching the log.
 
@@ -273,7 +300,7 @@ class Reader:
         end = _good_neighbour(queue, after, start, end, end)
 
         found = search(self._log, start, end, queue.topic, queue.queue_id, offset)
-        if found is None:
+        if found is None or (check != UNCHECKED and not is_good(found, check)):
             raise damage_at(self._log, queue, offset)
         wanted = tags is None or java_hash(decode_message(found).tags or "") in tags
         status = GetStatus.FOUND if wanted else GetStatus.NO_MATCHED_MESSAGE

@@ -27,14 +27,8 @@ class Thread(Protocol):
     def join(self, timeout: float | None = None) -> None: ...
 
 
-class Lock(Protocol):
-    """A lock, as in :mod:`threading`."""
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
-
-    def release(self) -> None: ...
-
-    def locked(self) -> bool: ...
+class Held(Protocol):
+    """What is held during a ``with`` statement."""
 
     def __enter__(self) -> bool: ...
 
@@ -45,6 +39,16 @@ class Lock(Protocol):
         traceback: TracebackType | None,
         /,
     ) -> None: ...
+
+
+class Lock(Held, Protocol):
+    """A lock, as in :mod:`threading`."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def locked(self) -> bool: ...
 
 
 class Event(Protocol):
@@ -59,7 +63,7 @@ class Event(Protocol):
     def wait(self, timeout: float | None = None) -> bool: ...
 
 
-class Condition(Protocol):
+class Condition(Held, Protocol):
     """A condition, as in :mod:`threading`."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
@@ -67,16 +71,6 @@ class Condition(Protocol):
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool: ...
 
     def notify_all(self) -> None: ...
-
-    def __enter__(self) -> bool: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
 
 
 class Threads:

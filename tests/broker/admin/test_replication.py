@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -17,8 +18,10 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.format.timer import decode_check
 from firetrail.remoting.admin_bodies import HARuntimeInfo
 from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
+from firetrail.remoting.client import split_address
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.replication.frames import encode_introduction, encode_report, identity_number
 from firetrail.store.config import BrokerRole
 
 STATUS = RequestCode.GET_BROKER_HA_STATUS
@@ -66,6 +69,24 @@ async def test_a_replica_of_an_empty_master_is_not_ahead_of_it(tmp_path: Path) -
             await until(lambda: talk.broker.store.replica_acks.in_sync(0) == 1)
             (info,) = (await status(talk)).ha_connection_info
         assert (info.slave_ack_offset, info.diff, info.in_sync) == (0, 0, True)
+
+
+async def test_a_replica_that_has_connected_again_is_listed_once() -> None:
+    async with talking(config=CONFIG) as talk:
+        acks, ha = talk.broker.store.replica_acks, talk.broker._term.ha
+        assert ha is not None
+        with ExitStack() as connections:
+            for number in (1, 2):
+                address = split_address(talk.broker.config.ha_address)
+                peer = connections.enter_context(socket.create_connection(address))
+                peer.sendall(encode_introduction(0, identity_number("a store")) + encode_report(0))
+                await until(lambda: len(ha.connections) == number)  # noqa: B023
+                await until(lambda: acks.in_sync(0) == 1)
+                last = peer.getsockname()
+            await until(lambda: not acks.counts(ha.connections[0]))
+            found = await status(talk)
+        assert [info.addr for info in found.ha_connection_info] == [f"{last[0]}:{last[1]}"]
+        assert found.in_sync_slave_nums == 1
 
 
 def test_no_replica_is_ahead_of_a_master_that_stores_messages_meanwhile() -> None:

@@ -12,6 +12,7 @@ from tests.broker.brokers import SMALL, Fields, Talk, talking
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
+from firetrail.format.layout import TRANSACTION_MASK
 from firetrail.format.properties import encode_properties
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -71,6 +72,19 @@ async def test_a_batch_is_stored_as_single_messages(talk: Talk, code: int) -> No
     found = [talk.broker.store.by_id(message_id) for message_id in ids]
     assert [record.body for record in found if record] == [b"body 0", b"body 1", b"body 2"]
     assert [record.queue_offset for record in found if record] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("flag", [4, 12, 4 | 0x100])
+@pytest.mark.parametrize("retries", [0, 1])
+async def test_the_flag_of_a_transaction_alone_hides_no_message(
+    talk: Talk, flag: int, retries: int
+) -> None:
+    """RocketMQ acknowledges such a message, and never delivers it."""
+    answer = await talk.send("T1", b"seen", f=flag, j=retries)
+    assert (answer.code, answer.fields["queueOffset"]) == (0, "0")
+    (record,) = await talk.pull_until("T1", 1)
+    assert (record.body, record.sys_flag & TRANSACTION_MASK) == (b"seen", 0)
+    assert (await talk.send("T1")).fields["queueOffset"] == "1"
 
 
 class TestTopics:

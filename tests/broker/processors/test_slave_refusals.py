@@ -9,9 +9,9 @@ from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.processors.slave_refusals import REFUSED
 from firetrail.errors import ConfigError
 from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.requests import REFUSED_BY_SLAVES
 from firetrail.store.config import BrokerRole
 
 CODES = {
@@ -31,7 +31,7 @@ CODES = {
 
 async def test_a_slave_refuses_what_changes_messages_or_tables(talk: Talk) -> None:
     await talk.broker.become(BrokerRole.SLAVE, 1)
-    answers = {code: await talk.ask(code) for code in REFUSED}
+    answers = {code: await talk.ask(code) for code in REFUSED_BY_SLAVES}
     for code, expected in CODES.items():
         assert answers[code].code == expected, code.name
     assert "slave" in (answers[RequestCode.SEND_MESSAGE].remark or "")
@@ -43,7 +43,7 @@ async def test_a_slave_answers_everything_that_a_master_answers(talk: Talk) -> N
     master = talk.broker.answered_codes[0]
     await talk.broker.become(BrokerRole.SLAVE, 1)
     assert talk.broker.answered_codes[0] == master
-    assert set(REFUSED) <= master
+    assert set(REFUSED_BY_SLAVES) <= master
 
 
 async def test_offsets_can_be_committed_to_a_slave(talk: Talk) -> None:

@@ -31,7 +31,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
 from firetrail.broker.transactions.transactions import Transactions
-from firetrail.errors import FlushFailedError
+from firetrail.errors import FlushFailedError, StoreBusyError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
@@ -202,9 +202,12 @@ class TestQuestions:
                 file.seek(log.read_bytes().index(b"body"))
                 file.write(b"B")
             await asyncio.sleep(0.01)
-            await talk.broker.check_transactions()
+            with pytest.raises(StoreBusyError, match="a record is being repaired"):
+                await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             await until(lambda: talk.broker.store.max_offset(HALF_TOPIC, 0) == 3)
+            await until(lambda: all(place.is_given_up for place in talk.broker.store.damage))
+            await talk.broker.check_transactions()
             assert await end(talk, first, COMMIT) != 0
         assert "is damaged and given up" in caplog.text
 
@@ -302,7 +305,7 @@ async def ending(folder: Path) -> AsyncIterator[tuple[Talk, RemotingCommand, Tra
         transactions = talk.broker._parts.transactions
         yield talk, await begin(talk), transactions
         assert not transactions._open
-        assert not transactions._by_group
+        assert (transactions._shares.total, len(transactions._shares)) == (0, 0)
     async with talking(folder, IMPATIENT) as talk:
         assert not talk.broker._parts.transactions._open
 

@@ -96,9 +96,9 @@ class RawClient:
 def server(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
     limits = GrpcLimits(connections=2, http2=Http2Limits(queued_bytes=8 << 20))
     with ServerThread(request.param).serving(limits) as server:
-        assert server.server._listener is not None
-        for listening in server.server._listener.sockets:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+        for listener in server.server._acceptor._listeners._servers:
+            for listening in listener.sockets:
+                listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
         yield server
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.format.kernels.drafts import fenced
+from tests.format.kernels.drafts import Draft, fenced
 
-from firetrail.format import layout
+from firetrail.format.columns import Check
 from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.kernels.answer import GetResult, GetStatus, QueueCursor
+from firetrail.store.kernels.select import UNCHECKED
 
 FIRST = 30  # queue offset of the first unit in the file
 BASE = 1000
@@ -92,46 +94,54 @@ def test_results_stay_inside_the_log(offset: int, size: int, count: int) -> None
         assert bytes(answer.buffers[0]) == LOG[offset - BASE : offset - BASE + size]
 
 
-class TestFirstBad:
-    """Which record has not the head of one of its size."""
+class TestChecks:
+    """A result ends before a record that does not pass the check."""
 
-    SIZE = 91
+    SIZE = 127
+    RECORDS = tuple(Draft(body=b"%d" % n * 10).pack(BASE + n * 127) for n in range(4))
 
-    def head(self, size: int, magic: int = layout.MAGIC_V1) -> bytes:
-        return (size.to_bytes(4, "big", signed=True) + magic.to_bytes(4, "big")).ljust(91, b".")
-
-    def answers(self, records: list[bytes]) -> list[GetResult]:
-        """Return the same records as the result of a cursor and as slices."""
-        log = b"".join(records)
-        units = [ConsumeQueueUnit(BASE + n * self.SIZE, self.SIZE, 0) for n in range(len(records))]
-        data = b"".join(map(encode_unit, units))
+    def result(self, records: Sequence[bytes], check: int) -> GetResult | None:
+        """Return what a cursor finds in a log with these records."""
+        units = [ConsumeQueueUnit(BASE + n * self.SIZE, self.SIZE, 0) for n in range(4)]
+        log, data = b"".join(records), b"".join(map(encode_unit, units))
         queue_file = SimpleNamespace(base=0, wrote=len(data), view=fenced(data))
         log_file = SimpleNamespace(base=BASE, committed=len(log), view=fenced(log))
         queue = SimpleNamespace(segments=(queue_file,), last=queue_file)
         files = SimpleNamespace(segments=(log_file,), last=log_file)
-        found = QueueCursor(queue, queue_file, files, log_file, 0, 32, 10**6, 10**9).get(0, 32)
-        assert found is not None
-        slices = [memoryview(record) for record in records]
-        return [found, GetResult(GetStatus.FOUND, 9, 0, 9, slices, len(log))]
+        return QueueCursor(queue, queue_file, files, log_file, 0, 32, 10**6, 10**9).get(
+            0, 32, check
+        )
 
-    @pytest.mark.parametrize("number", [0, 1, 2])
-    @pytest.mark.parametrize("bad", ["magic", "size", "zeros"])
-    def test_the_first_bad_record_is_found(self, bad: str, number: int) -> None:
-        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)] * 2
-        records[number] = {
-            "magic": self.head(self.SIZE, layout.MAGIC_BLANK),
-            "size": self.head(self.SIZE + 1),
-            "zeros": bytes(91),
-        }[bad]
-        assert [answer.first_bad() for answer in self.answers(records)] == [number] * 2
+    @pytest.mark.parametrize("check", [UNCHECKED, *Check][:-1])
+    def test_good_records_pass(self, check: int) -> None:
+        found = self.result(self.RECORDS, check)
+        assert found is not None and found.count == 4
 
-    def test_good_records_give_minus_one(self) -> None:
-        records = [self.head(self.SIZE), self.head(self.SIZE, layout.MAGIC_V2)]
-        assert [answer.first_bad() for answer in self.answers(records)] == [-1, -1]
-        assert GetResult(GetStatus.NO_MATCHED_MESSAGE, 9, 0, 9).first_bad() == -1
+    @pytest.mark.parametrize("number", [0, 1, 3])
+    @pytest.mark.parametrize("at", [0, 4, 28, 84, 90, -1])  # head, own offset, lengths, body
+    def test_a_bad_one_ends_the_result(self, at: int, number: int) -> None:
+        record = bytearray(self.RECORDS[number])
+        record[at] ^= 0x20
+        records = [*self.RECORDS[:number], bytes(record), *self.RECORDS[number + 1 :]]
+        for check in (Check.NONE, Check.BODY, Check.RECORD):
+            is_seen = check != Check.NONE if at == 90 else at != -1
+            found = self.result(records, check)
+            if is_seen and number == 0:
+                assert found is None
+            else:
+                assert found is not None
+                assert (found.count, found.next_offset) == ((number,) * 2 if is_seen else (4, 4))
+        found = self.result(records, UNCHECKED)
+        assert found is not None and found.count == 4
 
-    def test_a_record_too_short_for_its_head_is_bad(self) -> None:
-        short = [memoryview(self.head(self.SIZE)), memoryview(b"1")]
-        assert GetResult(GetStatus.FOUND, 9, 0, 9, short, 92).first_bad() == 1
-        answer = cursor(UNITS).get(FIRST, 3)
-        assert answer is not None and answer.first_bad() == 0
+    @pytest.mark.parametrize("number", [0, 2])
+    def test_units_with_another_size_are_seen(self, number: int) -> None:
+        shorter = Draft(body=b"9 bytes..").pack(BASE + number * self.SIZE) + b"."
+        records = [*self.RECORDS[:number], shorter, *self.RECORDS[number + 1 :]]
+        found = self.result(records, Check.NONE)
+        assert found is None if number == 0 else found is not None and found.count == number
+
+    @pytest.mark.parametrize("size", [1, 7, 8, 90])
+    def test_a_unit_too_short_for_a_record_is_seen(self, size: int) -> None:
+        units = [ConsumeQueueUnit(BASE, size, 0)]
+        assert cursor(units).get(FIRST, 1, Check.RECORD) is None

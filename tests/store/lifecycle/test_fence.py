@@ -10,12 +10,12 @@ import pytest
 from tests.helpers import PATIENCE_S, ManualClock
 
 from firetrail import FlushMode, Message, PutStatus
-from firetrail.errors import StoreReadOnlyError
+from firetrail.errors import NotReplicatedError, StoreReadOnlyError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.lifecycle.fence import LeaseFence
 from firetrail.store.put.draft import Batch
-from firetrail.store.results import PutResult
+from firetrail.store.results import OUTCOMES, PutResult
 from firetrail.system import System
 
 LEASE_S = 10 * PATIENCE_S
@@ -96,5 +96,16 @@ async def test_a_message_that_was_appended_in_time_is_not_acknowledged_too_late(
         waiting = store.begin_put(Message("T", b"1"))
         assert not isinstance(waiting, PutResult)
         result = await waiting
-    assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert result.detail.startswith("stored, but it may be removed again: this broker does not")
+    assert result.queue_offset == 0
+    with pytest.raises(NotReplicatedError, match="stored, but it may be removed again"):
+        result.require_ok()
+
+
+def test_a_code_says_whether_something_is_stored() -> None:
+    """Clients see the code only, so no code may mean both."""
+    stored = {outcome.code for outcome in OUTCOMES.values() if outcome.is_stored}
+    refused = {outcome.code for outcome in OUTCOMES.values() if not outcome.is_stored}
+    assert stored == {0, 10, 11, 12}
+    assert not stored & refused

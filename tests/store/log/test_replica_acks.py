@@ -8,19 +8,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers import PATIENCE_S, eventually
+from tests.helpers import PATIENCE_S, ManualClock, eventually
 
 from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import NotReplicatedError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.system import SYSTEM
+from firetrail.store.log.replica_acks import RETURN_S, SharedAddress
+from firetrail.system import SYSTEM, System
 
 MASTER = StoreConfig(
     commit_log_file_size=1 << 20, max_message_size=1000, role=BrokerRole.SYNC_MASTER
 )
 LONG_MS = int(PATIENCE_S * 1000)
+
+
+class StillClock(ManualClock):
+    """A clock on which no time passes by itself."""
+
+    def monotonic(self) -> float:
+        return self._pushed_s
 
 
 @pytest.fixture(params=list(FlushMode))
@@ -117,6 +125,86 @@ def test_as_many_replicas_as_required_must_confirm(store: BrokerStore) -> None:
     assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     store.replica_acks.note("b", 1 << 40)
     assert store.try_put(Message("T", b"3")).ok
+
+
+def test_a_replica_counts_once_however_often_it_has_connected(store: BrokerStore) -> None:
+    """It was cut off and restarted, and the end of its first connection is not noticed yet."""
+    store.configure(in_sync_replicas=3, slave_timeout_ms=20)
+    acks = store.replica_acks
+    acks.note("paused", 0, replica="one")
+    acks.note("cut off", 0, replica="two")
+    acks.note("again", 0, replica="two")
+    assert acks.in_sync(0) == 2
+    assert [acks.counts(each) for each in ("paused", "cut off", "again")] == [True, False, True]
+    store.commit_log.on_sendable = lambda: acks.note("again", store.log_range[1], replica="two")
+    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    acks.drop("paused")
+    assert store.try_put(Message("T", b"2")).status is PutStatus.SLAVE_NOT_AVAILABLE
+
+
+def test_a_late_report_of_an_earlier_connection_does_not_count(store: BrokerStore) -> None:
+    """It was on its way when the replica connected again."""
+    store.configure(in_sync_replicas=3)
+    acks = store.replica_acks
+    acks.note("cut off", 0, replica="one")
+    store.try_put(Message("T", b"1"))
+    end = store.log_range[1]
+    acks.note("again", end, replica="one")
+    acks.note("cut off", end, replica="one")
+    assert acks.in_sync(0) == 1
+    assert not acks.have_confirmed(end)
+
+
+def test_two_replicas_that_look_like_one_count_once_both_have_confirmed_a_later_message(
+    store: BrokerStore,
+) -> None:
+    """Such as two Java slaves on one machine: only a process that runs confirms what is new."""
+    store.configure(in_sync_replicas=3)
+    acks = store.replica_acks
+    acks.note("a", 0, replica="host")
+    acks.note("b", 0, replica="host")
+    assert acks.in_sync(0) == 1
+    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    acks.note("b", store.log_range[1], replica="host")
+    acks.note("a", store.log_range[1], replica="host")
+    assert acks.in_sync(0) == 2
+    assert acks.have_confirmed(store.log_range[1])
+    acks.note("c", store.log_range[1], replica="host")
+    assert acks.in_sync(0) == 1
+
+
+def test_a_put_waits_until_two_slaves_of_one_address_have_shown_that_they_differ(
+    store: BrokerStore,
+) -> None:
+    """Two Java slaves on one machine have just connected."""
+    store.configure(in_sync_replicas=3)
+    acks, address = store.replica_acks, SharedAddress("10.0.0.2")
+
+    def confirm() -> None:
+        for connection in ("a", "b"):
+            acks.note(connection, store.log_range[1], replica=address)
+
+    acks.note("a", 0, replica=address)
+    acks.note("b", 0, replica=address)
+    assert acks.in_sync(0) == 1
+    store.commit_log.on_sendable = confirm
+    assert store.try_put(Message("T", b"1")).ok
+
+
+def test_one_slave_that_has_connected_twice_confirms_nothing_alone(store: BrokerStore) -> None:
+    store.configure(in_sync_replicas=3, slave_timeout_ms=20)
+    acks, address = store.replica_acks, SharedAddress("10.0.0.2")
+    acks.note("cut off", 0, replica=address)
+    acks.note("again", 0, replica=address)
+    store.commit_log.on_sendable = lambda: acks.note("again", store.log_range[1], replica=address)
+    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+
+
+def test_fewer_copies_are_needed_if_two_connections_are_one_replica(store: BrokerStore) -> None:
+    store.configure(in_sync_replicas=3, auto_in_sync_replicas=True, min_in_sync_replicas=1)
+    store.replica_acks.note("cut off", 0, replica="one")
+    store.replica_acks.note("again", 0, replica="one")
+    assert store.replica_acks.needed == 2
 
 
 def test_a_replica_far_behind_is_not_in_sync(store: BrokerStore) -> None:
@@ -251,3 +339,21 @@ def test_an_async_master_waits_for_no_member(tmp_path: Path) -> None:
     with BrokerStore.open(tmp_path, MASTER.replace(role=BrokerRole.ASYNC_MASTER)) as store:
         store.replica_acks.require(frozenset({2}))
         assert store.try_put(Message("T", b"1")).ok
+
+
+def test_puts_of_a_group_wait_for_members_that_connect_again(tmp_path: Path) -> None:
+    clock = StillClock()
+    with BrokerStore.loading(tmp_path, MASTER, system=System(clock=clock), in_group=True) as store:
+        acks = store.replica_acks
+        acks.require(frozenset({2, 3}))
+        assert acks.are_enough(store.log_range[1])  # a new master waits for its members
+        clock.advance(int(RETURN_S * 1000))
+        acks.require(frozenset({2, 3}))
+        assert not acks.are_enough(store.log_range[1])
+        acks.note("connection", store.log_range[1], member=2)
+        assert not acks.are_enough(store.log_range[1])
+        acks.drop("connection")
+        assert acks.are_enough(store.log_range[1])  # it may be back soon
+        clock.advance(int(RETURN_S * 1000))
+        acks.require(frozenset({2, 3}))
+        assert not acks.are_enough(store.log_range[1])

@@ -19,13 +19,17 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
+from firetrail.remoting.replica_headers import LogRecordsHeader
 from firetrail.replication.follower_status import FollowerStatus
 from firetrail.replication.ha_connection import HAConnection
 from firetrail.replication.ha_service import HAService
 
+RECORDS_BYTES = 1 << 20
+"""The most bytes of the log that one request for records gets, unless one record is longer."""
+
 
 class ReplicationProcessor:
-    """Handles GET_BROKER_HA_STATUS, EXCHANGE_BROKER_HA_INFO and the timer's state."""
+    """Handles GET_BROKER_HA_STATUS, EXCHANGE_BROKER_HA_INFO, GET_LOG_RECORDS and the timer."""
 
     def __init__(
         self,
@@ -53,12 +57,14 @@ class ReplicationProcessor:
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_BROKER_HA_STATUS: self._status,
             RequestCode.EXCHANGE_BROKER_HA_INFO: self._exchange,
+            RequestCode.GET_LOG_RECORDS: self._records,
             RequestCode.GET_TIMER_CHECK_POINT: self._timer_checkpoint,
             RequestCode.GET_TIMER_METRICS: self._timer_metrics,
         }
 
     def _status(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        replicas = self._ha.connections if self._ha is not None else ()
+        connections = self._ha.connections if self._ha is not None else ()
+        replicas = [each for each in connections if self._store.replica_acks.counts(each)]
         acked = [replica.session.acked for replica in replicas]
         end = self._store.log_range[1]  # after the reports, so that no replica is ahead of it
         info = HARuntimeInfo(
@@ -108,6 +114,12 @@ class ReplicationProcessor:
             return request.answer()
         told = ExchangeHAInfoHeader(self._live.current.ha_address, self._begin, self._address)
         return request.answer(fields=told.encode())
+
+    def _records(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        """Send good records to a broker with the same log in which they are damaged."""
+        header = LogRecordsHeader.decode(request.fields)
+        records = self._store.log_patch.read(header.offset, min(header.size, RECORDS_BYTES))
+        return request.answer(body=records)
 
     def _timer_checkpoint(
         self, connection: Connection, request: RemotingCommand

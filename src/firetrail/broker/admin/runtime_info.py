@@ -91,6 +91,7 @@ class RuntimeInfo:
             **self._timer_figures(),
             **self._delay_figures(),
             **self._log_figures(),
+            **self._damage_figures(),
             **self._put_figures(now),
             **self._day_figures(now),
             **self._rates(now),
@@ -138,6 +139,17 @@ class RuntimeInfo:
                 f"commitLogDiskRatio_{folder}": f"{used:.4f}"
                 for folder, used in store.log_disks().items()
             },
+        }
+
+    def _damage_figures(self) -> dict[str, str]:
+        """Return how much damage there is, and how far the scrub of the log has come."""
+        damage, scrub = self._store.damage, self._store.log_scrub
+        return {
+            "damagedRecords": str(len(damage)),
+            "damagedRecordsFound": str(damage.found),
+            "damagedRecordsRepaired": str(damage.repaired),
+            "scrubOffset": str(scrub.position),
+            "scrubPasses": str(scrub.passes),
         }
 
     def _put_figures(self, now: Snapshot) -> dict[str, str]:

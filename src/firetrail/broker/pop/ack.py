@@ -162,6 +162,7 @@ class AckProcessor:
             old.broker_name,
             {header.offset},
             old.revive_queue,
+            holder=old.holder,
         )
         added = self._checkpoints.add(new)
         acked = self._checkpoints.ack(old, [header.offset])

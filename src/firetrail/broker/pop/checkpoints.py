@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -31,6 +31,7 @@ from firetrail.format.properties import TAGS, TIMER_DELIVER_MS, encode_propertie
 from firetrail.format.record import Record
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.fair_shares import FairShares, ShareHolder, unknown_holder
 from firetrail.remoting.handlers import Answer
 from firetrail.remoting.pop_bodies import (
     ACK,
@@ -52,9 +53,6 @@ A start advances the group offsets by the later pops, because the log is newer t
 """
 OPEN_MAX = 200_000
 """Maximum number of open pops; each takes about half a KiB of memory."""
-OPEN_PER_GROUP = OPEN_MAX // 2
-"""The same limit for one group, so that a group whose consumers acknowledge nothing leaves room for
-the others."""
 INVISIBLE_MAX_MS = 3 * 86_400_000
 """Longest invisible time. RocketMQ's proxy allows 12 hours, its broker any time."""
 CLOSED_MAX = 10_000
@@ -87,6 +85,8 @@ class PopCheckpoint:
     """The queue of the internal topic that holds the record of the pop."""
     revive_offset: int = -1
     """The offset of that record, or an earlier one."""
+    holder: ShareHolder | None = None
+    """Who has popped them; None if that is not known: the record does not say it."""
 
     key: Key = field(init=False)
     """The fields by which acknowledgements refer to the checkpoint."""
@@ -136,7 +136,11 @@ class PopCheckpoints:
         self._open: dict[Key, PopCheckpoint] = {}
         self._by_queue: dict[int, dict[Key, PopCheckpoint]] = {}
         self._last: dict[int, int] = {}
-        self._by_group: Counter[str] = Counter()  # the number of open pops
+        self._shares = FairShares(
+            "open pops",
+            "Acknowledge messages, pop more of them at once, or shorten invisibleTime.",
+            lambda: OPEN_MAX,
+        )
         self._times: list[tuple[int, int, PopCheckpoint]] = []
         self._numbers = count()
         offsets.before_saving = self._save_seen
@@ -146,9 +150,9 @@ class PopCheckpoints:
         """The number of queues of the internal topic."""
         return self._topics.require(self._topics.revive).write_queue_nums
 
-    def is_full(self, group: str) -> bool:
-        """Whether the limit of open pops, or that of a group, is reached."""
-        return len(self._open) >= OPEN_MAX or self._by_group[group] >= OPEN_PER_GROUP
+    def excess(self, holder: ShareHolder) -> str | None:
+        """Return why a consumer may not have more open pops; None if it may."""
+        return self._shares.excess(holder)
 
     def find(self, key: Key) -> PopCheckpoint | None:
         """Return the checkpoint; None if all its messages are acknowledged or visible again."""
@@ -228,8 +232,9 @@ class PopCheckpoints:
 
     def _remember(self, point: PopCheckpoint) -> None:
         key = point.key
-        if key not in self._open:
-            self._by_group[point.group] += 1
+        if key in self._open:
+            self._shares.give_back(_holder_of(self._open[key]))
+        self._shares.take(_holder_of(point))
         self._open[key] = self._by_queue.setdefault(point.revive_queue, {})[key] = point
         heapq.heappush(self._times, (point.revive_time, next(self._numbers), point))
 
@@ -238,9 +243,7 @@ class PopCheckpoints:
         if point.open or self._open.pop(point.key, None) is None:
             return
         del self._by_queue[point.revive_queue][point.key]
-        self._by_group[point.group] -= 1
-        if not self._by_group[point.group]:
-            del self._by_group[point.group]
+        self._shares.give_back(_holder_of(point))
         if len(self._times) > 2 * len(self._open) + CLOSED_MAX:
             self._sort_times()
 
@@ -372,6 +375,10 @@ class PopCheckpoints:
                 error,
             )
         return None
+
+
+def _holder_of(point: PopCheckpoint) -> ShareHolder:
+    return unknown_holder(point.group) if point.holder is None else point.holder
 
 
 def check_invisible_time(invisible_ms: int) -> None:

@@ -33,6 +33,7 @@ from firetrail.format.record import decode_message, encode_record
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.fair_shares import ShareHolder, holder_of
 from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
 from firetrail.remoting.header import TypedFields
 from firetrail.remoting.pop_headers import (
@@ -48,7 +49,7 @@ from firetrail.remoting.pop_headers import (
 )
 from firetrail.remoting.receipts import ORDERED, Receipt, encode_counts, encode_places, kind_of
 from firetrail.store.queues.table import QueueKey
-from firetrail.store.results import GetStatus
+from firetrail.store.results import GetResult, GetStatus
 
 MESSAGES_MAX = 32
 """Maximum number of messages of one pop: a checkpoint in Java's format has this many bits."""
@@ -68,6 +69,8 @@ class Taken:
 
     pop_time: int
     revive_queue: int = 0
+    holder: ShareHolder | None = None
+    """Who takes them."""
     messages: list[bytes | memoryview] = field(default_factory=list)
     rest: int = 0
     """Messages that are left in the queues."""
@@ -86,6 +89,16 @@ class Taken:
         self.starts.append((kind, queue_id, [start]))
         self.places.append((kind, queue_id, offsets))
         self.messages += messages
+
+
+class PollEnd(NamedTuple):
+    """Why a request is answered that finds no message, and does not wait (any longer)."""
+
+    code: ResponseCode
+    reason: str | None = None
+
+
+_TIME_IS_OVER = PollEnd(ResponseCode.POLLING_TIMEOUT)
 
 
 class Attempt(NamedTuple):
@@ -138,20 +151,23 @@ class PopProcessor:
         _check_attempt(header)
         _check_pop(header)
         selection = self._selector.parsed(header.exp or "", header.exp_type)
+        holder = holder_of(connection.host, request.caller, header.consumer_group)
 
-        def attempt(is_over: bool) -> Attempt:
-            if self._checkpoints.is_full(header.consumer_group):
-                full = ResponseCode.POLLING_FULL
-                return Attempt(_answer(request, header, Taken(self._now_ms()), full))
-            taken = (self._take_in_order if header.order else self._take)(header, selection)
+        def attempt(end: PollEnd | None) -> Attempt:
+            excess = self._checkpoints.excess(holder)
+            if excess is not None:
+                taken, full = Taken(self._now_ms()), ResponseCode.POLLING_FULL
+                return Attempt(_answer(request, header, taken, full, excess))
+            if header.order:
+                taken = self._take_in_order(header, selection)
+            else:
+                taken = self._take(header, selection, holder)
             if taken.messages:
                 answer = answer_when_stored(taken.pending, _answer(request, header, taken))
                 return Attempt(answer, took_all=not taken.rest)
-            if self._long_polling.is_full(connection):
-                return Attempt(_answer(request, header, taken, ResponseCode.POLLING_FULL))
-            if is_over or taken.is_cut:
-                return Attempt(_answer(request, header, taken, ResponseCode.POLLING_TIMEOUT))
-            return Attempt(None)
+            if end is None and taken.is_cut:
+                end = _TIME_IS_OVER
+            return Attempt(None if end is None else _answer(request, header, taken, *end))
 
         return self._answer_or_hold(connection, request, header, attempt)
 
@@ -160,7 +176,7 @@ class PopProcessor:
         self._check(header)
         _check_attempt(header)
 
-        def attempt(is_over: bool) -> Attempt:
+        def attempt(end: PollEnd | None) -> Attempt:
             group = header.consumer_group
             queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
             has = any(
@@ -169,7 +185,8 @@ class PopProcessor:
                 if not header.order or not self._orders.is_closed(group, queue, header.attempt_id)
             )
             response = NotificationResponse(has)
-            return Attempt(request.answer(fields=response.encode()) if has or is_over else None)
+            is_over = has or end is not None
+            return Attempt(request.answer(fields=response.encode()) if is_over else None)
 
         return self._answer_or_hold(connection, request, header, attempt)
 
@@ -205,8 +222,8 @@ class PopProcessor:
 
     # -- taking -------------------------------------------------------------------------------
 
-    def _take(self, header: PopHeader, selection: MessageFilter) -> Taken:
-        taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues)
+    def _take(self, header: PopHeader, selection: MessageFilter, holder: ShareHolder) -> Taken:
+        taken = Taken(self._now_ms(), next(self._numbers) % self._checkpoints.queues, holder)
         where = (header.consumer_group, header.topic, header.queue_id)
         for queue, offset, end in self._queues.positions(*where, header.init_mode):
             if end == offset:
@@ -228,7 +245,7 @@ class PopProcessor:
             offset, result = self._queues.read(queue, offset, left, selection)
             taken.rest += max(result.max_offset - result.next_offset, 0)
             if not result.buffers:
-                taken.is_cut |= offset < result.max_offset
+                taken.is_cut |= _is_cut(offset, result)
                 self._offsets.commit(group, *queue, offset)
                 continue
             offsets = _offsets_of(result.buffers)
@@ -264,6 +281,7 @@ class PopProcessor:
                 self._live.current.name,
                 set(offsets),
                 taken.revive_queue,
+                holder=taken.holder,
             )
             if self._checkpoints.find(point.key) is not None:
                 return offset  # the group was reset; both pops would have the same receipts
@@ -275,7 +293,7 @@ class PopProcessor:
             found = list(_renamed(result.buffers, point, header)) if is_retry else result.buffers
             taken.add(queue, offset, offsets, found)
             offset = result.next_offset
-        elif offset < result.max_offset:
+        elif _is_cut(offset, result):
             taken.is_cut = True
         self._offsets.commit(header.consumer_group, topic, queue_id, offset)
         return offset
@@ -287,21 +305,23 @@ class PopProcessor:
         connection: Connection,
         request: RemotingCommand,
         header: PopHeader | NotificationHeader,
-        attempt: Callable[[bool], Attempt],
+        attempt: Callable[[PollEnd | None], Attempt],
     ) -> Answer:
         """Return the answer of an attempt; if there is none, hold the request for later ones."""
         wait_s = min(header.poll_time / 1000, POLL_MAX_S)
         since = self._long_polling.announcements
-        answer, _ = attempt(wait_s <= 0 or self._long_polling.is_full(connection))
+        answer, _ = attempt(_TIME_IS_OVER if wait_s <= 0 else None)
         if answer is not None:
             return answer
+        if (excess := self._long_polling.excess(connection, request)) is not None:
+            return attempt(PollEnd(ResponseCode.POLLING_FULL, excess)).answer
 
         def wake(is_over: bool) -> Woken:
             try:
                 if request.caller is not None:
                     self._clients.check_again(connection, request)
                 self._check(header)
-                answer, took_all = attempt(is_over)
+                answer, took_all = attempt(_TIME_IS_OVER if is_over else None)
             except Exception as error:
                 answer, took_all = failure(request, error), False
             if answer is None:
@@ -313,8 +333,14 @@ class PopProcessor:
         queues = [(header.topic, max(header.queue_id, ANY_QUEUE))]
         queues += [(retry, ANY_QUEUE) for retry in retries]
         held = HeldRequest(
-            connection, queues, ANY_OFFSET, wake, header.consumer_group, _poll_key(header)
+            connection,
+            queues,
+            ANY_OFFSET,
+            wake,
+            header.consumer_group,
+            _poll_key(header),
         )
+        held.holder = holder_of(connection.host, request.caller)
         held.size = request.size
         self._long_polling.hold(held, wait_s, since)
         return None
@@ -343,6 +369,11 @@ def _poll_key(header: PopHeader | NotificationHeader) -> object:
     """Return the key of equivalent waiting requests: if one finds nothing, none does."""
     where = (header.consumer_group, header.topic, header.queue_id, header.order, header.attempt_id)
     return (where, header.exp_type, header.exp) if isinstance(header, PopHeader) else where
+
+
+def _is_cut(offset: int, result: GetResult) -> bool:
+    """Whether more messages may follow that can be read now; a damaged one may be repaired soon."""
+    return offset < result.max_offset and result.status is not GetStatus.OFFSET_OVERFLOW_ONE
 
 
 def _check_attempt(header: PopHeader | NotificationHeader) -> None:
@@ -401,6 +432,7 @@ def _answer(
     header: PopHeader,
     taken: Taken,
     code: ResponseCode = ResponseCode.SUCCESS,
+    remark: str | None = None,
 ) -> RemotingCommand:
     found = code is ResponseCode.SUCCESS
     response = PopResponse(
@@ -413,4 +445,4 @@ def _answer(
         encode_counts(taken.counts) if header.order else None,
     )
     status = GetStatus.FOUND if found else GetStatus.NO_MESSAGE_IN_QUEUE
-    return request.answer(code, status.value, TypedFields(response), taken.messages)
+    return request.answer(code, remark or status.value, TypedFields(response), taken.messages)

@@ -84,6 +84,8 @@ class ReviveService:
 
     def revive(self) -> float:
         """Revive some due checkpoints; return the seconds until the next call."""
+        if self._store.is_quiet:
+            return POLL_S
         now = self._now_ms()
         if now < self._last_ms:
             self._checkpoints.clock_set_back()
@@ -105,8 +107,8 @@ class ReviveService:
             self._checkpoints.drop(point)
             return
         offsets = sorted(point.open)
-        for offset in offsets:
-            record = self._message(point, offset)
+        found = [self._message(point, offset) for offset in offsets]  # all, or none is redelivered
+        for record in found:
             if record is not None:
                 self._redeliver(point, record)
         self._checkpoints.ack(point, offsets, wait=False)

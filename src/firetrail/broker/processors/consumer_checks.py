@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.processors.slave_refusals import BUSY
 from firetrail.errors import RequestError
 from firetrail.remoting.bodies import SubscriptionGroupConfig
 from firetrail.remoting.codes import Permission, ResponseCode
 from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.remoting.requests import BUSY
 from firetrail.store.config import BrokerRole
 
 SLAVE_READ = "slaveReadEnable=true"
@@ -82,6 +82,6 @@ class ConsumerChecks:
 
     def _check_slave(self) -> None:
         if not self._live.current.slave_read:
-            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{BUSY}; to read here, set {SLAVE_READ}")
+            raise RequestError(BUSY.code, f"{BUSY.remark}; to read here, set {SLAVE_READ}")
         if divergence := self._divergence():
             raise RequestError(ResponseCode.SYSTEM_BUSY, f"{DIVERGED}: {divergence}")

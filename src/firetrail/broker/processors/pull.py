@@ -14,6 +14,7 @@ from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroup
 from firetrail.remoting.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.fair_shares import holder_of
 from firetrail.remoting.handlers import Handler, failure
 from firetrail.remoting.headers import PullHeader, PullResponse
 from firetrail.remoting.limited_log import LimitedLog
@@ -43,6 +44,9 @@ _COMMIT, _SUSPEND = int(PullFlag.COMMIT), int(PullFlag.SUSPEND)
 _SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 _RESPONSE = int(CommandFlag.RESPONSE)
 
+Committer = Callable[[str, str, int, int], None]
+"""Takes group, topic, queue id and offset of a commit."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -50,7 +54,11 @@ class PullProcessor:
     """Handles PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
     def __init__(
-        self, state: BrokerState, has_master: Callable[[], bool], checks: ConsumerChecks
+        self,
+        state: BrokerState,
+        has_master: Callable[[], bool],
+        checks: ConsumerChecks,
+        pass_on: Committer | None = None,
     ) -> None:
         """Prepare.
 
@@ -58,7 +66,9 @@ class PullProcessor:
             state: The state of the broker.
             has_master: Returns whether clients can find a master of this broker's name.
             checks: Decides who may pull.
+            pass_on: Passes a commit in a pull on to the master. Default: this is the master.
         """
+        self._pass_on = pass_on
         self._is_slave = state.store.config.role is BrokerRole.SLAVE
         self._checks = checks
         self._has_master = has_master
@@ -87,13 +97,16 @@ class PullProcessor:
         offset = header.queue_offset
         result = self._get(header, offset, selection)
         code = self._code(result, offset)
+        is_awaited = _awaits_repair(result, offset)
         if (
             code is _NOTHING_YET
-            and header.sys_flag & _SUSPEND
-            and not self._long_polling.is_full(connection)
+            and (is_awaited or header.sys_flag & _SUSPEND)
+            and self._long_polling.excess(connection, request) is None
         ):
             self._hold(connection, request, header, selection)
             return None
+        if is_awaited:
+            code = _RETRY
         self._check_end(header, offset, result)
         return self._answer(request, group, code, result)
 
@@ -143,6 +156,10 @@ class PullProcessor:
             self._offsets.confirm(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+            if self._pass_on is not None:
+                self._pass_on(
+                    header.consumer_group, header.topic, header.queue_id, header.commit_offset
+                )
         except RequestError as error:
             text = f"a pull of {connection.peer} is answered, but {error.remark}"
             self._limited_log.log(logging.WARNING, "refused commit", text)
@@ -194,10 +211,11 @@ class PullProcessor:
         header: PullHeader,
         selection: MessageFilter,
     ) -> None:
+        config = self._live.current
         milliseconds = (
             header.suspend_timeout_millis
-            if self._live.current.long_polling
-            else self._live.current.short_polling_ms
+            if config.long_polling and header.sys_flag & _SUSPEND
+            else config.short_polling_ms
         )
 
         def wake(is_over: bool) -> Woken:
@@ -215,8 +233,9 @@ class PullProcessor:
 
         queues = [(header.topic, header.queue_id)]
         held = HeldRequest(connection, queues, header.queue_offset, wake)
-        seconds = min(max(milliseconds, 0) / 1000, PULL_MAX_S)
+        held.holder = holder_of(connection.host, request.caller)
         held.size = request.size
+        seconds = min(max(milliseconds, 0) / 1000, PULL_MAX_S)
         self._long_polling.hold(held, seconds)
 
     def _retry(
@@ -244,7 +263,7 @@ class PullProcessor:
             if code is _NOTHING_YET:
                 if not is_over:
                     return None
-                if held.offset > header.queue_offset:
+                if held.offset > header.queue_offset or _awaits_repair(result, held.offset):
                     code = _RETRY
             self._check_end(header, held.offset, result)
             return self._answer(request, group, code, result)
@@ -300,6 +319,15 @@ class PullProcessor:
             _RESPONSE,
             serialize=request.serialize,
         )
+
+
+def _awaits_repair(result: GetResult, offset: int) -> bool:
+    """Whether there is a message at the offset that is damaged and may be repaired soon.
+
+    The pull waits for it even if it would not wait for messages. It must not seem to be at the end
+    of the queue.
+    """
+    return result.status is GetStatus.OFFSET_OVERFLOW_ONE and offset < result.max_offset
 
 
 def _code(status: GetStatus, offset: int) -> ResponseCode:

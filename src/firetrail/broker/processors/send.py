@@ -26,6 +26,7 @@ from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.kernels.ids import join_ids
 from firetrail.format.kernels.properties import join_properties, parse_properties
+from firetrail.format.layout import TRANSACTION_MASK, takes_queue_offset
 from firetrail.format.message_types import (
     begins_transaction,
     has_delivery_time,
@@ -172,7 +173,7 @@ class SendProcessor:
             request.content,
             queue_id=queue_id,
             flag=header.flag,
-            sys_flag=header.sys_flag,
+            sys_flag=_without_transaction(header.sys_flag),
             born_time=header.born_timestamp,
             born_host=_host(connection.peer),
             reconsume_times=header.reconsume_times or 0,
@@ -182,7 +183,7 @@ class SendProcessor:
         if has_delivery_time(properties):
             message = self._admission.admitted(message)
         is_half = begins_transaction(properties, message.reconsume_times)
-        return self._transactions.half(message) if is_half else message
+        return self._transactions.half(message, request.caller) if is_half else message
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -254,9 +255,8 @@ class SendProcessor:
             if handle := self._admission.recall_handle(message):
                 fields["recallHandle"] = handle
         elif message.topic == HALF_TOPIC:
-            properties = message.raw_properties or b""
-            self._transactions.begun(result, properties)
-            unique = get_property(properties, UNIQ_KEY)
+            self._transactions.begun(result, message, request.caller)
+            unique = get_property(message.raw_properties or b"", UNIQ_KEY)
             fields["transactionId"] = unique or fields["msgId"]
         return RemotingCommand(
             _STORED if result.status is PutStatus.PUT_OK else CODES[result.status],
@@ -280,6 +280,15 @@ def _check_attributes(topic: TopicConfig) -> None:
         )
 
 
+def _without_transaction(sys_flag: int) -> int:
+    """Return the flags of a message without those of a prepared or rolled back transaction.
+
+    The property TRAN_MSG alone begins a transaction. A message that only had the flag would take no
+    place in its queue: RocketMQ acknowledges it, and never delivers it.
+    """
+    return sys_flag if takes_queue_offset(sys_flag) else sys_flag & ~TRANSACTION_MASK
+
+
 def _has_inner_batch(batch: bytes | memoryview) -> bool:
     """Return whether a message of a batch claims to be several; the store refuses broken ones."""
     try:
@@ -291,8 +300,8 @@ def _has_inner_batch(batch: bytes | memoryview) -> bool:
 def _inner_batch() -> RequestError:
     """Return the refusal of a message that claims to be several, as in batch consume queues.
 
-    RocketMQ refuses it, too. If it took the folder over, it could not read on after a record whose
-    number of messages is none.
+    RocketMQ refuses it, too. If a RocketMQ broker took the folder over, it would stop at a record
+    whose number of messages is not a number.
     """
     return RequestError(
         ResponseCode.MESSAGE_ILLEGAL,

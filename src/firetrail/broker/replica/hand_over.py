@@ -69,10 +69,14 @@ class HandOver:
         """Close the connection to the master."""
         await self._client.close()
 
-    async def begin(self) -> ReplicaStatus:
-        """Make the master refuse messages; return its last status."""
+    async def begin(self, member: int = 0) -> ReplicaStatus:
+        """Make the master refuse messages; return its last status.
+
+        Args:
+            member: The number of this replica in its group. Default: it is in none.
+        """
         self._enter("asking the master to hand over")
-        header = HandOverHeader(self._successor)
+        header = HandOverHeader(self._successor, member=member)
         try:
             return await ask_status(self._client, self._master, RequestCode.HAND_OVER, header)
         except RequestError as error:
@@ -181,6 +185,19 @@ class HandOver:
                     "seconds; look at its log"
                 )
             await asyncio.sleep(POLL_S)
+
+    async def receive_lease(self, member: int) -> None:
+        """Make the master of a group, which is frozen, give its lease to this member.
+
+        Args:
+            member: The number of this member.
+        """
+        self._enter("waiting for the lease of the group")
+        header = StepDownHeader(self._successor, member)
+        try:
+            await ask_status(self._client, self._master, RequestCode.STEP_DOWN, header)
+        except OSError as error:  # it may have given it all the same
+            _log.warning("the master %s has not answered: %s", self._master, error)
 
     async def copy_tables(self) -> None:
         """Copy the tables of the former master, which nobody changes any more."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from firetrail.broker.config import BrokerConfig
 from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.replica.user_synchronize import UserSynchronize
@@ -17,8 +18,13 @@ from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.replication.follower import Follower, FollowerSettings
 from firetrail.replication.follower_status import FollowerState
+from firetrail.replication.group_memory import member_identity
 from firetrail.replication.master_check import MasterAddress
 
+UNHEARD_HEARTBEATS, UNHEARD_PART = 1.5, 3 / 8
+"""A replica says that it does not follow when it has heard nothing from its master for as long as
+this many heartbeats are apart, and for this part of the time after which it connects again. The
+second is for a master that is configured with longer pauses between its heartbeats."""
 SETTLING_S = 0.1
 """Pause before the next look at a follower that has not checked its master yet."""
 
@@ -41,6 +47,7 @@ class ReplicaService:
     def __init__(self, env: Environment, parts: Parts) -> None:
         self._live = live = env.live
         self._mark = env.slave_mark
+        self._keeper = env.keeper
         self._registration = parts.registration
         self._client = RemotingClient(access=env.client_access)
         config = live.current
@@ -55,8 +62,10 @@ class ReplicaService:
                 config.ha_silence_ms / 1000,
                 names=(config.cluster, config.name),
                 member=config.ha_member if config.etcd_servers else 0,
+                identity=member_identity(env.system, env.folder),
                 copy_of=notes.log_of if notes.log_of != self._name else "",
                 access=_access(env),
+                unheard_s=_unheard_s(config),
             ),
             notes.diverged,
         )
@@ -167,6 +176,8 @@ class ReplicaService:
         try:
             self._mark.learn_comparison(self._name, divergence)
             self._is_known = not divergence
+            if self._is_known and self._keeper is not None:
+                self._keeper.followed()
             if self._is_known and self._on_known is not None:
                 self._on_known()
                 self._on_known = None
@@ -204,6 +215,11 @@ class ReplicaService:
                 _log.warning("the tables of master %s cannot be saved: %s", master, error)
         except Exception:
             _log.exception("the tables of master %s cannot be copied; will retry", master)
+
+
+def _unheard_s(config: BrokerConfig) -> float:
+    heartbeats_ms = UNHEARD_HEARTBEATS * config.ha_heartbeat_ms
+    return max(heartbeats_ms, UNHEARD_PART * config.ha_silence_ms) / 1000
 
 
 def _access(env: Environment) -> Access | None:

@@ -17,9 +17,10 @@ from firetrail.remoting.replica_bodies import (
     GroupReport,
     HandOverReport,
     ReplicaStatus,
+    SeenReport,
 )
 from firetrail.replication.epochs import EpochFile
-from firetrail.replication.lease_keeper import GroupStatus
+from firetrail.replication.group_status import GroupStatus
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole
 from firetrail.text import counted
@@ -100,7 +101,7 @@ def replica_status(
         error: Why the last change failed; empty if it did not.
         hand_over: A hand-over that is not finished; None if there is none.
     """
-    store = broker.store
+    store, group = broker.store, broker.group
     first, end = store.log_range
     epoch = broker.epochs.last
     return ReplicaStatus(
@@ -116,11 +117,12 @@ def replica_status(
         step,
         error,
         _follower_report(broker.replica) if broker.replica is not None else None,
-        _group_report(broker.group) if broker.group is not None else None,
+        _group_report(group, broker.config.ha_member) if group is not None else None,
         hand_over,
         [*filter(None, [broker.namesrv]), *broker.config.name_servers_as_master],
         _why_unconfirmed(store),
         epoch.start_offset if epoch is not None else -1,
+        len(store.damage),
     )
 
 
@@ -129,10 +131,10 @@ def _why_unconfirmed(store: BrokerStore) -> str:
     acks, end = store.replica_acks, store.log_range[1]
     if store.config.role is not BrokerRole.SYNC_MASTER:
         return ""
-    if acks.are_enough(end):
-        return _why_overdue(store)
     if acks.missing:
         return f"the members {acks.missing} of the in-sync set are not connected"
+    if acks.are_enough(end):
+        return _why_overdue(store)
     return too_few_copies(acks.in_sync(end), acks.needed)
 
 
@@ -156,13 +158,29 @@ def too_few_copies(replicas: int, needed: int) -> str:
     return f"{connected} in sync, but {needed} copies are required, the master's own included"
 
 
-def _group_report(group: GroupStatus) -> GroupReport:
-    holder = group.holder
-    in_sync = sorted(group.in_sync)
-    if holder is None:
-        return GroupReport("", 0, 0, in_sync, group.obstacle, group.error)
+def _group_report(group: GroupStatus, number: int) -> GroupReport:
+    holder, refusal, memory = group.holder, group.refusal, group.memory
     return GroupReport(
-        holder.address, holder.member, holder.epoch, in_sync, group.obstacle, group.error
+        holder.address if holder is not None else "",
+        holder.member if holder is not None else 0,
+        holder.epoch if holder is not None else 0,
+        sorted(group.in_sync),
+        group.obstacle,
+        group.error,
+        number,
+        refusal.doubt.value if refusal is not None else "",
+        refusal.reason if refusal is not None else "",
+        SeenReport(
+            memory.group,
+            memory.version,
+            memory.last_id,
+            memory.epoch,
+            memory.in_sync,
+            memory.members,
+            memory.history if refusal is not None else [],
+        ),
+        is_member=not group.is_foreign,
+        addresses=dict(group.addresses),
     )
 
 

@@ -123,12 +123,18 @@ class SlaveSynchronize:
             ),
         )
         self.status = SyncStatus()
+        self._copying = asyncio.Lock()
 
     async def copy(self, master: str) -> bool:
         """Copy all tables of the broker at ``master``; return whether all could be copied.
 
-        A table that cannot be copied does not keep the others from being copied.
+        A table that cannot be copied does not keep the others from being copied. Rounds follow each
+        other, so that no answer is taken over after a newer one.
         """
+        async with self._copying:
+            return await self._copy(master)
+
+    async def _copy(self, master: str) -> bool:
         if master != self._master:
             self._master = master
             self._answers.clear()

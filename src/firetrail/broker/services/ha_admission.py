@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE
-from firetrail.access.guard import Guard, source_of
+from firetrail.access.guard import Guard
 from firetrail.access.needs import CLUSTER, UPDATE
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
@@ -21,6 +21,7 @@ from firetrail.auth.resources import need
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
+from firetrail.remoting.addresses import source_of
 from firetrail.replication.frames import REPORT, authentication_size, decode_authentication
 from firetrail.replication.ha_client import PURPOSE
 from firetrail.replication.ha_source import Admitted, HASocket

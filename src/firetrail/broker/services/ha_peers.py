@@ -1,8 +1,8 @@
 """Who may connect to the HA port: the HA protocol has no authentication.
 
 A peer that connects gets the whole log, and a message counts as replicated when it confirms it. By
-default only this machine and the brokers that name servers list under the name of this broker may
-connect; ``ha_allowed_peers`` replaces this rule.
+default only this machine, the brokers that name servers list under the name of this broker, and the
+members of its group may connect; ``ha_allowed_peers`` replaces this rule.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ class HAPeers:
         if peer.is_loopback or ip in own or self._is_member(ip):
             return ""
         return (
-            f"name servers know no broker named {config.name} at {ip}; if it is a replica, set "
-            "ha_allowed_peers to the addresses of all replicas"
+            f"name servers know no broker named {config.name} at {ip}, and its group has no member "
+            "there; if it is a replica, set ha_allowed_peers to the addresses of all replicas"
         )
 
     def _is_member(self, ip: str) -> bool:

@@ -13,23 +13,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from threading import get_ident
 
+from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.fair_shares import FairShares, holder_of, unknown_holder
 from firetrail.remoting.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.queues.table import QueueKey
 
-HELD_MAX = 100_000
-"""Maximum number of held requests; further ones are answered at once."""
 HELD_PER_CONNECTION = 10_000
-"""The same limit for one connection: a pull for each of so many queues."""
+"""Held requests of one connection: a pull for each of so many queues. Further ones are answered at
+once."""
 HELD_BYTES = 256 << 20
-"""Maximum size of the frames of all held requests."""
+"""Maximum size of the frames of all held requests, of which each caller has a share."""
+HELD_LEAST = 2_684
+"""What each counts at least, which is about what it needs in memory. So there are 100,000 at
+most."""
 PULL_MAX_S = 60.0
 """Longest time that a pull waits, even if it asks for more; stock clients ask for 20 or 30 s."""
 WAKE_SLICE = 200
 """Requests that are woken before the event loop runs other tasks."""
 
+NOBODY = unknown_holder("")
 ANY_OFFSET = -1
 """The offset of a request that every arrival wakes, because it has to look for itself."""
 
@@ -46,7 +51,17 @@ class Woken(Enum):
 class HeldRequest:
     """A waiting request. ``wake`` answers it if possible, and returns whether it did."""
 
-    __slots__ = ("connection", "group", "key", "offset", "queues", "size", "timer", "wake")
+    __slots__ = (
+        "connection",
+        "group",
+        "holder",
+        "key",
+        "offset",
+        "queues",
+        "size",
+        "timer",
+        "wake",
+    )
 
     def __init__(
         self,
@@ -58,6 +73,8 @@ class HeldRequest:
         key: object = None,
     ) -> None:
         self.connection = connection
+        self.holder = NOBODY
+        """Who has sent it."""
         self.queues = queues
         """The queues it waits for; the queue id ANY_QUEUE stands for all queues of a topic."""
         self.offset = offset
@@ -70,7 +87,7 @@ class HeldRequest:
         self.wake = wake
         """Called with True when the time is over, in which case it has to answer."""
         self.size = 0
-        """Bytes of the frame of the request."""
+        """Bytes of the frame of the request; it counts as HELD_LEAST if it has fewer."""
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -85,17 +102,22 @@ class LongPolling:
         self._by_connection: dict[Connection, set[HeldRequest]] = {}
         self._unread: set[Connection] = set()  # with requests that wait until their peers read
         self._count = 0
-        self._bytes = 0
+        self._shares = FairShares(
+            "bytes of pulls and pops that wait",
+            "Wait with fewer of them at the same time; this one is answered at once.",
+            lambda: HELD_BYTES,
+        )
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         self.announcements = 0
         """How often arrivals were announced. It changes before anyone looks for held requests."""
         store.on_arrival(self._announced)
 
-    def is_full(self, connection: Connection) -> bool:
-        """Whether no more requests, or none of this connection, can be held."""
-        if self._count >= HELD_MAX or self._bytes >= HELD_BYTES:
-            return True
-        return len(self._by_connection.get(connection, ())) >= HELD_PER_CONNECTION
+    def excess(self, connection: Connection, request: RemotingCommand) -> str | None:
+        """Return why a request cannot be held; None if it can."""
+        if len(self._by_connection.get(connection, ())) >= HELD_PER_CONNECTION:
+            return f"{HELD_PER_CONNECTION} requests of the connection wait, which is the limit"
+        holder = holder_of(connection.host, request.caller)
+        return self._shares.excess(holder, max(request.size, HELD_LEAST))
 
     def hold(self, held: HeldRequest, seconds: float, since: int | None = None) -> None:
         """Wake the request when a message arrives, or after ``seconds``.
@@ -107,7 +129,8 @@ class LongPolling:
             self._held.setdefault(queue, {})[held] = None
         self._by_connection.setdefault(held.connection, set()).add(held)
         self._count += 1
-        self._bytes += held.size
+        held.size = max(held.size, HELD_LEAST)
+        self._shares.take(held.holder, held.size)
         held.timer = self._loop.call_later(seconds, self._time_out, held)
         if since == self.announcements:
             return
@@ -138,6 +161,11 @@ class LongPolling:
         for held in list(self._held.get(queue, ())):
             if held.wake(False) is not Woken.WAITS:
                 self._drop(held)
+
+    def wake_for(self, queue: QueueKey) -> None:
+        """Wake the requests for a queue, and those for all queues of its topic."""
+        for waited in (queue, (queue[0], ANY_QUEUE)):
+            self.wake(waited)
 
     def _wake_planned(self, group: str, queue: QueueKey) -> None:
         del self._planned[group, queue]
@@ -236,7 +264,7 @@ class LongPolling:
         held.timer.cancel()
         held.timer = None
         self._count -= 1
-        self._bytes -= held.size
+        self._shares.give_back(held.holder, held.size)
         for queue in held.queues:
             waiting = self._held[queue]
             del waiting[held]

@@ -82,6 +82,8 @@ class Schedule:
     def deliver(self) -> float:
         """Deliver some due messages of each level; return the seconds until the next call."""
         pause = POLL_S
+        if self._store.is_quiet:
+            return pause
         for level in range(1, self._levels.max_level + 1):
             pause = min(pause, self._deliver_level(level))
         if self._delivered:

@@ -140,7 +140,7 @@ class TimerDelivery:
     def was_rolled(self, record: Record) -> bool:
         """Return whether a later copy of the message waits in the timer topic.
 
-        A message of another topic is none, although it can have the same key and body.
+        A message of another topic does not count as a copy, even with the same key and body.
         """
         times = rolled_times(record)
         topic = get_property(record.raw_properties, REAL_TOPIC)

@@ -185,6 +185,11 @@ class TimerService:
             loop.create_task(self._saver.run()),
         ]
 
+    async def save(self) -> None:
+        """Save how far it is, so that slaves learn it."""
+        if self._tasks:
+            await self._saver.save()
+
     async def stop(self) -> None:
         """Stop delivering, and save how far it went."""
         for task in self._tasks:
@@ -257,6 +262,8 @@ class TimerService:
 
     def step(self) -> float:
         """Add and deliver some messages; return the seconds until the next call."""
+        if self._store.is_quiet:
+            return POLL_S
         self._watch_clock()
         now = self._now_ms()
         current = self._floor(now)

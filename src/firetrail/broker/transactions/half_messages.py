@@ -24,6 +24,7 @@ from firetrail.format.properties import (
 from firetrail.format.record import Record, encode_record
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.fair_shares import ShareHolder, unknown_holder
 from firetrail.remoting.headers import CheckTransactionHeader
 from firetrail.store.results import PutResult
 
@@ -48,6 +49,8 @@ class Half:
     """The topic that it will be in when it is committed."""
     immunity_ms: int | None
     """Time before the first check that the producer asked for; None if it did not specify one."""
+    holder: ShareHolder
+    """Who has begun the transaction, as far as that is known."""
     checks: int = 0
     """The number of checks so far."""
     is_known: bool = True
@@ -58,16 +61,27 @@ class Half:
     """The task that is storing its end, None if there is none."""
 
 
-def half_at(place: PutResult | Record, properties: bytes, checks: int = 0) -> Half:
-    """Return the state of a half message that was just stored or found in the log."""
+def half_at(
+    place: PutResult | Record, properties: bytes, checks: int = 0, holder: ShareHolder | None = None
+) -> Half:
+    """Return the state of a half message that was just stored or found in the log.
+
+    Args:
+        place: Where it is.
+        properties: Its properties.
+        checks: The number of checks so far.
+        holder: Who has begun the transaction. Default: not known.
+    """
     seconds = _number(properties, CHECK_IMMUNITY_TIME)
+    group = sys.intern(get_property(properties, PGROUP) or "")  # one string per group
     return Half(
         place.queue_offset,
         place.physical_offset,
         place.store_time,
-        sys.intern(get_property(properties, PGROUP) or ""),  # one string per group
+        group,
         sys.intern(get_property(properties, REAL_TOPIC) or ""),
         None if seconds is None else seconds * 1000,
+        holder or unknown_holder(group),
         checks,
     )
 

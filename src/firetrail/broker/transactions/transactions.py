@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import Counter
 from collections.abc import Iterator
 
 from firetrail.access.needs import PUB, UPDATE, require_record, topic_need
+from firetrail.auth.caller import Caller
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
 from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
@@ -32,7 +34,12 @@ from firetrail.broker.transactions.half_messages import (
     half_at,
     identity_of,
 )
-from firetrail.errors import IllegalMessageError, RequestError, StoreDamagedError
+from firetrail.errors import (
+    IllegalMessageError,
+    RequestError,
+    StoreBusyError,
+    StoreDamagedError,
+)
 from firetrail.format import layout
 from firetrail.format.ids import decode_message_id, encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -51,6 +58,7 @@ from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import EndTransactionHeader
 from firetrail.store.lifecycle.retention import HOUR_MS
@@ -83,9 +91,15 @@ class Transactions:
         self._now_ms = state.system.clock.now_ms
         self._open: dict[int, Half] = {}
         self._loaded: dict[Identity | None, Half] = {}  # copies that were open at the start
-        self._by_group: Counter[str] = Counter()  # open half messages
+        self._shares = FairShares(
+            "open transactions",
+            "End transactions, or raise open_transactions_max.",
+            lambda: self._live.current.open_transactions_max,
+        )
         self._next = 0  # half messages before this offset are in _open, or have ended
         self._absent: set[str] = set()  # groups without a producer in the last round of checks
+        self.is_checking = False
+        """Whether half messages are being checked, and may be stored again."""
         self.handlers: dict[int, Handler] = {
             RequestCode.END_TRANSACTION: self._end,
             RequestCode.RESUME_CHECK_HALF_MESSAGE: self._resume,
@@ -93,14 +107,24 @@ class Transactions:
 
     # -- begin --------------------------------------------------------------------------------
 
-    def half(self, message: Message) -> Message:
-        """Return the half message to store for a message; RequestError if they are refused."""
+    def half(self, message: Message, caller: Caller | None) -> Message:
+        """Return the half message to store for a message.
+
+        Args:
+            message: The message.
+            caller: Who sends it; None if there is no access control.
+
+        Raises:
+            RequestError: Transactions are refused, or the sender has too many.
+        """
         if self._live.current.reject_transactions:
             raise RequestError(
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._live.current.name}] sending transaction message is forbidden",
             )
-        self._check_room(get_property(message.raw_properties or b"", PGROUP) or "")
+        excess = self._shares.excess(_holder_of(message, caller))
+        if excess is not None:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, excess)
         changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
         return Message(
             HALF_TOPIC,
@@ -115,21 +139,17 @@ class Transactions:
             wait_for_flush=message.wait_for_flush,
         )
 
-    def _check_room(self, group: str) -> None:
-        """Raise RequestError if too many transactions are open, in all or of one group."""
-        most = self._live.current.open_transactions_max
-        if len(self._open) >= most or self._by_group[group] >= max(most // 2, 1):
-            raise RequestError(
-                ResponseCode.SYSTEM_BUSY,
-                f"{len(self._open)} transactions are open, {self._by_group[group]} of them of "
-                f"producer group {group}; open_transactions_max is {most}, and one group may have "
-                "half of them. End transactions, or raise the limit",
-            )
+    def begun(self, place: PutResult, message: Message, caller: Caller | None) -> None:
+        """Remember a half message that was stored.
 
-    def begun(self, place: PutResult, properties: bytes) -> None:
-        """Remember a half message that was stored."""
-        half = half_at(place, properties)
-        self._by_group[half.group] += 1
+        Args:
+            place: Where it is.
+            message: The half message.
+            caller: Who has sent it; None if there is no access control.
+        """
+        holder = _holder_of(message, caller)
+        half = half_at(place, message.raw_properties or b"", holder=holder)
+        self._shares.take(holder)
         self._remember(half)
 
     # -- end ----------------------------------------------------------------------------------
@@ -210,7 +230,8 @@ class Transactions:
             )
         require_record(request, record, UPDATE)
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
-        self.begun(await self._put(copy_of(record, HALF_TOPIC, properties)), properties)
+        half = copy_of(record, HALF_TOPIC, properties)
+        self.begun(await self._put(half), half, request.caller)
         return request.answer()
 
     def _end_mark(self, offset: int) -> Message:
@@ -229,9 +250,7 @@ class Transactions:
 
     def _forget(self, half: Half) -> None:
         if self._open.get(half.offset) is half:
-            self._by_group[half.group] -= 1
-            if not self._by_group[half.group]:
-                del self._by_group[half.group]
+            self._shares.give_back(half.holder)
         for offset in (half.offset, *half.earlier):
             self._open.pop(offset, None)
 
@@ -264,7 +283,8 @@ class Transactions:
             for identity, half in newest.items()
             if half.offset in copies and half.offset in self._open
         }
-        self._by_group = Counter(half.group for half in self._halves())
+        for half in self._halves():
+            self._shares.take(half.holder)
 
     def _ended(self, offset: int) -> None:
         """Apply an end mark: the half message has ended, or only this copy of it has."""
@@ -284,15 +304,25 @@ class Transactions:
 
     async def check(self) -> None:
         """Check the half messages that are old enough; save up to where all have ended."""
+        self.is_checking = True
+        try:
+            await self._check_all()
+        finally:
+            self.is_checking = False
+
+    async def _check_all(self) -> None:
         now = self._now_ms()
         first_kept = self._store.log_range[0]
         deleted: Counter[str] = Counter()
         absent: Counter[str] = Counter()
+        busy: StoreBusyError | None = None
         halves = sorted(self._halves(), key=lambda half: half.offset)
         far_back = FAR_BACK + len(halves)
         for number, half in enumerate(halves):
             if number % BATCH_SIZE == 0:
                 await asyncio.sleep(0)
+            if self._store.is_quiet:
+                return
             if half.offset not in self._open or half.ending is not None:
                 continue  # it has ended since the round began, or is about to
             half.store_time = min(half.store_time, now)  # if the clock was set back
@@ -300,9 +330,14 @@ class Transactions:
                 self._forget(half)
                 deleted[half.group] += 1
             elif now - half.store_time >= self._immunity_ms(half):
-                await self._check(half, now, absent, far_back)
+                try:
+                    await self._check(half, now, absent, far_back)
+                except StoreBusyError as error:  # it must not block others
+                    busy = error
         self._save_progress()
         self._report(deleted, absent)
+        if busy is not None:
+            raise busy
 
     def _report(self, deleted: Counter[str], absent: Counter[str]) -> None:
         """Log deleted half messages, and groups that have had no producer since this round."""
@@ -453,3 +488,10 @@ class Transactions:
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)
             self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)
+
+
+def _holder_of(message: Message, caller: Caller | None) -> ShareHolder:
+    """Return under which name an open transaction is counted: that of the sender."""
+    host = message.born_host
+    group = get_property(message.raw_properties or b"", PGROUP) or ""
+    return holder_of("" if host is None else host.ip, caller, sys.intern(group))

@@ -7,3 +7,11 @@ cdef int note_record(
     Py_ssize_t capacity,
     Py_ssize_t row,
 ) noexcept nogil
+
+cdef int check_record(
+    const unsigned char* data,
+    Py_ssize_t at,
+    long long size,
+    long long base,
+    int check,
+) noexcept nogil

@@ -194,7 +194,10 @@ def _no_record(magic: cython.longlong, size: cython.longlong) -> cython.int:
     return k.STOP_EMPTY if magic == 0 and size == 0 else k.STOP_MAGIC
 
 
-def note_record(
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _locate(
     data: cython.pointer(cython.const[cython.uchar]),
     at: cython.Py_ssize_t,
     limit: cython.Py_ssize_t,
@@ -203,9 +206,9 @@ def note_record(
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
 ) -> cython.int:
-    """Check the record at ``at`` and write its fields to ``row``; return its Stop, or _GOOD.
+    """Check the lengths of the record at ``at``; write them and the positions of its parts.
 
-    The caller guarantees that ``data[at : limit]`` has at least 8 bytes.
+    Returns its Stop, or _GOOD.
     """
     size: cython.longlong = load_i32(data, at)
     magic: cython.longlong = load_i32(data, at + k.AT_MAGIC)
@@ -219,26 +222,17 @@ def note_record(
     if load_i64(data, at + k.AT_PHYSICAL_OFFSET) != base + at:
         return k.STOP_PHYSICAL_OFFSET
     sys_flag: cython.longlong = load_i32(data, at + k.AT_SYS_FLAG)
-    cells[k.COL_PHYSICAL_OFFSET * capacity + row] = base + at
-    cells[k.COL_SIZE * capacity + row] = size
-    cells[k.COL_BODY_CRC * capacity + row] = load_i32(data, at + k.AT_BODY_CRC)
-    cells[k.COL_QUEUE_ID * capacity + row] = load_i32(data, at + k.AT_QUEUE_ID)
-    cells[k.COL_FLAG * capacity + row] = load_i32(data, at + k.AT_FLAG)
-    cells[k.COL_QUEUE_OFFSET * capacity + row] = load_i64(data, at + k.AT_QUEUE_OFFSET)
-    cells[k.COL_SYS_FLAG * capacity + row] = sys_flag
-    cells[k.COL_BORN_TIME * capacity + row] = load_i64(data, at + k.AT_BORN_TIME)
     p: cython.Py_ssize_t = at + k.HEAD + (k.HOST_V6 if sys_flag & k.BORN_V6 else k.HOST_V4)
-    store_time_at: cython.Py_ssize_t = p
     p += k.STORE_TIME + (k.HOST_V6 if sys_flag & k.STORE_V6 else k.HOST_V4)
     if p + k.MIDDLE > end:
         return k.STOP_SIZE
-    cells[k.COL_STORE_TIME * capacity + row] = load_i64(data, store_time_at)
-    cells[k.COL_RECONSUME_TIMES * capacity + row] = load_i32(data, p)
-    cells[k.COL_PREPARED_OFFSET * capacity + row] = load_i64(data, p + k.AT_PREPARED_OFFSET)
     length: cython.longlong = load_i32(data, p + k.AT_BODY_LENGTH)
     p += k.MIDDLE
     if length < 0 or length > end - p - 3:
         return k.STOP_BODY_LENGTH
+    cells[k.COL_SIZE * capacity + row] = size
+    cells[k.COL_SYS_FLAG * capacity + row] = sys_flag
+    cells[k.COL_BODY_CRC * capacity + row] = load_i32(data, at + k.AT_BODY_CRC)
     cells[k.COL_BODY_AT * capacity + row] = p
     cells[k.COL_BODY_SIZE * capacity + row] = length
     p += length
@@ -254,7 +248,6 @@ def note_record(
         return k.STOP_TOPIC_LENGTH
     cells[k.COL_TOPIC_AT * capacity + row] = p
     cells[k.COL_TOPIC_SIZE * capacity + row] = length
-    cells[k.COL_TOPIC_HASH * capacity + row] = hash_utf8(data, p, length, 0)
     p += length
     length = load_u16(data, p)
     p += 2
@@ -262,8 +255,70 @@ def note_record(
         return k.STOP_PROPERTIES_LENGTH
     cells[k.COL_PROPERTIES_AT * capacity + row] = p
     cells[k.COL_PROPERTIES_SIZE * capacity + row] = length
+    return _GOOD
+
+
+def note_record(
+    data: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    limit: cython.Py_ssize_t,
+    base: cython.longlong,
+    cells: cython.p_longlong,
+    capacity: cython.Py_ssize_t,
+    row: cython.Py_ssize_t,
+) -> cython.int:
+    """Check the record at ``at`` and write its fields to ``row``; return its Stop, or _GOOD.
+
+    The caller guarantees that ``data[at : limit]`` has at least 8 bytes.
+    """
+    stop: cython.int = _locate(data, at, limit, base, cells, capacity, row)
+    if stop != _GOOD:
+        return stop
+    cells[k.COL_PHYSICAL_OFFSET * capacity + row] = base + at
+    cells[k.COL_QUEUE_ID * capacity + row] = load_i32(data, at + k.AT_QUEUE_ID)
+    cells[k.COL_FLAG * capacity + row] = load_i32(data, at + k.AT_FLAG)
+    cells[k.COL_QUEUE_OFFSET * capacity + row] = load_i64(data, at + k.AT_QUEUE_OFFSET)
+    cells[k.COL_BORN_TIME * capacity + row] = load_i64(data, at + k.AT_BORN_TIME)
+    is_v6: cython.bint = cells[k.COL_SYS_FLAG * capacity + row] & k.BORN_V6 != 0
+    p: cython.Py_ssize_t = at + k.HEAD + (k.HOST_V6 if is_v6 else k.HOST_V4)
+    cells[k.COL_STORE_TIME * capacity + row] = load_i64(data, p)
+    p = cells[k.COL_BODY_AT * capacity + row] - k.MIDDLE
+    cells[k.COL_RECONSUME_TIMES * capacity + row] = load_i32(data, p)
+    cells[k.COL_PREPARED_OFFSET * capacity + row] = load_i64(data, p + k.AT_PREPARED_OFFSET)
+    cells[k.COL_TOPIC_HASH * capacity + row] = hash_utf8(
+        data, cells[k.COL_TOPIC_AT * capacity + row], cells[k.COL_TOPIC_SIZE * capacity + row], 0
+    )
+    p = cells[k.COL_PROPERTIES_AT * capacity + row]
+    end: cython.Py_ssize_t = at + cells[k.COL_SIZE * capacity + row]
     _note_properties(data, p, end, cells, capacity, row)
     return _GOOD
+
+
+def check_record(
+    data: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    size: cython.longlong,
+    base: cython.longlong,
+    check: cython.int,
+) -> cython.int:
+    """Check the record of ``size`` bytes at ``at``; return why it is not good, or _GOOD.
+
+    The caller guarantees that ``data`` has these bytes.
+    """
+    row: cython.longlong[26]
+    cells: cython.p_longlong
+    if cython.compiled:
+        cells = cython.address(row[0])  # noqa: F821 (C's array)
+    else:
+        cells = [0] * k.COLUMNS
+    if size < k.RECORD_MIN:
+        return k.STOP_SIZE
+    stop: cython.int = _locate(data, at, at + size, base, cells, 1, 0)
+    if stop == _GOOD and cells[k.COL_SIZE] != size:
+        return k.STOP_SIZE
+    if stop == _GOOD and check != k.CHECK_NONE:
+        return _check_sums(data, at, cells, 1, 0, check)
+    return stop
 
 
 @cython.cfunc

@@ -11,6 +11,7 @@ import logging
 import ssl
 from typing import Any, Protocol, cast
 
+from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError, ProtocolError
 from firetrail.proxy.call import (
     Method,
@@ -31,6 +32,7 @@ from firetrail.proxy.transport.server_stream import StreamCall
 from firetrail.remoting.addresses import RequestRates
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.connection import COUNTED_MIN, WRITE_HIGH, address_text
+from firetrail.remoting.fair_shares import FairShares, holder_of
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.system import SYSTEM
 from firetrail.tls.channel import ServerChannel
@@ -57,8 +59,8 @@ class GrpcOwner(Protocol):
     budget: BufferBudget
     """Counts the bytes that are kept for strangers."""
     log: LimitedLog
-    calls: int
-    """Calls in progress."""
+    shares: FairShares
+    """Calls in progress, by their callers."""
 
     def opened(self, connection: GrpcConnection) -> None:
         """Handle a new connection."""
@@ -87,6 +89,7 @@ class GrpcConnection(asyncio.Protocol):
         self._read_at = 0.0  # when it had read something
         self._counted = 0  # the bytes that the budget has noted
         self.is_proven = False
+        self._calls = 0
         """Whether a call of the client was allowed."""
         self.loop = asyncio.get_running_loop()
         now = self.loop.time()
@@ -100,6 +103,7 @@ class GrpcConnection(asyncio.Protocol):
         self.arriving: set[BaseCall] = set()
         self.peer = ""
         self.host = ""
+        self._holder = holder_of("", None)
         """IP address of the client."""
         self.local = ""
         self.rates: RequestRates | None = None
@@ -116,6 +120,7 @@ class GrpcConnection(asyncio.Protocol):
         name = transport.get_extra_info("peername")
         self.peer = address_text(name)
         self.host = str(name[0]) if isinstance(name, tuple) and name else ""
+        self._holder = holder_of(self.host, None)
         self.local = address_text(transport.get_extra_info("sockname"))
         self._owner.opened(self)
 
@@ -239,11 +244,22 @@ class GrpcConnection(asyncio.Protocol):
             self._counted = size
             self._owner.budget.note(self, size, progress=is_less)
 
-    def prove(self) -> None:
-        """Note that a call of the client is allowed: its bytes count no longer as a stranger's."""
-        if not self.is_proven:
-            self._note(0)
-            self.is_proven = True
+    def prove(self, caller: Caller | None) -> None:
+        """Note that a call of the client is allowed: its bytes count no longer as a stranger's.
+
+        Its calls count as those of its user from then on.
+
+        Args:
+            caller: Who made the call; None if there is no access control.
+        """
+        if self.is_proven:
+            return
+        self._note(0)
+        self.is_proven = True
+        before, self._holder = self._holder, holder_of(self.host, caller)
+        if self._calls:
+            self._owner.shares.give_back(before, self._calls)
+            self._owner.shares.take(self._holder, self._calls)
 
     def drop(self, reason: str) -> None:
         """Close the connection at once because of what the client did, and free its bytes."""
@@ -337,8 +353,8 @@ class GrpcConnection(asyncio.Protocol):
             self.http2.output.end(stream, block)
 
     def _check_load(self) -> None:
-        if self._owner.calls >= self._limits.calls:
-            raise GrpcError(StatusCode.RESOURCE_EXHAUSTED, "the server has too many calls")
+        if (excess := self._owner.shares.excess(self._holder)) is not None:
+            raise GrpcError(StatusCode.RESOURCE_EXHAUSTED, excess)
         if self.http2.output.queued_bytes > self._limits.response_bytes:
             raise GrpcError(
                 StatusCode.RESOURCE_EXHAUSTED, "too many bytes of responses wait for the client"
@@ -349,11 +365,15 @@ class GrpcConnection(asyncio.Protocol):
         if isinstance(method, StreamMethod):
             call = StreamCall(self, stream, head, self._limits, now, method)
             stream.receiver = call
-            self._owner.calls += 1
+            self._begun()
             call.start()
         else:
             stream.receiver = SingleCall(self, stream, head, self._limits, now, method)
-            self._owner.calls += 1
+            self._begun()
+
+    def _begun(self) -> None:
+        self._calls += 1
+        self._owner.shares.take(self._holder)
 
     def run(self, call: SingleCall) -> None:
         """Start the call at once, unless many were started with the same bytes.
@@ -382,7 +402,8 @@ class GrpcConnection(asyncio.Protocol):
 
     def ended(self, call: BaseCall) -> None:
         """Forget the call."""
-        self._owner.calls -= 1
+        self._calls -= 1
+        self._owner.shares.give_back(self._holder)
 
     def tell_after_flush(self, call: BaseCall) -> None:
         """Report the call when the output was written."""

@@ -54,8 +54,8 @@ class Line(Protocol):
     def is_too_fast(self, request: ProtobufMessage) -> bool:
         """Count a message; return whether the address of the client sends more than it may."""
 
-    def prove(self) -> None:
-        """Note that a call of the client is allowed."""
+    def prove(self, caller: Caller | None) -> None:
+        """Note that a call of the client is allowed, and who made it."""
 
     def run(self, call: SingleCall) -> None:
         """Start the call, now or soon."""
@@ -150,7 +150,7 @@ class BaseCall:
 
     def accept(self) -> None:
         """Note that the call is allowed."""
-        self._line.prove()
+        self._line.prove(self.caller)
 
     def remaining_s(self) -> float | None:
         """Return the seconds until the deadline."""

@@ -28,6 +28,7 @@ cdef class QueueCursor:
     cdef object _log_last
     cdef object _log_segment
     cdef object _log_view
+    cdef const unsigned char[::1] _log_bytes
     cdef long long _log_base
     cdef long long _min_offset
     cdef Py_ssize_t _count_max

@@ -21,11 +21,11 @@ from firetrail.format import layout
 from firetrail.format.record import Record, decode_message
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
+    from cython.cimports.firetrail.format.kernels.scan import check_record
 else:
-    from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64
+    from firetrail.format.kernels.scan import check_record
 
 COMPILED = cython.compiled
 
@@ -33,6 +33,8 @@ _UNIT = cython.declare(cython.Py_ssize_t, layout.UNIT.size)
 _AT_SIZE = cython.declare(cython.Py_ssize_t, layout.UNIT.offsets["size"])
 _OFFSET_MAX = cython.declare(cython.longlong, (2**63 - 1) // layout.UNIT.size)
 """Larger queue offsets have no position in bytes."""
+_UNCHECKED = cython.declare(cython.int, -1)
+_GOOD = cython.declare(cython.int, -1)
 
 
 class GetStatus(Enum):
@@ -126,72 +128,10 @@ class GetResult:
             at += _UNIT
         return slices
 
-    def first_bad(self) -> int:
-        """Return the first record that does not begin as one of its size; -1 if all do.
-
-        It reads eight bytes of each, for callers that send the records on as they are: a receiver
-        goes from one to the next by their sizes.
-        """
-        number: cython.Py_ssize_t = 0
-        at: cython.Py_ssize_t
-        start: cython.Py_ssize_t
-        if self.count == 0:
-            return -1
-        if self._buffers is not None:
-            for buffer in self._buffers:
-                if not _begins_well(buffer):
-                    return number
-                number += 1
-            return -1
-        view: cython.const[cython.uchar][::1] = self._units
-        log: cython.const[cython.uchar][::1] = self._log
-        units: cython.pointer(cython.const[cython.uchar])
-        records: cython.pointer(cython.const[cython.uchar])
-        if cython.compiled:
-            units = cython.address(view[0])
-            records = cython.address(log[0])
-        else:
-            units = view
-            records = log
-        while number < self.count:
-            at = self._first + number * _UNIT
-            start = load_i64(units, at) - self._base
-            if not _is_head(records, start, load_i32(units, at + _AT_SIZE)):
-                return number
-            number += 1
-        return -1
-
     def messages(self) -> Iterator[Record]:
         """Yield the messages; each is decoded, and its body checked, when it is requested."""
         for buffer in self.buffers:
             yield decode_message(buffer)
-
-
-@cython.cfunc
-def _begins_well(buffer: cython.const[cython.uchar][::1]) -> cython.bint:
-    """Return whether a slice begins as a record of its length."""
-    if len(buffer) < k.RECORD_MIN:
-        return False
-    source: cython.pointer(cython.const[cython.uchar])
-    if cython.compiled:
-        source = cython.address(buffer[0])
-    else:
-        source = buffer
-    return _is_head(source, 0, len(buffer))
-
-
-@cython.cfunc
-@cython.inline
-def _is_head(
-    records: cython.pointer(cython.const[cython.uchar]),
-    at: cython.Py_ssize_t,
-    size: cython.longlong,
-) -> cython.bint:
-    """Return whether a record of ``size`` bytes begins at ``at``; the bytes must exist."""
-    if size < k.RECORD_MIN or load_i32(records, at) != size:
-        return False
-    magic: cython.int = load_i32(records, at + k.AT_MAGIC)
-    return magic == k.MAGIC_V1 or magic == k.MAGIC_V2
 
 
 class QueueCursor:
@@ -232,14 +172,21 @@ class QueueCursor:
         self._log_last = log.last
         self._log_segment = records
         self._log_view = records.view
+        self._log_bytes = records.view
         self._log_base = records.base
         self._min_offset = min_offset
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._memory = memory
 
-    def get(self, offset: cython.longlong, max_count: cython.Py_ssize_t) -> GetResult | None:
-        """Return messages from queue offset ``offset`` on, or None to leave it to the caller."""
+    def get(
+        self, offset: cython.longlong, max_count: cython.Py_ssize_t, check: cython.int = -1
+    ) -> GetResult | None:
+        """Return messages from queue offset ``offset`` on, or None to leave it to the caller.
+
+        ``check`` is that of a :class:`~firetrail.store.kernels.select.Selection`: the result ends
+        before a damaged record, and a damaged first one is left to the caller.
+        """
         if (
             self._queue.segments is not self._queue_segments
             or self._log.segments is not self._log_segments
@@ -262,10 +209,13 @@ class QueueCursor:
         size: cython.longlong = 0
         limit: cython.Py_ssize_t = min(max_count, self._count_max, (end - at) // _UNIT)
         units: cython.pointer(cython.const[cython.uchar])
+        records: cython.pointer(cython.const[cython.uchar])
         if cython.compiled:
             units = cython.address(self._units_view[0])
+            records = cython.address(self._log_bytes[0])
         else:
             units = self._units_view
+            records = self._log_bytes
         record: cython.longlong
         record_size: cython.longlong
         while count < limit:
@@ -276,6 +226,14 @@ class QueueCursor:
             if log_end - record > self._memory:
                 return None
             if count and size + record_size > self._bytes_max:
+                break
+            if (
+                check != _UNCHECKED
+                and check_record(
+                    records, record - self._log_base, record_size, self._log_base, check
+                )
+                != _GOOD
+            ):
                 break
             size += record_size
             count += 1

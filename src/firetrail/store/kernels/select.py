@@ -10,9 +10,11 @@ except ImportError:
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
+    from cython.cimports.firetrail.format.kernels.scan import check_record
 else:
     from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64
+    from firetrail.format.kernels.scan import check_record
 
 COMPILED = cython.compiled
 
@@ -22,10 +24,17 @@ FULL = 1
 """A limit was reached: the unit at the position belongs to the next read."""
 ELSEWHERE = 2
 """The record of the unit at the position is not in the given segment."""
+DAMAGED = 3
+"""The record of the unit at the position is damaged."""
+UNCHECKED = -1
+"""Instead of a :class:`~firetrail.format.columns.Check`: records are not looked at."""
 
 _EXHAUSTED = cython.declare(cython.int, EXHAUSTED)
 _FULL = cython.declare(cython.int, FULL)
 _ELSEWHERE = cython.declare(cython.int, ELSEWHERE)
+_DAMAGED = cython.declare(cython.int, DAMAGED)
+_UNCHECKED = cython.declare(cython.int, UNCHECKED)
+_GOOD = cython.declare(cython.int, -1)
 _INT_MIN = cython.declare(cython.longlong, -(2**31))
 _LOW_32 = cython.declare(cython.longlong, 2**32 - 1)
 _SIGN = cython.declare(cython.longlong, 2**31)
@@ -36,7 +45,8 @@ class Selection:
     """The messages found so far, and what still fits.
 
     Limits differ for messages in memory and for those below physical offset ``disk_below``, which
-    are on disk. The first message is taken whatever its size.
+    are on disk. The first message is taken whatever its size. ``check`` says how closely records
+    are checked before they are taken.
     """
 
     found = cython.declare(list, visibility="readonly")
@@ -50,6 +60,7 @@ class Selection:
     _disk_bytes: cython.longlong
     _disk_count: cython.Py_ssize_t
     _disk_below: cython.longlong
+    _check: cython.int
     _tags: frozenset[int] | None
 
     def __init__(
@@ -61,6 +72,7 @@ class Selection:
         disk_count: cython.Py_ssize_t,
         disk_below: cython.longlong,
         tags: frozenset[int] | None,
+        check: cython.int = UNCHECKED,
     ) -> None:
         self.found = []
         self.size = 0
@@ -74,6 +86,7 @@ class Selection:
         self._disk_count = disk_count
         self._disk_below = disk_below
         self._tags = tags
+        self._check = check
 
     def take(
         self,
@@ -91,6 +104,8 @@ class Selection:
         processed.
         """
         source: cython.pointer(cython.const[cython.uchar])
+        stored: cython.const[cython.uchar][::1] = log
+        records: cython.pointer(cython.const[cython.uchar])
         offset: cython.longlong
         size: cython.longlong
         count: cython.Py_ssize_t = len(self.found)
@@ -104,8 +119,10 @@ class Selection:
         if at < end:
             if cython.compiled:
                 source = cython.address(units[0])
+                records = cython.address(stored[0])
             else:
                 source = units
+                records = stored
             while at + k.UNIT <= end:
                 offset = load_i64(source, at)
                 size = load_i32(source, at + k.UNIT_SIZE)
@@ -119,6 +136,9 @@ class Selection:
                     self.filtered = True
                 elif size <= 0 or offset < base or offset > readable or size > readable - offset:
                     result = _ELSEWHERE
+                    break
+                elif not self._is_good(records, offset, size, base):
+                    result = _DAMAGED
                     break
                 else:
                     self.found.append(log[offset - base : offset - base + size])
@@ -138,6 +158,26 @@ class Selection:
         if offset < self._disk_below:
             return self.size + size > self._disk_bytes or count >= self._disk_count
         return self.size + size > self._memory_bytes or count >= self._memory_count
+
+    @cython.cfunc
+    def _is_good(
+        self,
+        records: cython.pointer(cython.const[cython.uchar]),
+        offset: cython.longlong,
+        size: cython.longlong,
+        base: cython.longlong,
+    ) -> cython.bint:
+        """Check a record; the interpreter lock is released while it may have to come from disk."""
+        stop: cython.int
+        check: cython.int = self._check
+        at: cython.Py_ssize_t = offset - base
+        if check == _UNCHECKED:
+            return True
+        if offset >= self._disk_below:
+            return check_record(records, at, size, base, check) == _GOOD
+        with cython.nogil:
+            stop = check_record(records, at, size, base, check)
+        return stop == _GOOD
 
     @cython.cfunc
     def _matches(self, tags_code: cython.longlong) -> cython.bint:

@@ -58,6 +58,10 @@ class Gate:
         if was is not None and closure in _LOGGED and is_over:
             _log.warning("the store accepts messages again; it refused them because %s", was)
 
+    def is_shut(self, closure: Closure) -> bool:
+        """Return whether this is one of the reasons to refuse puts."""
+        return closure in self._reasons
+
     def refusal_besides(self, closure: Closure) -> str:
         """Return why puts would be refused without this reason; empty if they would not be."""
         with self._guard:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from firetrail.errors import FormatError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.kernels.scan import scan
+from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.format.record import decode_message
 from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
@@ -78,6 +78,12 @@ def scan_record(
     if rows:
         return Stop.LIMIT, columns
     return Stop(stop) if stop != Stop.LIMIT else Stop.CUT, columns
+
+
+def is_good(record: memoryview, check: int) -> bool:
+    """Return whether the bytes are one whole record that passes a :class:`Check`."""
+    rows, end, _ = scan(record, 0, len(record), ANYWHERE, Columns(1).table, check)
+    return rows == 1 and end == len(record)
 
 
 def record_at(log: SegmentQueue, offset: int) -> memoryview | None:

@@ -13,6 +13,9 @@ from firetrail.store.log.flusher import Waiter, Waiters
 
 NO_MEMBER = 0
 """In the place of its number, for a replica that is not a member of a group."""
+RETURN_S = 3.0
+"""How long the puts of a group wait for members that are not connected: since the master began, or
+since one was lost. Most members connect again within this time, or leave the in-sync set."""
 
 
 def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int:
@@ -42,9 +45,26 @@ def starts_unconfirmed(config: StoreConfig, *, in_group: bool) -> bool:
     return config.role is BrokerRole.SLAVE or copies_needed(config, 0, in_group=in_group) > 1
 
 
+class SharedAddress(NamedTuple):
+    """What is known of a replica that does not name its store: others may have the same address."""
+
+    host: str
+
+
 class _Confirmation(NamedTuple):
+    """The last report over a connection.
+
+    Attributes:
+        offset: The end of the replica's log.
+        member: Its number in the group.
+        replica: What tells it from others.
+        since: The end of the master's log at the first report.
+    """
+
     offset: int
     member: int
+    replica: Hashable
+    since: int
 
 
 class ReplicaAcks:
@@ -52,6 +72,13 @@ class ReplicaAcks:
 
     Only live connections count: the confirmation of a replica that has disconnected is forgotten,
     because nobody knows what becomes of its log.
+
+    A replica counts once, however many connections it has: one that was restarted, or cut off, has
+    left a connection whose end the master has not noticed yet. Of the connections of one replica
+    the latest counts. An earlier one counts as well if it has confirmed something that was stored
+    after the latest was opened: then another process reads it, so these are two replicas that look
+    like one (slaves of RocketMQ on one machine, or brokers on copies of one folder). If only their
+    address is known, a put waits for that: the first message after both have connected shows it.
 
     In a group with failover, a message is confirmed when all required members have it: those that
     may become the master.
@@ -79,10 +106,11 @@ class ReplicaAcks:
         self._live = config
         self.on_progress = on_progress
         """Called when the confirmed offset has grown, in the thread in which it has."""
-        self._acks: dict[
-            Hashable, _Confirmation
-        ] = {}  # the latest connection of a member is the last one
+        self._acks: dict[Hashable, _Confirmation] = {}  # the latest connection is the last one
+        self._connected = 0  # how many replicas that is
         self._required: frozenset[int] | None = None
+        self._clock = log.queue.system.clock
+        self._return_by = self._clock.monotonic() + RETURN_S  # when absent members count as gone
         self._guard = log.queue.system.threads.lock()
         self._waiters = Waiters()
         self._final: int | None = None  # what was confirmed when the store was closed
@@ -93,24 +121,35 @@ class ReplicaAcks:
             log.confirmed_offset = log.once_confirmed
         self._update()
 
-    def note(self, replica: Hashable, offset: int, member: int = NO_MEMBER) -> None:
+    def note(
+        self,
+        connection: Hashable,
+        offset: int,
+        member: int = NO_MEMBER,
+        replica: Hashable = None,
+    ) -> None:
         """Note that a connected replica has the log up to ``offset``.
 
         Args:
-            replica: Its connection.
+            connection: Its connection.
             offset: The end of its log.
             member: Its number in the group. Default: it is not a member.
+            replica: What tells it from other replicas. Default: its connection.
         """
         with self._guard:
-            self._acks[replica] = _Confirmation(offset, member)
+            known = self._acks.get(connection)
+            since = known.since if known is not None else self._log.max_offset
+            told = connection if replica is None else replica
+            self._acks[connection] = _Confirmation(offset, member, told, since)
             grown = self._update()
         if grown:
             self.on_progress()
 
-    def drop(self, replica: Hashable) -> None:
-        """Forget a replica whose connection has ended."""
+    def drop(self, connection: Hashable) -> None:
+        """Forget a connection that has ended."""
         with self._guard:
-            self._acks.pop(replica, None)
+            if self._acks.pop(connection, None) is not None:
+                self._return_by = self._clock.monotonic() + RETURN_S
             grown = self._update()  # fewer copies may be needed now
         if grown:
             self.on_progress()
@@ -149,10 +188,27 @@ class ReplicaAcks:
             self._update()
         self.on_progress()
 
+    def counts(self, connection: Hashable) -> bool:
+        """Return whether a connection is not the earlier one of a replica that has a later one."""
+        with self._guard:
+            known = self._acks.get(connection)
+            return known is None or any(known is ack for ack in self._counted())
+
+    def _counted(self) -> list[_Confirmation]:
+        """Return the reports of different replicas; see the class."""
+        latest = {ack.replica: ack for ack in self._acks.values()}
+        if len(latest) == len(self._acks):
+            return [*latest.values()]
+        return [
+            ack
+            for ack in self._acks.values()
+            if ack is latest[ack.replica] or ack.offset > latest[ack.replica].since
+        ]
+
     def in_sync(self, end: int) -> int:
         """Return how many replicas are connected and not too far behind ``end``."""
         with self._guard:
-            return sum(self.is_in_sync(ack.offset, end) for ack in self._acks.values())
+            return sum(self.is_in_sync(ack.offset, end) for ack in self._counted())
 
     def is_in_sync(self, acked: int, end: int) -> bool:
         """Return whether a replica that has the log up to ``acked`` is close enough to ``end``."""
@@ -211,7 +267,7 @@ class ReplicaAcks:
     def needed(self) -> int:
         """How many copies of a message there must be now, the master's own included."""
         in_group = self._in_group or self._required is not None
-        return copies_needed(self._live.current, len(self._acks), in_group=in_group)
+        return copies_needed(self._live.current, self._connected, in_group=in_group)
 
     def _update(self) -> bool:
         """Compute the confirmed offset again, and notify waiters; return whether it has grown."""
@@ -220,18 +276,21 @@ class ReplicaAcks:
         if self._final is not None:
             return False
         before = self._log.confirmed_offset
+        offsets = sorted((ack.offset for ack in self._counted()), reverse=True)
+        self._connected = len(offsets)
+        possible = self._possible()
         others = self.needed - 1
-        offsets = sorted((ack.offset for ack in self._acks.values()), reverse=True)
         confirmed = enough_before = OFFSET_MAX
-        if others > len(offsets):
-            confirmed = enough_before = 0
-        elif others > 0:
-            confirmed = offsets[others - 1]
-            enough_before = confirmed + self._live.current.max_gap_not_in_sync
+        if others > 0:
+            confirmed = offsets[others - 1] if others <= len(offsets) else 0
+            gap = self._live.current.max_gap_not_in_sync
+            enough_before = possible[others - 1] + gap if others <= len(possible) else 0
         if self._live.current.role is BrokerRole.SYNC_MASTER:
             confirmed = min(confirmed, self._confirmed_by_required())
             if not (self._required or frozenset()) <= self._by_member().keys():
                 enough_before = 0
+            if self._in_group and self._clock.monotonic() < self._return_by:
+                enough_before = OFFSET_MAX
         self._enough_before = enough_before
         self.are_needed = confirmed < OFFSET_MAX
         self._log.confirmed_offset = confirmed
@@ -242,6 +301,13 @@ class ReplicaAcks:
             return False
         self._tell_waiters()
         return True
+
+    def _possible(self) -> list[int]:
+        """Return where the logs of replicas end, as if all that may differ did; longest first."""
+        counted = self._counted()
+        may_differ = (ack for ack in self._acks.values() if isinstance(ack.replica, SharedAddress))
+        others = [ack for ack in may_differ if not any(ack is each for each in counted)]
+        return sorted((ack.offset for ack in (*counted, *others)), reverse=True)
 
     def _confirmed_by_required(self) -> int:
         """Return where the shortest log of the required members ends; 0 if they are not known."""

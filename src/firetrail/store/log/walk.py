@@ -53,7 +53,7 @@ class LogWalk:
 
     ``live`` says that files may be deleted during the walk. Without ``resync`` the first damage
     ends it. With ``until`` it ends after the file that holds the byte before that offset; only the
-    search for a good record after damage goes further.
+    search for a good record after damage goes further. Batches have at most ``rows`` records.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class LogWalk:
         live: bool = False,
         resync: bool = True,
         until: int | None = None,
+        rows: int = ROWS_PER_BATCH,
     ) -> None:
         self._log = log
         self._end = end
@@ -73,7 +74,7 @@ class LogWalk:
         self._check = check
         self._live = live
         self._resync = resync
-        self._columns = Columns(ROWS_PER_BATCH)
+        self._columns = Columns(rows)
         self.position = start
         """Physical offset that the walk has reached."""
 

@@ -332,6 +332,8 @@ class Writer(StoreStatus):
     def _confirmed_or_not(self, result: PutResult, confirmed: bool) -> PutResult:
         if confirmed:
             return result
+        if self._acks.missing:
+            return self._without_replicas(result)
         timeout_ms = self._live.current.slave_timeout_ms
         return result.with_status(
             PutStatus.FLUSH_SLAVE_TIMEOUT,
@@ -340,12 +342,16 @@ class Writer(StoreStatus):
         )
 
     def _unless_fenced(self, result: PutResult) -> PutResult:
-        """Return the result, unless this store ceased to be the master during the wait."""
+        """Return the result, unless this store ceased to be the master during the wait.
+
+        The message is in the log, so the status is not that of a refused one: a client that sends
+        it again must know that there may be two then.
+        """
         refusal = self._engine.fence.refusal
         if not refusal or not result.ok:
             return result
         detail = f"stored, but it may be removed again: {refusal}"
-        return result.with_status(PutStatus.SERVICE_NOT_AVAILABLE, detail)
+        return result.with_status(PutStatus.FLUSH_SLAVE_TIMEOUT, detail)
 
     def _flushed_or_not(self, result: PutResult, in_time: bool, durable: bool) -> PutResult:
         if in_time and durable:

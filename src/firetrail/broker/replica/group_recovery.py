@@ -1,0 +1,100 @@
+"""The decision of an operator about a group whose state in etcd its members refuse.
+
+The command ``firetrail replica recover-group`` has asked all members, and sends this request to the
+one whose log is to be the group's. That member replaces the in-sync set in etcd by itself alone.
+The new version continues what all members have seen, so they accept it, and those whose logs differ
+may cut them; a copy of what they remove is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol
+
+from firetrail.errors import ElectionError, NotReachedError, RequestError
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
+from firetrail.remoting.handlers import Handler
+from firetrail.remoting.replica_headers import RecoverGroupHeader
+from firetrail.replication.group_memory import GroupMemory
+from firetrail.replication.group_view import InSyncSet
+from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.store.broker_store import BrokerStore
+
+_log = logging.getLogger(__name__)
+
+
+class RecoverableBroker(Protocol):
+    """The broker of a member."""
+
+    @property
+    def address(self) -> str:
+        """``ip:port`` of the broker."""
+
+    @property
+    def store(self) -> BrokerStore:
+        """The store; closed during a change of role."""
+
+
+class GroupRecovery:
+    """Handles the request by which an operator decides which log is the group's.
+
+    Attributes:
+        handlers: The handler, which serves in every role.
+        keeper: Keeps the lease of the group; None if the role of the broker is fixed.
+    """
+
+    def __init__(self, broker: RecoverableBroker) -> None:
+        self._broker = broker
+        self.keeper: LeaseKeeper | None = None
+        self.handlers: dict[int, Handler] = {RequestCode.RECOVER_GROUP: self._recover}
+
+    async def _recover(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        header = RecoverGroupHeader.decode(request.fields)
+        broker, keeper = self._broker, self.keeper
+        if keeper is None:
+            raise _refused(f"{broker.address} is not a member of a group with automatic failover")
+        status = keeper.status
+        if status.refusal is None and status.in_sync:
+            raise _refused(
+                f"{broker.address} accepts the state of the group in etcd, so there is nothing to "
+                "recover"
+            )
+        end = broker.store.log_range[1]
+        decided = decided_set(keeper.number, status.memory, end, header)
+        _log.warning(
+            "%s has decided that the log of this member, up to %d, is the group's; version %d",
+            connection.peer,
+            end,
+            decided.lineage.version,
+        )
+        try:
+            obstacle = await asyncio.to_thread(keeper.recover, decided)
+        except (NotReachedError, ElectionError) as error:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{broker.address}: {error}") from None
+        if obstacle:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{broker.address}: {obstacle}")
+        return request.answer()
+
+
+def decided_set(
+    member: int, memory: GroupMemory, log_end: int, header: RecoverGroupHeader
+) -> InSyncSet:
+    """Return the in-sync set that an operator has decided on.
+
+    Args:
+        member: The member whose log is the group's.
+        memory: What it has seen.
+        log_end: The end of its log.
+        header: What the other members have seen.
+    """
+    others = frozenset(header.others.split())
+    past = memory.lineage.decided_now(others, header.version, header.epoch)
+    members, offset = frozenset({member}), min(memory.offset, log_end)
+    return InSyncSet(members, offset, 0, past.continued(members, offset))
+
+
+def _refused(reason: str) -> RequestError:
+    return RequestError(ResponseCode.NO_PERMISSION, reason)

@@ -1,0 +1,84 @@
+"""Requests of clients that take a slave for the master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.broker.brokers import Talk
+from tests.broker.groups import broker_group
+from tests.broker.pairs import pair, promote
+from tests.client.clusters import until
+
+from firetrail.broker.replica import relay
+from firetrail.broker.replica.relay import NO_MASTER, RELAYED
+from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.headers import ConsumerOffsetHeader
+
+OK = ResponseCode.SUCCESS
+
+
+async def test_a_former_master_passes_commits_on(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        await promote(new)
+        assert (await old.commit(1)).code == OK
+        assert await new.committed() == 1
+        assert await old.committed() == 1  # before the next copy of the table
+
+
+async def test_a_former_master_passes_commits_in_pulls_on(tmp_path: Path) -> None:
+    async with pair(tmp_path, slave_read=True) as (_, old, new):
+        await promote(new)
+        flags = PullFlag.COMMIT | PullFlag.SUBSCRIPTION
+        answer = await old.pull("T1", 0, sysFlag=int(flags), commitOffset=1)
+        assert answer.code == OK
+        await until_committed(new, 1)
+
+
+async def until_committed(talk: Talk, offset: int) -> None:
+    await until(lambda: talk.broker.offsets.get("CG", "T1", 0) == offset)
+
+
+async def test_a_slave_keeps_commits_if_its_master_is_gone(tmp_path: Path) -> None:
+    async with pair(tmp_path) as (_, old, new):
+        await old.broker.stop()
+        assert (await new.commit(1)).code == OK
+        assert await new.committed() == 1
+
+
+async def test_a_member_passes_sends_and_commits_on_to_the_master(tmp_path: Path) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        assert (await group.send(2, b"passed on")).code == OK
+        await group.has(1, b"passed on")
+        talk = Talk(group.members[2], group.client)
+        assert (await talk.commit(1)).code == OK
+        assert group.members[1].offsets.get("CG", "T1", 0) == 1
+        assert await talk.committed() == 1
+
+
+async def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
+    async with broker_group(tmp_path, members=2) as group:
+        header = ConsumerOffsetHeader("CG", "T1", 0, 1)
+        command = RemotingCommand(
+            RequestCode.UPDATE_CONSUMER_OFFSET, header.encode(), remark=RELAYED
+        )
+        answer = await group.client.request(group.members[2].address, command)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, NO_MASTER)
+
+
+async def test_a_commit_is_refused_while_a_group_has_no_master(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relay, "RELAY_S", 0.1)
+    async with broker_group(tmp_path, members=2) as group:
+        group.cut_off(1)
+        group.cut_off(2)
+        group.end_lease()
+        replica = group.members[2].replica
+        assert replica is not None
+        replica.follow_elected(None)
+        talk = Talk(group.members[2], group.client)
+        answer = await talk.commit(1)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, NO_MASTER)
+        assert group.members[2].offsets.get("CG", "T1", 0) is None
