@@ -18,6 +18,7 @@ from firetrail.format.kernels.scan import scan_units
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.places import is_remote, open_log
 from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.sight import Sight, log_lost
@@ -160,8 +161,7 @@ class _SplitReader:
                 damage.position,
                 damage.physical_offset,
                 damage.detail,
-                "check the store with 'firetrail fsck', or read with mode=permissive to skip "
-                "damaged records",
+                f"check the store with 'firetrail fsck', or {SKIP_DAMAGED}",
             )
 
     def _check_all_seen(self, chooser: Chooser) -> None:
@@ -175,7 +175,7 @@ class _SplitReader:
                 None,
                 f"{part.count - seen} of the units {part.begin} up to {part.end} do not point to a "
                 "message of this queue",
-                "rebuild the queues with 'firetrail rebuild', or read with mode=permissive",
+                f"rebuild the queues with 'firetrail rebuild', or {SKIP_DAMAGED}",
             )
 
     # -- single records -----------------------------------------------------------------------

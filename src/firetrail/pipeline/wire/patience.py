@@ -1,9 +1,10 @@
 """Retries of requests to a cluster that is unavailable for a while, with a diagnosis at the end.
 
 A broker that is restarted is unavailable for seconds, and the name server drops its topics in that
-time. So a request is retried if it got no answer, or if the name server does not list a topic that
-is known to exist. The option ``retryTimeoutMs`` limits this. Permanent errors are raised
-immediately: refusals of a broker, addresses of other programs, and certificates that do not fit.
+time. So a request is retried if it got no answer, if the name server does not list a topic that is
+known to exist, or if a broker does not return a message yet because it repairs it. The option
+``retryTimeoutMs`` limits this. Permanent errors are raised immediately: refusals of a broker,
+addresses of other programs, and certificates that do not fit.
 """
 
 from __future__ import annotations
@@ -154,6 +155,15 @@ class Patience:
 def no_broker() -> RequestError:
     """Return the retriable error for a name server without brokers."""
     remark = "no broker is registered with the name server"
+    return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
+
+
+def no_progress(queue: str, offset: int) -> RequestError:
+    """Return the retriable error for a broker that has a message, but does not return it yet."""
+    remark = (
+        f"queue {queue}: the broker returns no message from offset {offset} on at the moment, for "
+        "example because it repairs a damaged one; its log says more"
+    )
     return RequestError(ResponseCode.SERVICE_NOT_AVAILABLE, remark)
 
 

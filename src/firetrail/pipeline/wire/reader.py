@@ -18,19 +18,23 @@ import pyarrow as pa
 from firetrail.client.pull import Puller, PullResult
 from firetrail.client.session import Session
 from firetrail.client.subscription import by_tags
-from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
+from firetrail.errors import DataLostError, RequestError, StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import ANYWHERE, scan
 from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.units import Chooser
 from firetrail.pipeline.wire.access import access_in
+from firetrail.pipeline.wire.cluster import name_of
+from firetrail.pipeline.wire.gaps import is_sparse, left_out, take
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.patience import Patience
+from firetrail.pipeline.wire.patience import Patience, no_progress
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
-from firetrail.remoting.bodies import ALL_TAGS, MessageQueue
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, TopicConfig
+from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.headers import TopicHeader
 from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, describe_stop
 
 SLICE = 32
@@ -43,10 +47,6 @@ HELD_BYTES = 64 << 20
 """Limit for answers that wait for their turn; only the next one in turn may exceed it."""
 BATCH_BYTES = 4 << 20
 """A batch is emitted once it has at least this many bytes of records."""
-IDLE_MAX = 6
-"""Consecutive answers without progress after which the read fails."""
-IDLE_S = 0.2
-"""Pause after an answer without progress."""
 _REMOVED = "MESSAGE_WAS_REMOVING"
 
 
@@ -60,15 +60,15 @@ def read_wire(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a split, range by range, each range in order.
 
-    Every record is verified, whichever columns are read. A damaged one raises StoreDamagedError;
-    ``permissive`` skips records with a wrong checksum. Bodies are decompressed if ``decompress``.
-    Messages that were deleted, or that a broker left out, raise DataLostError unless
-    ``allow_loss``.
+    Every record is verified, whichever columns are read. A damaged one, and one that a broker left
+    out, raises StoreDamagedError; ``permissive`` skips records with a wrong checksum, and those
+    left out. Bodies are decompressed if ``decompress``. Messages that were deleted, or that a
+    topic lacks by its nature, raise DataLostError unless ``allow_loss``.
     """
     gatherer = Gatherer(fields(columns), decompress=decompress, lenient=permissive)
     decoder = _Decoder(gatherer, permissive)
     with Loop() as loop:
-        fetcher = Fetcher(split, allow_loss)
+        fetcher = Fetcher(split, allow_loss, permissive)
         loop.run(fetcher.open())
         try:
             for part in split.ranges:
@@ -100,7 +100,7 @@ class _Slice(NamedTuple):
 class Fetcher:
     """Fetches the ranges of a split in slices, ahead of their use."""
 
-    def __init__(self, split: WireSplit, allow_loss: bool) -> None:
+    def __init__(self, split: WireSplit, allow_loss: bool, permissive: bool) -> None:
         access = access_in(split.access_file)
         self._session = Session(split.namesrv, access=access)
         self._puller = Puller(self._session, split.group)
@@ -108,6 +108,8 @@ class Fetcher:
         self._tags = " || ".join(split.wanted.tags) or ALL_TAGS
         self._step = SLICE_FILTERED if split.wanted.tags else SLICE
         self._allow_loss = allow_loss
+        self._allow_gaps = permissive or bool(split.wanted.tags)
+        self._sparse: dict[str, bool] = {}  # by topic, if an answer had a gap
         self._todo = iter(self._slices(split.ranges))
         self._slices_fetched: deque[_Slice] = deque()
         self._held = 0
@@ -163,39 +165,58 @@ class Fetcher:
     async def _fetch(self, number: int, part: BrokerRange, begin: int, end: int) -> list[bytes]:
         queue = MessageQueue(part.range.topic, part.broker, part.range.queue_id)
         found: list[bytes] = []
-        at, idle = begin, 0
+        at = begin
         while at < end:
             async with self._room:
                 await self._room.wait_for(lambda: self._held < HELD_BYTES or self._turn == number)
             answer = await self._ask(queue, at, end - at)
-            self._held += len(answer.records)
-            found.append(answer.records)
+            records, missing = take(answer, at, end)
+            self._held += len(records)
+            found.append(records)
             if _is_lost(answer, at):
                 if not self._allow_loss:
                     low, high = answer.min_offset, answer.max_offset
                     _report(part, f"offset {at} does not exist: the queue has {low} up to {high}")
                 if answer.next_offset <= at:
                     break
-            idle = idle + 1 if answer.next_offset <= at else 0
-            if idle == IDLE_MAX:
-                raise PipelineError(
-                    f"queue {part}: the broker returned no messages from offset {at} on in "
-                    f"{IDLE_MAX} attempts; check the broker's log and its store"
-                )
-            if idle:
-                await asyncio.sleep(IDLE_S)
+            elif missing and not self._allow_gaps and not await self._is_sparse(queue):
+                raise left_out(part, missing)
             at = max(at, answer.next_offset)
         return found
+
+    async def _is_sparse(self, queue: MessageQueue) -> bool:
+        """Whether gaps are normal in a topic; they are not if the broker does not tell."""
+
+        async def ask() -> bool:
+            await self._session.route(queue.topic)
+            answer = await self._session.ask(
+                self._session.address_of(queue.broker_name),
+                RequestCode.GET_TOPIC_CONFIG,
+                TopicHeader(queue.topic),
+            )
+            return is_sparse(TopicConfig.decode(answer.content).attributes)
+
+        if queue.topic not in self._sparse:
+            request = f"asking for the attributes of topic {queue.topic}"
+            try:
+                found = await self._patience.ask(ask, request, broker=queue.broker_name)
+            except RequestError:
+                found = False
+            self._sparse[queue.topic] = found
+        return self._sparse[queue.topic]
 
     async def _ask(self, queue: MessageQueue, offset: int, count: int) -> PullResult:
         async def ask() -> PullResult:
             await self._session.route(queue.topic)
             wanted = by_tags(queue.topic, self._tags)
             try:
-                return await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
+                answer = await self._puller.ask(queue, offset, wanted, count=min(count, SLICE))
             except (OSError, TimeoutError):
                 self._session.forget_route(queue.topic)  # the broker may get another address
                 raise
+            if answer.next_offset <= offset and not _is_lost(answer, offset):
+                raise no_progress(f"{queue.topic}/{name_of(queue)}", offset)
+            return answer
 
         request = f"reading topic {queue.topic}"
         return await self._patience.ask(ask, request, queue.topic, broker=queue.broker_name)
@@ -240,11 +261,11 @@ class _Decoder:
     def _refuse(self, part: BrokerRange, data: memoryview, at: int, rows: int, stop: Stop) -> None:
         """Raise StoreDamagedError for the record after ``rows`` good ones."""
         offset = self._columns.column(col.QUEUE_OFFSET)[rows - 1] + 1 if rows else part.range.begin
+        remedy = SKIP_DAMAGED if stop in CHECKSUM_STOPS else f"{SKIP_DAMAGED} from its files"
         raise StoreDamagedError(
             f"queue {part}",
             offset,
             None,
             f"at this message or soon after it: {describe_stop(data, at, len(data), stop)}",
-            "check the broker's store with 'firetrail fsck'; its files can be read with "
-            "mode=permissive, which skips damaged records",
+            f"check the broker's store with 'firetrail fsck', or {remedy}",
         )
