@@ -3,15 +3,29 @@
 If Spark cancels a task, because a ``limit`` was reached, a query was stopped or the session ended,
 the worker finds its socket closed and prints a long traceback on the terminal of the user. This
 module suppresses that one and prints all others.
+
+Spark's planner reports an error with the traceback of its own process. Errors of Firetrail say what
+is wrong in one line, so they are reported without it.
 """
 
+import functools
+import os
 import sys
 import traceback
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from pyspark import daemon
 
+from firetrail.errors import FiretrailError
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
+
 _print_exc = traceback.print_exc
+_HIDE = "SPARK_HIDE_TRACEBACK"
+"""Variable that lets a process of Spark report an error without a traceback."""
 _RUNNERS = "pyspark.sql."
 """Prefix of the modules that Spark runs as programs, such as the runner of a stream's source."""
 
@@ -22,15 +36,38 @@ def print_exc() -> None:
         _print_exc()
 
 
+def _program() -> str:
+    """Return the name of the module that this process runs, empty if it runs no module."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return "" if spec is None else spec.name
+
+
 def hush_planner() -> None:
     """Suppress it in the planner's workers, too: Spark always plans with its own modules."""
-    spec = getattr(sys.modules["__main__"], "__spec__", None)
-    if spec is None:
-        return
-    if spec.name == daemon.__name__:
+    program = _program()
+    if program == daemon.__name__:
         traceback.print_exc = print_exc  # type: ignore[assignment]
-    elif spec.name.startswith(_RUNNERS):
+    elif program.startswith(_RUNNERS):
         sys.excepthook = print_uncaught
+
+
+def in_one_line(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let Spark's planner report Firetrail's errors in the function without a traceback.
+
+    The process ends with such an error, so other errors keep their tracebacks.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except FiretrailError:
+            program = _program()
+            if program == daemon.__name__ or program.startswith(_RUNNERS):
+                os.environ[_HIDE] = "1"
+            raise
+
+    return wrapped
 
 
 def print_uncaught(

@@ -18,24 +18,25 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from firetrail.errors import ConfigError, PipelineError
+from firetrail.errors import ConfigError, FiretrailError, PipelineError
 from firetrail.pipeline.backend import backend_of
-from firetrail.pipeline.daemon import hush_planner
-from firetrail.pipeline.readers import BatchReader, DamageReader
+from firetrail.pipeline.daemon import hush_planner, in_one_line
+from firetrail.pipeline.readers import BatchReader, DamageReader, RefusedStream
 from firetrail.pipeline.session import activate, choose_python, is_connect
 from firetrail.pipeline.sink import writers as store_writers
 from firetrail.pipeline.sink.columns import is_wire
 from firetrail.pipeline.source import damage
+from firetrail.pipeline.source.given_schema import given_columns
 from firetrail.pipeline.source.options import (
     View,
     parse_options,
     parse_shape,
     table_options,
 )
-from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, fields
+from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, own_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,7 @@ class RocketMqDataSource(DataSource):
         """Return the name for ``spark.read.format``."""
         return "rocketmq"
 
+    @in_one_line
     def schema(self) -> str | StructType:
         """Return the columns, all or those of the option ``columns``."""
         table = table_options(self.options)
@@ -69,18 +71,27 @@ class RocketMqDataSource(DataSource):
         """Return the options together with those that a table has in its schema."""
         return (_noted_options(schema) or {}) | dict(self.options)
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of batches with the columns of the schema."""
         options = parse_options(self._all_options(schema))
         if options.view is View.DAMAGE:
-            return DamageReader(options)
+            return DamageReader(options, given_columns(schema, damage.SCHEMA))
         return BatchReader(options, columns_of(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader of micro-batches."""
-        options = parse_options(self._all_options(schema), stream=True)
-        return backend_of(options).stream_reader(options, columns_of(schema))
+        """Return a reader of micro-batches.
 
+        If this raised an error, Spark would report only that it has no reader to stop. So a reader
+        raises it at the first call.
+        """
+        try:
+            options = parse_options(self._all_options(schema), stream=True)
+            return backend_of(options).stream_reader(options, columns_of(schema))
+        except FiretrailError as error:
+            return RefusedStream(error)
+
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a writer of batches; ``firetrail.pipeline.sink.columns`` has its options."""
         if not {"path", "namesrv"} & dict(self.options).keys():
@@ -126,29 +137,15 @@ def _noted_options(schema: StructType) -> dict[str, str] | None:
 
 def columns_of(schema: StructType) -> Sequence[str]:
     """Return the columns of a schema; raise ConfigError unless they are the source's own."""
-    names = schema.fieldNames()
     if _noted_options(schema) is not None:
-        _check_altered(names)
-    for field, asked in zip(fields(names), schema.fields, strict=True):
-        if asked.dataType.simpleString() != field.sql:
-            raise ConfigError(
-                f"column {field.name}",
-                asked.dataType.simpleString(),
-                f"its type in the source is {field.sql}; cast it in the query",
-            )
-        if to_arrow_type(asked.dataType, timezone="UTC") != field.arrow or not asked.nullable:
-            raise ConfigError(
-                f"column {field.name}",
-                "not null",
-                "the columns of the source are nullable; leave out NOT NULL",
-            )
-    return names
+        _check_altered(schema.fieldNames())
+    return given_columns(schema, arrow_schema(tuple(BY_NAME)))
 
 
 def _check_altered(names: Sequence[str]) -> None:
     """Raise ConfigError if ALTER TABLE added or renamed a column, which Spark allows."""
     for name in names:
-        if name not in BY_NAME:
+        if own_name(name) not in BY_NAME:
             remedy = (
                 "the source has no such column, and its tables cannot have further ones: undo the "
                 f"ALTER TABLE (DROP COLUMN {name}, or RENAME COLUMN {name} TO its old name), and "

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from firetrail.errors import CheckpointError, NotSharedError, PipelineError, StoreDamagedError
 
 _CARRIED = re.compile(r"firetrail-error:([A-Za-z0-9+/=]+)")
-_TRACED = re.compile(r"^(?:pyspark\S*: )?firetrail\.errors\.(\w+): (.+)$", re.M)
+_TRACED = re.compile(r"(?:^|: )firetrail\.errors\.(\w+): (.+)$", re.M)
 _DAMAGE = re.compile(r"(.+) at offset (\d+)(?: \(record (\d+)\))?: (.+); (.+)")
 # The message of a query error ends here; the unresolved plan or the query with a caret follows.
 _QUERY_ERROR_END = re.compile(r";?\n")

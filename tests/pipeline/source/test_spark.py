@@ -111,12 +111,51 @@ class TestColumns:
         assert frame.columns == ["size", "topic"]
         assert frame.where("TOPIC = 'rare'").select("Size").count() > 0
 
-    def test_names_in_a_schema_are_those_of_the_source(
+    def test_names_in_a_schema_may_have_any_case_and_order(
         self, spark: SparkSession, store: Path
     ) -> None:
-        reader = spark.read.format("rocketmq").schema("TOPIC string")
+        reader = spark.read.format("rocketmq").schema("SIZE int, Topic string")
+        frame = reader.load(str(store))
+        assert frame.columns == ["SIZE", "Topic"]
+        own = load(spark, store, columns="size,topic")
+        assert sorted(frame.collect()) == sorted(own.collect())
+        damage = spark.read.format("rocketmq").option("view", "damage").schema("KIND string")
+        assert damage.load(str(store)).collect() == []
+
+    def test_a_column_that_is_named_twice_is_refused(
+        self, spark: SparkSession, store: Path
+    ) -> None:
+        spark.conf.set("spark.sql.caseSensitive", "true")
+        try:
+            reader = spark.read.format("rocketmq").schema("size int, SIZE int")
+            assert "'size': is named twice" in error_of(lambda: reader.load(str(store)))
+        finally:
+            spark.conf.unset("spark.sql.caseSensitive")
+
+    @pytest.mark.parametrize("view", ["queue", "damage"])
+    def test_a_wrong_type_is_refused_in_one_line(
+        self, spark: SparkSession, store: Path, view: str
+    ) -> None:
+        """Without the traceback of Spark's planner."""
+        column, right = ("Size", "int") if view == "queue" else ("Kind", "string")
+        reader = spark.read.format("rocketmq").option("view", view).schema(f"{column} date")
         text = error_of(lambda: reader.load(str(store)))
-        assert "'TOPIC': no such column; did you mean topic?" in text
+        assert f"ConfigError: column {column} = 'date': its type in the source is {right}" in text
+        assert "Traceback" not in text
+
+    def test_the_schema_of_a_stream(self, spark: SparkSession, store: Path, tmp_path: Path) -> None:
+        def read(schema: str) -> None:
+            source = spark.readStream.format("rocketmq").option("startingOffsets", "earliest")
+            writer = source.schema(schema).load(str(store)).writeStream.format("parquet")
+            writer = writer.option("checkpointLocation", str(tmp_path / schema))
+            query = writer.trigger(availableNow=True).start(str(tmp_path / "out"))
+            query.awaitTermination()
+
+        read("SIZE int")
+        assert spark.read.parquet(str(tmp_path / "out")).count() == len(consumed(store))
+        text = error_of(lambda: read("size bigint"))
+        assert "ConfigError: column size = 'bigint': its type in the source is int" in text
+        assert "Traceback" not in text
 
 
 class TestPruning:

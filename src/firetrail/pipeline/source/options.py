@@ -17,7 +17,7 @@ from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.places import absolute
-from firetrail.pipeline.source.schema import BY_NAME, NAMES, STORE, fields
+from firetrail.pipeline.source.schema import NAMES, STORE, fields, own_name
 from firetrail.settings.table import HIDDEN
 
 EARLIEST = -2
@@ -166,8 +166,7 @@ def _list(text: str) -> tuple[str, ...]:
 
 def _columns(text: str) -> tuple[str, ...]:
     """Return the names of columns, which may be given in any case."""
-    names = (name.lower() if name.lower() in BY_NAME else name for name in _list(text))
-    return tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(map(own_name, _list(text))))
 
 
 def _ids(text: str) -> tuple[int, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from firetrail.pipeline.source.options import ReadOptions
-from firetrail.pipeline.source.schema import CHEAPEST, STORE, arrow_schema
+from firetrail.pipeline.source.schema import CHEAPEST, STORE, arrow_schema, own_name
 
 
 def read_partition(
@@ -19,11 +19,13 @@ def read_partition(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of a partition, whose split ``read`` takes.
 
-    Spark's own placeholder, with None as split, has no messages.
+    The columns of the batches are named as in ``columns``, which may be in any case. Spark's own
+    placeholder, with None as split, has no messages.
     """
     split = partition.value
     if split is None:
         return iter(())
+    given, columns = columns, [*map(own_name, columns)]
     batches = read(
         split,
         [name for name in columns if name != STORE.name] or (CHEAPEST,),
@@ -31,7 +33,15 @@ def read_partition(
         decompress=options.decompress,
         allow_loss=not options.fail_on_data_loss,
     )
-    return batches if STORE.name not in columns else _with_store(batches, columns, split.store)
+    if STORE.name in columns:
+        batches = _with_store(batches, columns, split.store)
+    return batches if columns == [*given] else renamed(batches, given)
+
+
+def renamed(batches: Iterable[pa.RecordBatch], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches with other names for their columns."""
+    for batch in batches:
+        yield batch.rename_columns([*columns])
 
 
 def _with_store(

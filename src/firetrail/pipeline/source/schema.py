@@ -6,7 +6,7 @@ field nullable.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -62,17 +62,30 @@ STORE = SourceField("store", "string", pa.string(), NO_SOURCE)
 BY_NAME = {field.name: field for field in (*FIELDS, STORE)}
 
 
-def fields(names: Sequence[str] = NAMES) -> tuple[SourceField, ...]:
-    """Return the fields with these names; raise ConfigError for an unknown or repeated one."""
+def own_name(name: str, known: Collection[str] = tuple(BY_NAME)) -> str:
+    """Return a column's own name for one in any case; an unknown one is returned as it is.
+
+    Spark compares names without regard to case, too.
+    """
+    return name.lower() if name.lower() in known else name
+
+
+def check_names(names: Sequence[str], known: Collection[str]) -> None:
+    """Raise ConfigError for a column that is unknown or named twice, and if there is none."""
     for name in names:
-        if name not in BY_NAME:
-            hint, known = did_you_mean(name, BY_NAME), ", ".join(BY_NAME)
-            raise ConfigError("columns", name, f"no such column{hint}; the columns are {known}")
+        if name not in known:
+            hint, existing = did_you_mean(name, known), ", ".join(known)
+            raise ConfigError("columns", name, f"no such column{hint}; the columns are {existing}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if list(names).count(name) > 1)
         raise ConfigError("columns", twice, "is named twice; name each column once")
     if not names:
-        raise ConfigError("columns", "", f"names no column; the columns are {', '.join(NAMES)}")
+        raise ConfigError("columns", "", f"names no column; the columns are {', '.join(known)}")
+
+
+def fields(names: Sequence[str] = NAMES) -> tuple[SourceField, ...]:
+    """Return the fields with these names; raise ConfigError for an unknown or repeated one."""
+    check_names(names, tuple(BY_NAME))
     return tuple(BY_NAME[name] for name in names)
 
 
