@@ -1,8 +1,11 @@
 """The session: reused, set up for the data source, and quiet."""
 
+import argparse
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from firetrail import Message, Store
+from firetrail.cli.command import ExitCode
+from firetrail.cli.spark import spark_session
 from firetrail.errors import PipelineError
 from firetrail.pipeline import archive, audit, register, report, session, sql
 from firetrail.pipeline.java import find_java, java_home
+from firetrail.pipeline.session import _interrupted_later
+
+sessions = sys.modules["firetrail.pipeline.session"]  # the package has a function of this name
 
 MINIMAL = """
 import sys
@@ -49,6 +57,21 @@ for number in range(3):
     query.stop()
     print(query.exception())
 spark.stop()
+"""
+
+LEFT = """
+import sys
+from firetrail import Message, Store
+from firetrail.errors import PipelineError
+from firetrail.pipeline import session
+with Store.open(sys.argv[1]) as store:
+    store.put(Message("T", b"x"))
+try:
+    session("local-cluster[1,1,512]")  # less memory than an executor needs
+except PipelineError as error:
+    print(error)
+spark = session("local-cluster[1,1,1024]")
+print(spark.read.format("rocketmq").load(sys.argv[1]).count())
 """
 
 OWN = """
@@ -149,6 +172,56 @@ def test_a_query_that_is_stopped_in_the_middle_prints_nothing(tmp_path: Path) ->
     done = subprocess.run([sys.executable, "-c", STOPPED, tmp_path], capture_output=True, text=True)
     assert done.stdout == "None\n" * 3
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+def test_a_session_that_is_left_running_ends_quietly(tmp_path: Path) -> None:
+    """Nor does a session that cannot be started print stack traces."""
+    command = [sys.executable, "-c", LEFT, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    refused, rows = done.stdout.splitlines()
+    assert refused.startswith("Spark does not start with master=local-cluster[1,1,512]: Asked to")
+    assert (rows, done.stderr, done.returncode) == ("1", "", 0)
+
+
+class TestSignals:
+    @pytest.fixture
+    def noted(self) -> Iterator[list[int]]:
+        """The SIGTERMs that the program has handled."""
+        found: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, _: found.append(number))
+        yield found
+        signal.signal(signal.SIGTERM, before)
+
+    def test_sigterm_waits_until_spark_is_started(self, noted: list[int]) -> None:
+        with _interrupted_later():
+            signal.raise_signal(signal.SIGTERM)
+            assert noted == []
+        assert noted == [signal.SIGTERM]
+
+    def test_a_failed_start_is_raised_after_the_signal(self, noted: list[int]) -> None:
+        with pytest.raises(ValueError, match="no JVM"), _interrupted_later():
+            signal.raise_signal(signal.SIGTERM)
+            raise ValueError("no JVM")
+        assert noted == [signal.SIGTERM]
+
+    def test_sigterm_ends_a_command_in_order(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def start(master: str, **conf: str) -> None:
+            with _interrupted_later():
+                signal.raise_signal(signal.SIGTERM)
+                raise ValueError("the signal has ended the JVM, too")
+
+        monkeypatch.setattr(sessions, "active_session", lambda: None)
+        monkeypatch.setattr(sessions, "session", start)
+        before = signal.getsignal(signal.SIGTERM)
+        args = argparse.Namespace(master="local[1]", conf=[])
+        with pytest.raises(SystemExit) as ended, spark_session(args):
+            pass
+        assert ended.value.code == ExitCode.TERMINATED == 128 + signal.SIGTERM
+        assert capsys.readouterr().err == "firetrail: ended by SIGTERM before the job was done\n"
+        assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow

@@ -53,6 +53,8 @@ class ExitCode(IntEnum):
     """``replica status``: the member refuses the state of its group in etcd."""
     INTERRUPTED = 130
     """The command was interrupted by Ctrl-C; shells use 128 + SIGINT for that."""
+    TERMINATED = 143
+    """A Spark job was ended by SIGTERM; shells use 128 + SIGTERM for that."""
 
 
 class Command(Protocol):

@@ -76,7 +76,8 @@ def build_parser() -> argparse.ArgumentParser:
         description="RocketMQ in Python: serve its clients, inspect, check and rebuild its "
         "stores, and process them in bulk with Spark.",
         epilog="'firetrail COMMAND --help' describes a command and gives examples. Exit codes: "
-        "0 success, 1 problems in a store, 2 wrong usage or failure, 130 interrupted by Ctrl-C. "
+        "0 success, 1 problems in a store, 2 wrong usage or failure, 130 interrupted by Ctrl-C, "
+        "143 Spark job ended by SIGTERM. "
         "The help of send and of replica lists further ones.",
     )
     parser.add_argument("--version", action="version", version=version_line())

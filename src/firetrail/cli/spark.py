@@ -10,14 +10,16 @@ import argparse
 import logging
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from firetrail.cli import common
-from firetrail.cli.command import Subparsers
-from firetrail.cli.output import Progress, counted
+from firetrail.cli.command import ExitCode, Subparsers
+from firetrail.cli.output import Progress, counted, say
 from firetrail.errors import StoreError
 from firetrail.format.names import name_server
 from firetrail.store.lifecycle.folder import check_is_store
@@ -96,22 +98,42 @@ def spark_session(args: argparse.Namespace, *, bar: bool = False) -> Iterator[Sp
     ``bar`` lets Spark show the progress of its stages on a terminal. Queries need this, because
     only Spark knows their tasks.
     """
-    from firetrail.pipeline.failures import original_errors
-    from firetrail.pipeline.session import active_session, session
-
     conf = dict(args.conf)
     if bar and sys.stderr.isatty():
         conf["spark.ui.showConsoleProgress"] = "true"
-    active = active_session()
-    spark = active or session(args.master, **conf)
-    if active is None:
-        _interrupt_plainly()
-    try:
-        with original_errors():
-            yield spark
-    finally:
+    with _ending_at_sigterm():
+        from firetrail.pipeline.failures import original_errors
+        from firetrail.pipeline.session import active_session, session
+
+        active = active_session()
+        spark = active or session(args.master, **conf)
         if active is None:
-            spark.stop()
+            _interrupt_plainly()
+        try:
+            with original_errors():
+                yield spark
+        finally:
+            if active is None:
+                spark.stop()
+
+
+@contextmanager
+def _ending_at_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the command and its session in order; a second one ends it at once."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        say("ended by SIGTERM before the job was done")
+        raise SystemExit(ExitCode.TERMINATED)
+
+    if threading.current_thread() is not threading.main_thread():  # others cannot set handlers
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _interrupt_plainly() -> None:

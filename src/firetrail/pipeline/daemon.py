@@ -20,8 +20,8 @@ from pyspark import daemon
 
 from firetrail.errors import FiretrailError
 
-Given = ParamSpec("Given")
-Result = TypeVar("Result")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _print_exc = traceback.print_exc
 _HIDE = "SPARK_HIDE_TRACEBACK"
@@ -51,14 +51,14 @@ def hush_planner() -> None:
         sys.excepthook = print_uncaught
 
 
-def in_one_line(function: Callable[Given, Result]) -> Callable[Given, Result]:
+def in_one_line(function: Callable[P, R]) -> Callable[P, R]:
     """Let Spark's planner report Firetrail's errors in the function without a traceback.
 
     The process ends with such an error, so other errors keep their tracebacks.
     """
 
     @functools.wraps(function)
-    def wrapped(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except FiretrailError:

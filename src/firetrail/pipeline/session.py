@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from firetrail.errors import PipelineError
 from firetrail.pipeline.java import find_java, java_home
 
 __all__ = ["SparkSession", "active_session", "session"]
@@ -99,11 +102,12 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
             active session.
 
     Returns:
-        The session, which is stopped with ``spark.stop()``.
+        The session. It is stopped with ``spark.stop()``, or when the process exits.
 
     Raises:
         JavaMissingError: There is no Java.
         JavaTooOldError: Every Java found is older than version 17.
+        PipelineError: Spark refuses to start with this master and these settings.
         pyspark.errors.AnalysisException: A setting cannot be changed in an active session.
     """
     active = active_session()
@@ -120,15 +124,32 @@ def session(master: str = "local[*]", **conf: str) -> SparkSession:
     for name in _LOUD_LOGGERS:
         PySparkLogger.getLogger(name).disabled = True
     with _interrupted_later(), _environment(JAVA_HOME=str(java_home(find_java(os.environ)))):
-        return builder.getOrCreate()
+        try:
+            started = builder.getOrCreate()
+        except Py4JJavaError as error:
+            reason = str(error.java_exception.getMessage()).partition("\n")[0]
+            raise PipelineError(f"Spark does not start with master={master}: {reason}") from None
+        atexit.register(_stop_at_exit, started.sparkContext, os.getpid())
+    return started
+
+
+def _stop_at_exit(context: SparkContext, owner: int) -> None:
+    """Stop a session that its user left running, before its JVM and its Java disappear.
+
+    On a cluster, the JVM would otherwise start executors again while it ends, and print stack
+    traces about it. A forked process leaves the session to its owner.
+    """
+    if os.getpid() == owner and SparkContext._active_spark_context is context:
+        with suppress(Exception):  # the JVM may have been killed
+            context.stop()
 
 
 @contextmanager
 def _interrupted_later() -> Iterator[None]:
-    """Defer SIGINT until the session is started.
+    """Defer SIGINT, and SIGTERM if the program handles it, until the session is started.
 
     If PySpark is interrupted while its JVM starts, it loses track of the JVM, which then runs on
-    forever.
+    forever. A signal that also ended the JVM explains the error of the start, and replaces it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -138,14 +159,23 @@ def _interrupted_later() -> Iterator[None]:
     def note(number: int, frame: FrameType | None) -> None:
         waiting.append(number)
 
-    before = signal.signal(signal.SIGINT, note)
+    handled = [s for s in (signal.SIGINT, signal.SIGTERM) if callable(signal.getsignal(s))]
+    before = {number: signal.signal(number, note) for number in handled}
+    failure = None
     try:
         yield
+    except Exception as error:
+        failure = error
     finally:
-        if signal.getsignal(signal.SIGINT) is note:  # PySpark has not set its own
-            signal.signal(signal.SIGINT, before)
-    if waiting:
+        for number, handler in before.items():
+            if signal.getsignal(number) is note:  # PySpark has not set its own
+                signal.signal(number, handler)
+    if signal.SIGTERM in waiting:
+        signal.raise_signal(signal.SIGTERM)
+    if signal.SIGINT in waiting:
         raise KeyboardInterrupt
+    if failure is not None:
+        raise failure
 
 
 @contextmanager
