@@ -13,10 +13,11 @@ from tests.remoting.loopbacks import ECHO, HANDLERS, NOTE, SLOW, Loopback, servi
 
 from firetrail.remoting.codes import CommandFlag, RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connection import COUNTED_MIN, Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.limited_log import BURST
 from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.output_queue import PORTION
 from firetrail.remoting.server import _TOO_FAST
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -184,6 +185,37 @@ class TestUnreadAnswers:
                 await asyncio.sleep(0)
             assert pushed < 30
         assert "the peer does not read, and " in caplog.text
+
+    async def test_a_transport_gets_only_a_portion_and_everything_counts(self) -> None:
+        """A transport copies what it gets, so that it would keep each answer once more."""
+        async with serving() as loopback, not_reading(loopback) as (_, connection):
+            for _ in range(30):
+                connection.tell(RemotingCommand(NOTE, body=bytes(1_000_000)))
+            total = connection.unwritten
+            connection._write()
+            assert connection._transport is not None
+            given = connection._transport.get_write_buffer_size()
+            assert COUNTED_MIN < given <= PORTION
+            kept = loopback.server._budget.total
+            assert given + connection._out.size == kept == connection.unwritten
+            assert 10_000_000 < kept < total
+
+    async def test_a_close_waits_until_the_peer_has_read(self) -> None:
+        async with serving() as loopback:
+            async with not_reading(loopback) as ((reader, writer), connection):
+                for _ in range(30):
+                    connection.tell(RemotingCommand(NOTE, body=bytes(1_000_000)))
+                connection._write()
+                connection.close()
+                connection.tell(RemotingCommand(NOTE))  # too late
+                assert not connection.is_usable
+                assert connection._out.size > 10_000_000
+                assert loopback.server._budget.total == connection.unwritten
+                writer.transport.resume_reading()  # type: ignore[attr-defined]
+                found = list(FrameReader().feed(await reader.read()))
+                assert [len(each.body) for each in found] == [1_000_000] * 30
+            while loopback.server.connections:
+                await asyncio.sleep(0.001)
 
     async def test_unread_answers_count_towards_the_limit_of_strangers(self) -> None:
         limits = ServerLimits(stranger_bytes=1_000_000)

@@ -1,6 +1,7 @@
 """TLS in memory."""
 
 import ssl
+from unittest.mock import Mock
 
 import pytest
 from tests.tls.authority import Authority
@@ -32,6 +33,20 @@ def test_a_session_transports_data(context: ssl.SSLContext) -> None:
     while len(found) < len(text):
         found += client.tls.read(1 << 20)
     assert found == text
+
+
+def test_the_buffers_of_a_session_stay_small(context: ssl.SSLContext) -> None:
+    """OpenSSL never gives back what such a buffer has once needed."""
+    client, session = Client(), TlsSession(context)
+    client.greet(session)
+    client.tls.write(bytes(1_000_000))
+    incoming = session._incoming = Mock(wraps=session._incoming)
+    assert len(session.decrypt(client.outgoing.read())) == 1_000_000
+    assert max(len(call.args[0]) for call in incoming.write.call_args_list) <= 16 << 10
+    session.encrypt(bytes(1_000_000))
+    assert session._outgoing.pending == 0
+    assert len(session.take_output()) > 1_000_000
+    assert session.take_output() == b""
 
 
 def test_other_bytes_end_a_session(context: ssl.SSLContext) -> None:

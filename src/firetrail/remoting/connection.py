@@ -1,7 +1,8 @@
 """A connection, the same on both sides: each may send requests and answer those of the other.
 
-Commands sent within one iteration of the event loop are written together. Requests are not read
-from a peer while it does not read its responses.
+Commands sent within one iteration of the event loop are written together. A transport gets the next
+portion of them when the peer has read the one before. Requests are not read from a peer while it
+does not read its responses.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from firetrail.remoting.codes import CommandFlag, request_name
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.limited_log import LimitedLog
+from firetrail.remoting.output_queue import OutputQueue
 from firetrail.tls.channel import ServerChannel, TlsChannel
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import TlsSession, reason_of
@@ -37,6 +39,7 @@ UNREAD_MAX = 64 << 20
 _REST_BYTES = 64 << 10
 """How much is read at once of what arrived before a write failed."""
 _NOT_READ = "the peer does not read"
+_ENDING = "the connection is closed once the peer has read"
 _LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the server use TLS?"
 
 _log = logging.getLogger(__name__)
@@ -88,7 +91,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._numbers = count(1)
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}  # requests by number
-        self._out: list[bytes | memoryview] = []
+        # If it is not empty, a write is scheduled, or the transport will call resume_writing.
+        self._out = OutputQueue()
         self._holds: set[str] = set()  # the reasons why reading is paused
         self.peer = ""
         """Address of the other side, ``ip:port``."""
@@ -116,6 +120,8 @@ class Connection(asyncio.Protocol):
         """Called when the peer has read what was written, after reading was paused."""
         self._drained: list[Callable[[Connection], None]] = []  # to be called once
         self.is_closed = False
+        self._is_ending = False  # whether the transport is closed once everything is written
+        self._is_paused = False  # whether the transport will call resume_writing
         self._is_counted = False  # whether the budget has noted bytes
         self._log = log or LimitedLog(_log, self._loop.time)
         self._tls: TlsChannel | None = None  # None as soon as the peer is known to speak plaintext
@@ -194,6 +200,7 @@ class Connection(asyncio.Protocol):
             self._is_shaking_hands = False
             if self._secured is not None and not self._secured.done():
                 self._secured.set_result(None)
+            self._write()
         return data
 
     def _write_output(self, tls: TlsChannel) -> None:
@@ -215,10 +222,11 @@ class Connection(asyncio.Protocol):
         await self._secured
 
     def pause_writing(self) -> None:
-        """Do nothing: ``_write`` has counted the bytes."""
+        self._is_paused = True
 
     def resume_writing(self) -> None:
-        self._written()
+        self._is_paused = False
+        self._write()
 
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None and self._end is None:
@@ -289,16 +297,17 @@ class Connection(asyncio.Protocol):
 
     def send(self, command: RemotingCommand) -> None:
         """Send a command; raise ProtocolError if it cannot be encoded."""
-        if self.is_closed:
+        if self.is_closed or self._is_ending:
             return
         frame = encode_frame(command)
         if self.unwritten > self._unread_max:
             self.drop(f"the peer does not read, and {self.unwritten} bytes wait for it")
             return
-        if not self._out:
+        if not self._out.size:
             self._loop.call_soon(self._write)
-        self._out += frame
-        self.unwritten += sum(map(len, frame))
+        size = sum(map(len, frame))
+        self._out.add(frame, size)
+        self.unwritten += size
         if self.unwritten > WRITE_HIGH:
             self.hold(_NOT_READ)
 
@@ -337,7 +346,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_usable(self) -> bool:
         """Whether requests can be sent."""
-        return not self.is_closed and self._end is None
+        return not self.is_closed and not self._is_ending and self._end is None
 
     def tell(self, command: RemotingCommand) -> None:
         """Send a one-way request."""
@@ -380,12 +389,10 @@ class Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Write all sent commands, then close the connection."""
-        if self._transport is not None and not self.is_closed:
+        if self._transport is not None and not self.is_closed and not self._is_ending:
+            self._is_ending = True
+            self.hold(_ENDING)
             self._write()
-            if self._tls is not None:
-                self._tls.end()
-                self._write_output(self._tls)
-            self._close_transport()
 
     def _close_transport(self) -> None:
         if self._transport is not None:
@@ -409,8 +416,8 @@ class Connection(asyncio.Protocol):
     def kept_bytes(self) -> int:
         """The bytes of an unfinished frame, of commands that the peer does not read, and of
         requests that wait until it does."""
-        if self.unwritten > COUNTED_MIN and not self._out and self._transport is not None:
-            self.unwritten = self._transport.get_write_buffer_size()
+        if self.unwritten > COUNTED_MIN and self._transport is not None:
+            self.unwritten = self._transport.get_write_buffer_size() + self._out.size
         unread = self.unwritten if self.unwritten > COUNTED_MIN else 0
         return self._reader.waiting + unread + self.deferred_bytes
 
@@ -422,25 +429,42 @@ class Connection(asyncio.Protocol):
             self._budget.note(self, size, progress=progress)
 
     def _write(self) -> None:
-        if self._out and self._transport is not None and not self.is_closed:
-            out, self._out = self._out, []
-            # In Python 3.12 and 3.13, writelines of a transport that was aborted leaves its
-            # descriptor in the event loop, where it disturbs the next user of the number
-            # (https://github.com/python/cpython/issues/136234).
-            if self._transport.is_closing():
-                return
-            if self._tls is None:
-                self._transport.writelines(out)
-                self._written()
-            else:
-                self._tls.send(b"".join(out))
-                self._write_output(self._tls)
+        """Give the transport more while it has little, and close it at the end if it is time to."""
+        transport, tls = self._transport, self._tls
+        if transport is None or self.is_closed:
+            return
+        # In Python 3.12 and 3.13, writelines of a transport that was aborted leaves its descriptor
+        # in the event loop, where it disturbs the next user of the number
+        # (https://github.com/python/cpython/issues/136234).
+        if transport.is_closing():
+            self._out.clear()
+            return
+        if tls is None or tls.is_open:
+            while self._out.size and transport.get_write_buffer_size() <= COUNTED_MIN:
+                if tls is None:
+                    transport.writelines(self._out.take())
+                else:
+                    tls.send(b"".join(self._out.take()))
+                    transport.write(tls.take_output())
+        self._written()
+        if self._is_ending and not self._out.size and not transport.is_closing():
+            self._end_transport()
+
+    def _end_transport(self) -> None:
+        if self._tls is not None:
+            self._tls.end()
+            self._write_output(self._tls)
+        self._close_transport()
 
     def _written(self) -> None:
         """Count the bytes that the peer has not read yet."""
-        before = self.unwritten
-        assert self._transport is not None
-        self.unwritten = size = self._transport.get_write_buffer_size()
+        before, transport = self.unwritten, self._transport
+        assert transport is not None
+        waiting = transport.get_write_buffer_size()
+        if waiting > COUNTED_MIN and not self._is_paused:
+            # Some versions of writelines forget to pause (CVE-2024-12254); this does it.
+            transport.set_write_buffer_limits(high=COUNTED_MIN)
+        self.unwritten = size = waiting + self._out.size
         if size > COUNTED_MIN or self._is_counted:
             self.account(progress=size < before)
         if size <= COUNTED_MIN and self._holds and _NOT_READ in self._holds:

@@ -73,8 +73,9 @@ class ServerLimitSettings:
         "",
         Whole(32 << 20, unit="bytes"),
         "Bytes of requests that have not arrived completely and of answers that clients have not"
-        " read, of all connections. Above it, the slowest connections are closed. On the gRPC port:"
-        " bytes of requests. Above it, calls are refused.",
+        " read, of all connections. Above it, the slowest connections are closed. The gRPC port"
+        " has a limit of the same size for responses, and another one for requests. Above that,"
+        " calls are refused.",
     )
     stranger_bytes: int = LIMITS(
         64 << 20,

@@ -21,11 +21,10 @@ class TlsChannel:
         user: The user that the certificate of the peer names; None if there is none.
     """
 
-    __slots__ = ("_pending", "_session", "deadline", "is_plain", "user")
+    __slots__ = ("_session", "deadline", "is_plain", "user")
 
     def __init__(self, session: TlsSession | None = None) -> None:
         self._session = session
-        self._pending = b""
         self.deadline: float | None = None
         self.is_plain = False
         self.user: str | None = None
@@ -51,16 +50,11 @@ class TlsChannel:
 
     def _opened(self, session: TlsSession) -> None:
         self.deadline = None
-        if self._pending:
-            session.encrypt(self._pending)
-            self._pending = b""
 
     def send(self, data: bytes) -> None:
-        """Encrypt plain bytes for the peer, once the handshake is done."""
-        if self._session is not None and self._session.is_open:
-            self._session.encrypt(data)
-        else:
-            self._pending += data
+        """Encrypt plain bytes for the peer; the handshake must be done."""
+        assert self._session is not None
+        self._session.encrypt(data)
 
     def end(self) -> None:
         """Tell the peer that nothing follows."""

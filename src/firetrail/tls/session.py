@@ -15,7 +15,8 @@ HANDSHAKE = 0x16
 """The first byte of every TLS client. A frame of RocketMQ starts with 0 or 1, and a client that
 speaks HTTP/2 at once starts with a letter."""
 _RECORD_BYTES = 16 << 10
-"""A read returns at most one record of TLS, which is not larger."""
+"""A read returns at most one record of TLS, which is not larger. The buffers of OpenSSL keep the
+size that they once needed, so not more than this is written to them at once."""
 
 
 class TlsSession:
@@ -27,7 +28,7 @@ class TlsSession:
             Default: this side is the server.
     """
 
-    __slots__ = ("_incoming", "_is_open", "_outgoing", "_tls", "is_ended")
+    __slots__ = ("_incoming", "_is_open", "_outgoing", "_output", "_tls", "is_ended")
 
     def __init__(self, context: ssl.SSLContext, server_name: str | None = None) -> None:
         self._incoming = ssl.MemoryBIO()
@@ -38,6 +39,7 @@ class TlsSession:
             server_side=server_name is None,
             server_hostname=server_name,
         )
+        self._output: list[bytes] = []
         self._is_open = False
         self.is_ended = False
         """Whether the peer has said that nothing follows."""
@@ -48,8 +50,20 @@ class TlsSession:
         A client calls this without data first. There may be something to write afterwards, also
         after an error.
         """
+        parts: list[bytes] = []
+        view = memoryview(data)
+        try:
+            self._receive(view[:_RECORD_BYTES], parts)
+            for at in range(_RECORD_BYTES, len(view), _RECORD_BYTES):
+                self._receive(view[at : at + _RECORD_BYTES], parts)
+        except ssl.SSLError:
+            self._is_open = False  # OpenSSL encrypts nothing after an error
+            raise
+        return b"".join(parts)
+
+    def _receive(self, data: memoryview, parts: list[bytes]) -> None:
+        """Decrypt what some bytes complete, and append it to ``parts``."""
         self._incoming.write(data)
-        parts = []
         try:
             if not self._is_open:
                 self._tls.do_handshake()
@@ -59,16 +73,13 @@ class TlsSession:
             self.is_ended = True
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLError:
-            self._is_open = False  # OpenSSL encrypts nothing after an error
-            raise
-        return b"".join(parts)
 
     def encrypt(self, data: bytes | memoryview) -> None:
         """Add data for the peer to what is to be written."""
         view = memoryview(data)
         while view:
-            view = view[self._tls.write(view) :]
+            view = view[self._tls.write(view[:_RECORD_BYTES]) :]
+            self._output.append(self._outgoing.read())
 
     def end(self) -> None:
         """Add the end of the session to what is to be written. The peer's end is not waited for."""
@@ -78,7 +89,10 @@ class TlsSession:
 
     def take_output(self) -> bytes:
         """Return the bytes to write."""
-        return self._outgoing.read()
+        output, self._output = self._output, []
+        if rest := self._outgoing.read():
+            output.append(rest)
+        return b"".join(output)
 
     @property
     def is_open(self) -> bool:

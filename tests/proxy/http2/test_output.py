@@ -134,3 +134,15 @@ def test_an_empty_body_needs_no_frame() -> None:
     wire = Wire()
     wire.send(headers(1, flags=COMPLETE))
     assert [one.kind for one in wire.respond(1, b"")] == [FrameType.HEADERS, FrameType.HEADERS]
+
+
+def test_the_end_of_a_response_does_not_keep_all_of_it() -> None:
+    """A client that accepts all but the end must not keep more than is counted."""
+    wire = Wire()
+    wire.http2.receive(headers(1, flags=COMPLETE), 0.0)
+    stream = wire.requests[1].stream
+    wire.http2.output.respond(stream, b"\x88", bytes(65_536), b"\x88")
+    assert stream.queue is not None
+    (rest,) = stream.queue
+    assert isinstance(rest, memoryview)
+    assert (len(rest), len(rest.obj)) == (1, 1)  # type: ignore[arg-type]

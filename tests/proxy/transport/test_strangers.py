@@ -30,11 +30,17 @@ from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
 
 LIMIT = 100_000
+LONG = 1_000_000
 
 
 def accept(call: Call, message: Text) -> Text:
     call.accept()
     return message
+
+
+def long_answer(call: Call, message: Text) -> Text:
+    call.accept()
+    return Text(message.text * LONG)
 
 
 @contextmanager
@@ -111,6 +117,29 @@ def test_responses_that_a_stranger_does_not_read_count() -> None:
             for number in range(1, 1 << 20, 2):  # these calls have no method
                 client.send(headers(number))
         assert is_closed(client)
+
+
+def test_responses_that_known_clients_do_not_read_count_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each of them is within the limits of one connection."""
+    methods = {f"{SERVICE}/Long": UnaryMethod(Text, long_answer)}
+    thread = ServerThread(asyncio.new_event_loop)
+    with (
+        thread.serving(GrpcLimits(server_bytes=3 * LONG // 2), None, methods) as server,
+        raw_client(server, 4096) as slow,
+        raw_client(server, 4096) as quick,
+    ):
+        budget = server.server.budget
+        ask = headers(1, request("Long")), data(1, frame_message(b"x"))
+        slow.greet(*ask)  # without a window for the response
+        eventually(lambda: budget.total > LONG // 2)
+        assert budget.strangers == 0
+        quick.greet(*ask)
+        assert is_closed(slow)
+        assert "has made no progress for longest" in caplog.text
+        assert len(server.server.connections) == 1
+    assert budget.total == 0
 
 
 def test_handshakes_have_to_begin_and_end_in_time(caplog: pytest.LogCaptureFixture) -> None:

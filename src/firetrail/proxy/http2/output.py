@@ -22,6 +22,7 @@ from firetrail.proxy.http2.faults import ConnectionFault, StreamFault
 from firetrail.proxy.http2.frames import frame_head
 from firetrail.proxy.http2.headers import NO_TABLE
 from firetrail.proxy.http2.stream import Http2Stream, OutputPart
+from firetrail.remoting.output_queue import released
 
 _TURN = 64 << 10
 """Bytes that a stream may send before it is the turn of the next one."""
@@ -153,7 +154,7 @@ class Output:
                 part = chunk
             else:
                 view = memoryview(chunk)
-                part, queue[0] = view[:size], view[size:]
+                part, queue[0] = released(view[:size]), released(view[size:])
             self._parts += (frame_head(size, _DATA, 0, stream.id), part)
             turn -= size
             self._account(stream, size)

@@ -34,6 +34,7 @@ from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.connection import COUNTED_MIN, WRITE_HIGH, address_text
 from firetrail.remoting.fair_shares import FairShares, holder_of
 from firetrail.remoting.limited_log import LimitedLog
+from firetrail.remoting.output_queue import OutputQueue
 from firetrail.system import SYSTEM
 from firetrail.tls.channel import ServerChannel
 from firetrail.tls.server_tls import ServerTls
@@ -57,7 +58,7 @@ class GrpcOwner(Protocol):
     memory: MemoryAccount
     tasks: set[asyncio.Future[Any]]
     budget: BufferBudget
-    """Counts the bytes that are kept for strangers."""
+    """Counts the bytes that are kept for strangers, and responses that clients do not read."""
     log: LimitedLog
     shares: FairShares
     """Calls in progress, by their callers."""
@@ -81,6 +82,7 @@ class GrpcConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._is_flushing = False
         self._is_held = False
+        self._out = OutputQueue()
         self._started = 0  # calls since the last bytes arrived
         self._together: list[SingleCall] = []  # calls of one method that arrived together
         self._to_tell: list[BaseCall] = []
@@ -89,8 +91,8 @@ class GrpcConnection(asyncio.Protocol):
         self._read_at = 0.0  # when it had read something
         self._counted = 0  # the bytes that the budget has noted
         self.is_proven = False
-        self._calls = 0
         """Whether a call of the client was allowed."""
+        self._calls = 0
         self.loop = asyncio.get_running_loop()
         now = self.loop.time()
         self._has_begun = False
@@ -103,8 +105,8 @@ class GrpcConnection(asyncio.Protocol):
         self.arriving: set[BaseCall] = set()
         self.peer = ""
         self.host = ""
-        self._holder = holder_of("", None)
         """IP address of the client."""
+        self._holder = holder_of("", None)
         self.local = ""
         self.rates: RequestRates | None = None
         """How fast the address of the client sends; None if there is no limit."""
@@ -116,7 +118,7 @@ class GrpcConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # The transports of uvloop are not subclasses of asyncio.Transport.
         self._transport = transport = cast(asyncio.Transport, transport)
-        transport.set_write_buffer_limits(high=WRITE_HIGH)
+        transport.set_write_buffer_limits(high=COUNTED_MIN)
         name = transport.get_extra_info("peername")
         self.peer = address_text(name)
         self.host = str(name[0]) if isinstance(name, tuple) and name else ""
@@ -154,20 +156,27 @@ class GrpcConnection(asyncio.Protocol):
         return data
 
     def pause_writing(self) -> None:
+        """Do nothing: ``_write`` looks at what the transport has."""
+
+    def resume_writing(self) -> None:
+        self.flush()
+
+    def _hold(self) -> None:
+        """Read nothing while the client does not read."""
         self._is_held = True
+        self._unread = 0
         if self._transport is not None:
             self._transport.pause_reading()
 
-    def resume_writing(self) -> None:
+    def _release(self) -> None:
         self._is_held = False
-        self._unread = 0
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self.http2.resumed(self.loop.time())
-        self._account()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.http2.lost()
+        self._out.clear()
         if self._tls is not None:
             self._tls.lost()
         self._note(0)
@@ -194,7 +203,7 @@ class GrpcConnection(asyncio.Protocol):
         if transport.is_closing():  # the client does not read
             self._report(False)
             return
-        if self.http2.is_over:
+        if self.http2.is_over and not self._out.size:
             if self.http2.failure:
                 self._log(logging.WARNING, "closed connection", self.http2.failure)
             if self._tls is not None:
@@ -205,16 +214,32 @@ class GrpcConnection(asyncio.Protocol):
         self._account()
 
     def _write(self, transport: asyncio.Transport) -> None:
-        if self._tls is None:
-            data = b"".join(self.http2.take_output())
-        else:
-            if self._tls.is_open:
-                self._tls.send(b"".join(self.http2.take_output()))
-            data = self._tls.take_output()
-        if data:
+        """Give the transport more while it has little."""
+        tls, out = self._tls, self._out
+        if tls is not None and (data := tls.take_output()):
             transport.write(data)
-            if transport.get_write_buffer_size() > self._limits.http2.queued_bytes:
-                self.drop(_NOT_READ)
+        if tls is None or tls.is_open:
+            parts = self.http2.take_output()
+            out.add(parts, sum(map(len, parts)))
+            while out.size and transport.get_write_buffer_size() <= COUNTED_MIN:
+                data = b"".join(out.take())
+                if tls is not None:
+                    tls.send(data)
+                    data = tls.take_output()
+                transport.write(data)
+        unwritten = self._unwritten
+        if unwritten > self._limits.http2.queued_bytes:
+            self.drop(_NOT_READ)
+        elif unwritten > WRITE_HIGH and not self._is_held:
+            self._hold()
+        elif unwritten <= COUNTED_MIN and self._is_held:
+            self._release()
+
+    @property
+    def _unwritten(self) -> int:
+        """Bytes that the client accepts, but does not read."""
+        transport = self._transport
+        return self._out.size + (transport.get_write_buffer_size() if transport is not None else 0)
 
     def _report(self, were_written: bool) -> None:
         if self._to_tell:
@@ -226,17 +251,21 @@ class GrpcConnection(asyncio.Protocol):
 
     @property
     def kept_bytes(self) -> int:
-        """The bytes of requests, of their calls, and of responses that the client does not read."""
+        """The bytes of responses that the client does not read.
+
+        For a stranger, also those of requests and of their calls, which have a limit of their own
+        otherwise.
+        """
         http2 = self.http2
-        unread = self._transport.get_write_buffer_size() if self._transport is not None else 0
-        arriving = self.memory.taken + http2.waiting_bytes + len(http2.streams) * CALL_BYTES
-        return arriving + http2.output.queued_bytes + unread
+        unread = http2.output.queued_bytes + self._unwritten
+        if self.is_proven:
+            return unread
+        return unread + self.memory.taken + http2.waiting_bytes + len(http2.streams) * CALL_BYTES
 
     def _account(self) -> None:
-        """Tell the budget how many bytes are kept for a stranger; a few do not count."""
-        if not self.is_proven:
-            size = self.kept_bytes
-            self._note(size if size > COUNTED_MIN else 0)
+        """Tell the budget how many bytes are kept; a few do not count."""
+        size = self.kept_bytes
+        self._note(size if size > COUNTED_MIN else 0)
 
     def _note(self, size: int) -> None:
         if size or self._counted:
@@ -266,6 +295,7 @@ class GrpcConnection(asyncio.Protocol):
         self._log(logging.WARNING, "closed connection", reason)
         self.abort()
         self.http2.lost()
+        self._out.clear()
 
     def _log(self, level: int, kind: str, reason: str) -> None:
         self._owner.log.log(level, kind, f"the connection of {self.peer} is closed: {reason}")
@@ -278,7 +308,7 @@ class GrpcConnection(asyncio.Protocol):
         if self._tls is not None and self._tls.deadline is not None and now > self._tls.deadline:
             self.drop("it has not begun, or not finished, the TLS handshake in time")
             return
-        if self._is_held:
+        if self._is_held or self.http2.is_over:
             self._check_reads(now)
         else:
             self.http2.check(now)
@@ -295,8 +325,7 @@ class GrpcConnection(asyncio.Protocol):
 
     def _check_reads(self, now: float) -> None:
         """Disconnect a client that reads nothing of what was written."""
-        assert self._transport is not None
-        unread = self._transport.get_write_buffer_size()
+        unread = self._unwritten
         if unread < self._unread or not self._unread:
             self._read_at = now
         self._unread = unread
