@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.connections import connected
@@ -183,6 +185,23 @@ async def test_activemq_cve_2026_39304_a_flood_of_key_updates_is_not_read(
     assert 20_000 < len(transport.written) < 21_000
     assert server._budget.strangers == len(transport.written)
     connection.connection_lost(None)
+
+
+async def test_a_handshake_that_is_lost_keeps_no_memory(issued: Issued) -> None:
+    """The collector of garbage may come late, and OpenSSL takes much."""
+    tls = ServerTls(TlsConfig(certificate=issued.certificate, key=issued.key))
+    connection = Connection(Mock(), tls=tls)
+    transport = Mock()
+    transport.get_write_buffer_size.return_value = 0
+    connection.connection_made(transport)
+    connection.data_received(b"\x16\x03\x01\x02\x00\x01\x00")
+    assert isinstance(connection._tls, channel.ServerChannel)
+    session = connection._tls._session
+    assert session is not None
+    ssl_object = weakref.ref(session._tls)
+    del session
+    connection.connection_lost(None)
+    assert ssl_object() is None
 
 
 async def test_too_many_handshakes_drop_the_oldest(

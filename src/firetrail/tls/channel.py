@@ -21,10 +21,11 @@ class TlsChannel:
         user: The user that the certificate of the peer names; None if there is none.
     """
 
-    __slots__ = ("_session", "deadline", "is_plain", "user")
+    __slots__ = ("_session", "_was_open", "deadline", "is_plain", "user")
 
     def __init__(self, session: TlsSession | None = None) -> None:
         self._session = session
+        self._was_open = False  # when the connection was closed
         self.deadline: float | None = None
         self.is_plain = False
         self.user: str | None = None
@@ -68,7 +69,7 @@ class TlsChannel:
     @property
     def is_open(self) -> bool:
         """Whether the handshake is done."""
-        return self._session is not None and self._session.is_open
+        return self._was_open if self._session is None else self._session.is_open
 
     @property
     def is_ended(self) -> bool:
@@ -76,7 +77,12 @@ class TlsChannel:
         return self._session is not None and self._session.is_ended
 
     def lost(self) -> None:
-        """Note that the connection is closed."""
+        """Note that the connection is closed, and free the memory of TLS.
+
+        The connection may be part of a cycle, which would keep some 40 KiB until garbage is
+        collected.
+        """
+        self._was_open, self._session = self.is_open, None
 
 
 class ServerChannel(TlsChannel):
@@ -113,5 +119,6 @@ class ServerChannel(TlsChannel):
         self.user = self._tls.user_of(session)
 
     def lost(self) -> None:
-        """Note that the connection is closed."""
+        """Note that the connection is closed: see :meth:`TlsChannel.lost`."""
+        super().lost()
         self._tls.finished(self._drop)
