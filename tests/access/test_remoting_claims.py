@@ -10,6 +10,7 @@ from tests.broker.halves import COMMIT, PROPERTIES, ROLLBACK
 from tests.broker.pops import Popped, popped, request_fields
 from tests.client.clusters import until
 
+from firetrail.access.needs import NOT_YOURS
 from firetrail.broker.state.topics import HALF_TOPIC
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
@@ -201,6 +202,23 @@ async def read_a_record(scene: Disjoint) -> None:
 
 
 RANGE: Fields = {"beginTimestamp": 0, "endTimestamp": 2**62}
+
+
+@ATTACKS.on("message id, offset in the log")
+async def learn_the_topic_of_a_record(scene: Disjoint) -> None:
+    """A user who tries all offsets must not learn the names of topics from the refusals."""
+    sent = await scene.send("alice", "A")
+    place = decode_message_id(sent.fields["msgId"]).physical_offset
+    assert (await scene.beat("eve", "e1", group="GE", topics=("E",))).code == 0
+    back: Fields = {"offset": place, "group": "GE", "delayLevel": 1}
+    end: Fields = {**await half(scene), "commitOrRollback": COMMIT}
+    for code, fields in (
+        (Code.VIEW_MESSAGE_BY_ID, {"offset": place}),
+        (Code.CONSUMER_SEND_MSG_BACK, back),
+        (Code.END_TRANSACTION, end),
+    ):
+        answer = await scene.ask("eve", code, **fields)
+        assert (answer.code, answer.remark) == (16, NOT_YOURS)
 
 
 @ATTACKS.on("message id, offset in the log")

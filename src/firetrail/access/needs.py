@@ -8,10 +8,10 @@ an entry with their very name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from firetrail.auth.caller import NO_PERMISSION
+from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.resources import NAME_MAX, Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
@@ -21,6 +21,8 @@ from firetrail.remoting.command import RemotingCommand
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """The topic that clients send message traces to; it is treated like any other topic."""
+NOT_YOURS = "the sender has no permission for the message at this place"
+"""The refusal of a message that a request names by its id or offset. It does not name the topic."""
 _SYSTEM_PREFIX = "rmq_sys_"
 _INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
@@ -100,7 +102,24 @@ def require_record(request: RemotingCommand, record: Record | None, *actions: Ac
         return
     if record is None:
         raise RequestError(NO_PERMISSION, "the topic of the message cannot be checked")
-    request.require(topic_need(real_topic_of(record), *actions))
+    _require_found(request.caller, (topic_need(real_topic_of(record), *actions),))
+
+
+def require_consumed(caller: Caller, record: Record, group: str) -> None:
+    """Check that a caller may consume the record that was found, for a group.
+
+    Raises:
+        RequestError: It may not.
+    """
+    _require_found(caller, consumed(real_topic_of(record), group))
+
+
+def _require_found(caller: Caller, needs: Iterable[Requirement]) -> None:
+    """Check the needs for what was found; a refusal does not reveal the topic, or another group."""
+    try:
+        caller.require(*needs)
+    except RequestError:
+        raise RequestError(NO_PERMISSION, NOT_YOURS) from None
 
 
 def real_topic_of(record: Record) -> str:

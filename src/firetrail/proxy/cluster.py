@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from firetrail.access.needs import consumed, real_topic_of
+from firetrail.access.needs import require_consumed
 from firetrail.auth.caller import Caller
 from firetrail.broker.pop.ack import PopAck
 from firetrail.client.session import LONG_POLL_MARGIN_S, Session
@@ -206,7 +206,7 @@ class ClusterBrokers:
             raise RequestError(
                 ResponseCode.NO_PERMISSION, "the topic of the message cannot be checked"
             )
-        caller.require(*consumed(real_topic_of(record), header.group))
+        require_consumed(caller, record, header.group)
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
         """Return False: a broker in another process cannot be told."""

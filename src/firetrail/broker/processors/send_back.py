@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from random import randrange
 
-from firetrail.access.needs import consumed, real_topic_of
+from firetrail.access.needs import require_consumed
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.stored import CODES, copy_record, origin_of
 from firetrail.errors import RequestError
@@ -66,7 +66,7 @@ class SendBackProcessor:
                 ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
             )
         if request.caller is not None:
-            request.require(*consumed(real_topic_of(record), header.group))
+            require_consumed(request.caller, record, header.group)
         if record.retries >= most or header.delay_level < 0:
             message = self._dead_letter(record, header.group)
         else:
