@@ -31,8 +31,33 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             raise state.error
         return ExitCode.OK
 
-    monkeypatch.setattr(cli, "COMMANDS", (SimpleNamespace(add_parser=add_parser, run=run),))
+    command = SimpleNamespace(add_parser=add_parser, run=run)
+    monkeypatch.setattr(cli, "COMMANDS", ("fail",))
+    monkeypatch.setattr(cli, "load_command", lambda name: command)
     return state
+
+
+def test_a_command_imports_no_other() -> None:
+    """The modules of servers take most of a second, which scripts would notice."""
+    script = """
+import sys
+from contextlib import suppress
+from firetrail.cli.main import main
+with suppress(SystemExit):
+    main(sys.argv[1:])
+print(*(name for name in sys.modules if name.startswith("firetrail.")), file=sys.stderr)
+"""
+
+    def imported(*arguments: str) -> set[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True
+        )
+        return set(done.stderr.split())
+
+    assert "firetrail.cli.send" not in imported("--version")
+    assert "firetrail.broker" not in imported("send", "--help")
+    assert "firetrail.broker.broker" not in imported("fsck", "--help")
+    assert "firetrail.broker.broker" in imported("up", "--help")
 
 
 SLOWER = "pure Python, slower: reinstall with a C compiler; not compiled: "
@@ -175,7 +200,8 @@ def run(args):
         print("line", n)
     return 0
 flood = SimpleNamespace(add_parser=lambda parsers: parsers.add_parser("flood"), run=run)
-cli.COMMANDS = (flood,)
+cli.COMMANDS = ("flood",)
+cli.load_command = lambda name: flood
 sys.exit(cli.main(["flood"]))
 """
     with subprocess.Popen(

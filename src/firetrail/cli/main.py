@@ -6,51 +6,28 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from typing import cast
 
 from firetrail import __version__
-from firetrail.cli import (
-    acl,
-    backup,
-    broker,
-    check_config,
-    cluster,
-    dump,
-    fsck,
-    group,
-    info,
-    lag,
-    namesrv,
-    pipeline,
-    proxy,
-    query,
-    rebuild,
-    replica,
-    reset,
-    salvage,
-    send,
-    settings,
-    tail,
-    topic,
-    up,
-    user,
-)
 from firetrail.cli.command import Command, CommandParser, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
-COMMANDS: tuple[Command, ...] = (
-    *(up, broker, namesrv, proxy, replica, cluster, check_config),
-    *(topic, group, send, tail, lag, reset, user, acl, settings),
-    *(info, dump, query, fsck, rebuild, backup, salvage),
-    pipeline,
+COMMANDS: tuple[str, ...] = (
+    *("up", "broker", "namesrv", "proxy", "replica", "cluster", "check-config"),
+    *("topic", "group", "send", "tail", "lag", "reset", "user", "acl", "settings"),
+    *("info", "dump", "query", "fsck", "rebuild", "backup", "salvage"),
+    "pipeline",
 )
 """The subcommands in the order of ``--help``: servers, clusters, stores, Spark."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``firetrail`` with ``argv`` (default: the process's arguments); return the exit code."""
-    parser = build_parser()
-    args = parser.parse_args(replica.spelled_out(list(sys.argv[1:] if argv is None else argv)))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser(_needed(arguments))
+    args = parser.parse_args(_spelled_out(arguments))
     if args.run is None:
         parser.print_help(sys.stderr)
         return ExitCode.USAGE
@@ -69,8 +46,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of all subcommands; it sets ``args.run`` to the chosen one's ``run``."""
+def _needed(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the subcommands whose modules are needed: importing all of them takes a second."""
+    if arguments[:1] == ["--version"]:
+        return ()
+    return arguments[:1] if arguments and arguments[0] in COMMANDS else COMMANDS
+
+
+def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
+    if arguments[:1] != ["replica"]:
+        return arguments
+    from firetrail.cli import replica
+
+    return replica.spelled_out(arguments)
+
+
+def load_command(name: str) -> Command:
+    """Import and return the module of a subcommand."""
+    return cast(Command, import_module(f"firetrail.cli.{name.replace('-', '_')}"))
+
+
+def build_parser(names: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Return a parser of subcommands; it sets ``args.run`` to the chosen one's ``run``.
+
+    Args:
+        names: The subcommands. Default: all.
+    """
     parser: argparse.ArgumentParser = CommandParser(
         prog="firetrail",
         description="RocketMQ in Python: serve its clients, inspect, check and rebuild its "
@@ -83,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for command in COMMANDS:
+    for command in map(load_command, COMMANDS if names is None else names):
         command.add_parser(subparsers).set_defaults(run=command.run)
     return parser
 
