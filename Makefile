@@ -3,8 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Many tests wait for other processes, so three workers keep two cores busy.
-WORKERS ?= 3
+# Many tests wait for other processes, so four workers keep two cores busy.
+WORKERS ?= 4
+# Tests of interop run a JVM or two each.
+INTEROP_WORKERS ?= 3
 RELEASE = build/release-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 DIST ?= dist
 FUZZ := .venv-fuzz
@@ -84,7 +86,7 @@ bench: setup ## Measure Firetrail and the Java store side by side (Java and Mave
 # The order is that of interop/conftest.py. By default, files with few tests would come last, and some
 # of those take minutes.
 interop: setup ## Hand stores to and from the real Java store, run stock clients (Java and Maven needed)
-	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder interop
+	$(BIN)/pytest -q -n $(INTEROP_WORKERS) --dist loadfile --no-loadscope-reorder interop
 
 # In an environment of its own: atheris instruments the sources, and is needed for nothing else.
 $(FUZZ)/.installed: Makefile

@@ -7,6 +7,7 @@ only an annotation needs is still knowledge of a higher layer.
 import ast
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -158,8 +159,13 @@ def layer_of(path: Path) -> str:
     return "" if part == "__init__" else part
 
 
-def imported_names(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def imported_names(path: Path) -> list[tuple[int, str]]:
     """Line and full name of everything that the module imports."""
+    return list(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
     package = ("firetrail", *path.relative_to(PACKAGE).parent.parts)
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
