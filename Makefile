@@ -38,7 +38,7 @@ logged = $(1) > build/wheel/log 2>&1 || { echo failed; tail -n 30 build/wheel/lo
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.kernels $(VENV)/spark-classes.jsa $(ETCD) ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
+setup: $(VENV)/.kernels $(VENV)/.spark-zips $(VENV)/spark-classes.jsa $(ETCD) ## Build .venv/ with Firetrail (editable, kernels compiled) and the tools
 
 $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
@@ -51,6 +51,11 @@ $(VENV)/.installed: pyproject.toml setup.py constraints.txt
 
 $(VENV)/.kernels: $(VENV)/.installed $(KERNELS)
 	$(call step,compiling the kernels,$(BIN)/python setup.py --quiet build_ext --inplace)
+	@touch $@
+
+# Without it, every Python process of Spark compiles PySpark first, and nothing else changes.
+$(VENV)/.spark-zips: tests/spark_zips.py $(VENV)/.installed | $(VENV)/.kernels
+	-$(call step,compiling PySpark for its workers,$(BIN)/python -m tests.spark_zips)
 	@touch $@
 
 # Without the archive, every test that starts Spark takes some seconds longer, and nothing else changes.
