@@ -17,8 +17,10 @@ from tests.crash.pair import pair_config
 from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
-from tests.etcd_program import find_etcd
+from tests.etcd_program import MISSING, find_etcd
 from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
+from tests.torture.bridge import NoNamespaces
+from tests.torture.cluster_rounds import sampled_round
 from tests.torture.exhausting import exhaust
 from tests.torture.failing import (
     FULL_WALK,
@@ -39,10 +41,16 @@ from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
 
 Part = Callable[[Path, int], Counter[str]]
 """Torments a broker in an empty folder, all chances drawn from a seed; gives figures."""
-CHANGES = 6
+CHANGES = int(os.environ.get("FIRETRAIL_CHANGES", "6"))
 """Planned changes of the master in one round."""
+CLUSTER_FAULTS = 6
+"""Faults of a cluster in namespaces in one round."""
 SOAK_S = float(os.environ.get("FIRETRAIL_SOAK_S", "60"))
 """How long one soak takes; an hour is FIRETRAIL_SOAK_S=3600."""
+
+
+class LeftOut(Exception):
+    """A part cannot run on this machine; the text says why, and the remedy."""
 
 
 def _drawn(seed: int) -> random.Random:
@@ -170,6 +178,15 @@ def _failover(folder: Path, seed: int) -> Counter[str]:
     return fail_over(folder, seed, KINDS + NAMESPACE_KINDS + GROUP_KINDS)
 
 
+def _cluster(folder: Path, seed: int) -> Counter[str]:
+    if find_etcd() is None:
+        raise LeftOut(MISSING)
+    try:
+        return sampled_round(folder, seed, CLUSTER_FAULTS)
+    except NoNamespaces as error:
+        raise LeftOut(str(error)) from None
+
+
 def _hand_over(folder: Path, seed: int) -> Counter[str]:
     if find_etcd() is None:
         return Counter({"left out: there is no etcd": 1})
@@ -203,6 +220,7 @@ PARTS: dict[str, Part] = {
     "power loss of a pair": _power_loss_of_a_pair,
     "failover": _failover,
     "hand-over": _hand_over,
+    "cluster": _cluster,
     "exhaustion": _exhaustion,
     "pipeline": _pipeline,
     "pipeline without Spark": _pipeline_without_spark,
