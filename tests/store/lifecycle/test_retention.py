@@ -431,3 +431,18 @@ class TestHousekeeper:
             eventually(lambda: bool(store.refusal))
             machine.files.used = 0.1
             eventually(lambda: not store.refusal)
+
+    def test_a_put_without_space_lets_it_look_at_the_disk(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        from tests.helpers import eventually
+
+        config = small_config(consume_queue_flush_interval_ms=1, clean_interval_ms=HOUR_MS)
+        with Store.open(tmp_path / "data", config, system=machine.system) as store:
+            put_all(store, [b"x" * 1000] * 2)
+            machine.files.used = 0.95
+            machine.files.fill_disk("commitlog")
+            full = PutStatus.CREATE_MAPPED_FILE_FAILED  # after the file that was created ahead
+            assert full in [store.try_put(Message("T", b"x" * 3000)).status for _ in range(3)]
+            eventually(lambda: bool(store.refusal))
+            machine.files.heal()

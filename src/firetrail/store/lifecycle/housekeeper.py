@@ -60,6 +60,7 @@ class Housekeeper:
         self._failed = False
         self._last_thorough = self._clock.monotonic()
         self._last_clean = self._clock.monotonic()
+        self._is_out_of_space = False
         self._last_release = self._clock.monotonic()
         self._dispatched_offset = dispatcher.position  # queues and index are synced up to here
         self._physic_time = watermark_file.checkpoint.physic_timestamp
@@ -76,6 +77,10 @@ class Housekeeper:
         """End the thread."""
         self._stop.set()
         self._thread.join()
+
+    def note_full_disk(self) -> None:
+        """Let the next round look at the disk: a message was refused for lack of space."""
+        self._is_out_of_space = True
 
     def _run(self) -> None:
         pause = self._live.current.consume_queue_flush_interval_ms / 1000
@@ -114,8 +119,10 @@ class Housekeeper:
             self._log.queue.release_pages(self._log.flushed_offset - NEWEST_KEPT)
             if self._index is not None:
                 self._index.release_pages()
-        if (now - self._last_clean) * 1000 >= config.clean_interval_ms:
+        is_due = (now - self._last_clean) * 1000 >= config.clean_interval_ms
+        if is_due or self._is_out_of_space:
             self._last_clean = now
+            self._is_out_of_space = False
             self._retention.round()
         self._note_new_files()
 

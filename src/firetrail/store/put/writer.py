@@ -253,6 +253,7 @@ class Writer(StoreStatus):
         if isinstance(error, IllegalMessageError):
             return self._refused(PutStatus.MESSAGE_ILLEGAL, error.detail, error.field)
         if isinstance(error, DiskFullError):
+            self._engine.housekeeper.note_full_disk()
             return self._refused(PutStatus.CREATE_MAPPED_FILE_FAILED, str(error))
         if isinstance(error, Busy):
             return self._refused(PutStatus.OS_PAGE_CACHE_BUSY, str(error))
