@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from firetrail.replication.group_view import InSyncSet, SetChange
-from firetrail.replication.in_sync_members import ABSENT_S, InSyncMembers
+from firetrail.replication.in_sync_members import ABSENT_S, SILENT_S, InSyncMembers
 
 LAG_S = 10.0
 
@@ -67,6 +67,40 @@ def test_a_member_that_has_never_connected_to_a_new_master_leaves_soon() -> None
     assert members.step(ABSENT_S, 100, {2: 100}, least=2) is None
     change = members.step(ABSENT_S + 0.1, 100, {2: 100}, least=2)
     assert change is not None and change.members == {1, 2}
+
+
+def stepped(members: InSyncMembers, until: float, acks: dict[int, int]) -> SetChange | None:
+    """Step ten times per second, with a log that ends at 200; return the last change."""
+    change = None
+    for tenth in range(int(until * 10) + 1):
+        change = members.step(tenth / 10, 200, acks, least=2)
+    return change
+
+
+def test_a_connected_member_that_confirms_nothing_leaves_soon() -> None:
+    """Its machine has lost power, or a firewall drops its packets: the connection stays open."""
+    members = holding({1, 2, 3})
+    assert stepped(members, SILENT_S - 0.5, {2: 200, 3: 100}) is None
+    change = stepped(members, SILENT_S + 0.5, {2: 200, 3: 100})
+    assert change is not None and change.members == {1, 2}
+
+
+def test_a_member_that_confirms_slowly_does_not_leave_soon() -> None:
+    members = holding({1, 2, 3})
+    for second in range(2 * int(SILENT_S)):
+        acks = {2: 200 + second, 3: 100 + second}
+        assert members.step(second, 200 + second, acks, least=2) is None
+
+
+def test_nobody_is_silent_while_the_holder_itself_was_paused() -> None:
+    members = holding({1, 2, 3})
+    assert stepped(members, 1, {2: 200, 3: 200}) is None
+    assert members.step(SILENT_S + 2, 300, {2: 300, 3: 200}, least=2) is None
+
+
+def test_silent_members_stay_if_nobody_confirms() -> None:
+    """The holder may be the one that is cut off."""
+    assert stepped(holding({1, 2, 3}), 2 * SILENT_S, {2: 100, 3: 100}) is None
 
 
 @pytest.mark.parametrize(("connected", "least"), [({}, 1), ({}, 2), ({2: 100}, 3)])

@@ -22,6 +22,13 @@ ABSENT_S = 2.0
 After the loss of a master, its successor has to wait for it until then. A member that only connects
 again usually needs less time. One that leaves without need joins again as soon as it has caught up.
 """
+SILENT_S = 5.0
+"""A connected member that is behind and confirms nothing for this time counts as not connected.
+
+If its machine has lost power, or if packets are dropped, the connection stays open for long.
+"""
+PAUSE_S = 2.0
+"""If two steps are further apart, the holder was paused: members may have confirmed meanwhile."""
 
 
 @dataclass(slots=True)
@@ -60,6 +67,9 @@ class InSyncMembers:
         self._joining: dict[int, int | None] = {}  # the offset to reach, None if not yet determined
         self._progress: dict[int, _CatchUp] = {}
         self._seen_at: dict[int, float] = {}  # when a member was last connected
+        self._moved_at: dict[int, float] = {}  # when a member last confirmed anything, or all
+        self._confirmed: dict[int, int] = {}
+        self._stepped_at = now
         self._began_at = now
         self.committed = committed
 
@@ -123,6 +133,7 @@ class InSyncMembers:
         for gone in self._progress.keys() - acks.keys() - self.committed.members:
             del self._progress[gone]
         self._seen_at |= dict.fromkeys(acks, now)
+        self._note_moves(now, end, acks)
         for member, offset in acks.items():
             progress = self._progress.get(member)
             if progress is None:
@@ -132,6 +143,17 @@ class InSyncMembers:
             if offset >= progress.end:
                 progress.caught_up_at = progress.at if offset < end else now
                 progress.end, progress.at = end, now
+
+    def _note_moves(self, now: float, end: int, acks: Mapping[int, int]) -> None:
+        was_paused = now - self._stepped_at > PAUSE_S
+        self._stepped_at = now
+        for member, offset in acks.items():
+            before = self._confirmed.get(member)
+            if was_paused or offset >= end or before is None or offset > before:
+                self._moved_at[member] = now
+            self._confirmed[member] = offset
+        for gone in self._confirmed.keys() - acks.keys():
+            del self._confirmed[gone]
 
     def _joined(self, now: float, end: int, acks: Mapping[int, int]) -> frozenset[int] | None:
         """Return the set with the members that have caught up, None if there are none.
@@ -160,7 +182,13 @@ class InSyncMembers:
         others = self.committed.members - {self._member}
         absent = self._absent(now, acks, least)
         lagging = [m for m in others if m in absent or self._lag(m, now) > self._lag_s]
-        lagging.sort(key=lambda member: (member in acks, -self._lag(member, now), member))
+        lagging.sort(
+            key=lambda member: (
+                member not in absent and member in acks,
+                -self._lag(member, now),
+                member,
+            )
+        )
         removable = lagging[: max(len(self.committed.members) - least, 0)]
         return self.committed.members.difference(removable) if removable else None
 
@@ -171,11 +199,13 @@ class InSyncMembers:
         member is connected to may be the one that is cut off.
         """
         others = self.committed.members - {self._member}
-        connected = others & acks.keys()
+        silent = {m for m in others & acks.keys() if now - self._moved_at[m] > SILENT_S}
+        connected = (others & acks.keys()) - silent
         if not connected or 1 + len(connected) < least:
             return set()
         seen_at = self._seen_at
-        return {m for m in others - connected if now - seen_at.get(m, self._began_at) > ABSENT_S}
+        gone = others - acks.keys()
+        return silent | {m for m in gone if now - seen_at.get(m, self._began_at) > ABSENT_S}
 
     def _lag(self, member: int, now: float) -> float:
         """Return for how many seconds a member has not been caught up."""
