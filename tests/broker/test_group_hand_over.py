@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from firetrail.broker.failover import LOOK_S
 from firetrail.broker.replica import group_hand_over, succession
 from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.replica_service import ReplicaService
+from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.replication.etcd import EtcdCoordinator
@@ -205,6 +207,21 @@ async def test_a_master_with_a_full_disk_hands_over_to_a_member_with_room(
     async with broker_group(tmp_path) as group:
         full |= {"1", "2"}
         assert await group.master(other_than=1) == 3
+
+
+async def test_a_master_that_cannot_save_its_timer_for_lack_of_space_hands_over(
+    tmp_path: Path, full: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor continues as after a failover: it looks up what was delivered."""
+
+    async def save(timer: TimerService) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with broker_group(tmp_path) as group:
+        monkeypatch.setattr(TimerService, "save", save)
+        full.add("1")
+        master = await group.master(other_than=1)
+        assert (await group.send(master, b"goes on")).code == OK
 
 
 async def test_members_with_full_disks_do_not_hand_over_to_each_other(

@@ -17,7 +17,7 @@ from firetrail.broker.broker_conf import check_id
 from firetrail.broker.failover import rewind_store
 from firetrail.broker.held_requests import HeldRequests
 from firetrail.broker.term import Term, TermPlan
-from firetrail.errors import ReplicationError
+from firetrail.errors import DiskFullError, ReplicationError
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.requests import REFUSED_BY_SLAVES
@@ -25,6 +25,7 @@ from firetrail.remoting.server import RemotingServer
 from firetrail.replication.master_check import MasterAddress
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
+from firetrail.system import NO_SPACE
 
 CHANGING = REFUSED_BY_SLAVES.keys() | {
     RequestCode.UPDATE_CONSUMER_OFFSET,
@@ -198,7 +199,7 @@ class Terms:
 
         Raises:
             ReplicationError: A request takes too long.
-            OSError: The progress of the timer cannot be saved.
+            OSError: The progress of the timer cannot be saved, but not for lack of space.
         """
         term = self.current
         codes = CHANGING & self._handlers.keys()
@@ -214,7 +215,13 @@ class Terms:
                 )
             await asyncio.sleep(FREEZE_POLL_S)
         term.store.refuse_puts(Closure.HANDOVER, reason)
-        await term.parts.timer.save()
+        try:
+            await term.parts.timer.save()
+        except (OSError, DiskFullError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_SPACE:
+                raise
+            # The successor begins with the progress before, and looks up what was delivered since.
+            _log.warning("the progress of the timer is not saved before the hand-over: %s", error)
 
     def thaw(self) -> None:
         """End the freeze of this term."""
