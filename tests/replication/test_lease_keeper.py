@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from firetrail.replication.election import LeaseTiming
 from firetrail.replication.etcd import EtcdCoordinator
 from firetrail.replication.etcd_gateway import EtcdAccess
 from firetrail.replication.group_memory import MemberFile
+from firetrail.replication.group_view import GroupView
 from firetrail.replication.lease_keeper import STALLED_TTLS, GroupMember, LeaseKeeper
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.config import BrokerRole, StoreConfig
@@ -158,6 +160,26 @@ def test_a_lease_that_was_handed_over_is_left_to_the_successor(
     assert keeper.status.obstacle == "member 2 is about to take over"
     assert store.try_put(Message("T", b"refused")).status is PutStatus.SERVICE_NOT_AVAILABLE
     assert len(etcd.leases) == 1  # that of the entry of the successor
+
+
+def test_a_member_that_can_keep_nothing_on_its_full_disk_hands_over(
+    keeper: LeaseKeeper,
+    store: BrokerStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+
+    def saw(view: GroupView, known: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper, "_saw", saw)
+        keeper.hand_over(2)
+    assert keeper.status.epoch == 0
+    assert "the state of the group cannot be kept on disk" in caplog.text
+    eventually(lambda: keeper.status.successor == 2)
 
 
 def test_naming_a_successor_keeps_the_lease(keeper: LeaseKeeper, store: BrokerStore) -> None:

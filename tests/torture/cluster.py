@@ -43,6 +43,8 @@ CALM_S = 180.0
 """Patience with a group to which nothing happens any more."""
 FLOW = 20
 """Acknowledged messages that show that the group works."""
+SHOWN_S = 2.0
+"""After this time replicas know that the end of the log is confirmed, and show it."""
 ANSWER_S = 300.0
 """Patience with the client."""
 
@@ -328,6 +330,7 @@ class Cluster:
         async with asyncio.timeout(CALM_S):
             while len({_end(member) for member in self.members}) > 1:
                 await asyncio.sleep(0.1)
+        await asyncio.sleep(SHOWN_S)
         master = await self.master()
         for member in sorted(self.members, key=lambda each: each is master):
             assert await member.stop() == 0, member.said[-2000:]

@@ -7,14 +7,19 @@ newest version of the in-sync set that it has seen, before it acts on it.
 
 from __future__ import annotations
 
+import logging
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrail.remoting.body import Body
 from firetrail.replication.lineage import Lineage
 from firetrail.settings.config_file import ConfigFile
-from firetrail.system import System
+from firetrail.system import NO_SPACE, System
+
+_log = logging.getLogger(__name__)
 
 MEMBER_JSON = "firetrailMember.json"
 KEEPS_MEMORY = 2
@@ -80,6 +85,20 @@ class _Content(Body):
     identity: str = ""
     form: int = 1
     group: GroupMemory | None = None
+
+
+@contextmanager
+def full_disk_tolerated() -> Iterator[None]:
+    """Go on if this member cannot keep what it has seen, because its disk is full.
+
+    Giving the lease away needs no memory. The member acts on nothing that it has not kept.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        _log.warning("the state of the group cannot be kept on disk: %s", error)
 
 
 class MemberFile:

@@ -18,7 +18,7 @@ from functools import partial
 from firetrail.errors import ElectionError, NotReachedError
 from firetrail.replication.election import Coordinator, Election, LeaseTiming
 from firetrail.replication.group_check import store_obstacle
-from firetrail.replication.group_memory import NOTHING_SEEN, MemberFile
+from firetrail.replication.group_memory import NOTHING_SEEN, MemberFile, full_disk_tolerated
 from firetrail.replication.group_status import GroupStatus
 from firetrail.replication.group_view import (
     UNKNOWN,
@@ -210,13 +210,16 @@ class LeaseKeeper:
                 acks = store.replica_acks
                 change = members.leave(acks.by_member(), acks.needed)
         if change is not None:
-            self._change(change)
+            with full_disk_tolerated():
+                self._change(change)
         with self._guard:
             self._retry_at = self._clock.since_boot() + self._timing.ttl_s
             self._election.expired()
             self._apply()
             known = self._election.view.revision
-        self._saw(self._coordinator.name_successor(epoch, member, leave=True), known)
+        view = self._coordinator.name_successor(epoch, member, leave=True)
+        with full_disk_tolerated():
+            self._saw(view, known)
 
     @property
     def status(self) -> GroupStatus:
