@@ -14,8 +14,8 @@ from tests.client.clusters import until
 from tests.helpers import PATIENCE_S
 
 from firetrail import Message
-from firetrail.broker import held_requests
 from firetrail.broker.broker import Broker
+from firetrail.broker.replica import relay
 from firetrail.broker.term import Term
 from firetrail.errors import ConfigError, StoreError
 from firetrail.format.properties import WAIT
@@ -144,7 +144,7 @@ async def test_requests_during_a_change_wait_for_its_end(
 
 
 async def test_requests_that_waited_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_requests, "HOLD_S", 0.0)
+    monkeypatch.setattr(relay, "CHANGE_S", 0.0)
     async with talking() as talk:
         end, may_begin = Term.end, asyncio.Event()
 

@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from firetrail.broker.replica.relay import RELAYED, not_master
+from firetrail.broker.replica.relay import RELAYED, expiry, not_master
 from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, respond
 
-HOLD_S = 2.5
-"""How long a request waits. Stock clients give a send up after 3 s; if it were handled after that,
-it would be stored beside the one that the client sends instead."""
 HELD_MAX = 10_000
 """Maximum number of requests that wait; further ones are refused."""
 HELD_BYTES = 64 << 20
@@ -60,7 +57,7 @@ class HeldRequests:
             return _refusal(request)
         held = _WaitingRequest(connection, request)
         loop = asyncio.get_running_loop()
-        held.timer = loop.call_later(HOLD_S, self._give_up, held)
+        held.timer = loop.call_at(expiry(request), self._give_up, held)
         self._held[held] = None
         self._bytes += request.size
         return None

@@ -37,6 +37,8 @@ class RemotingCommand:
     """Bytes of the frame that it arrived in."""
     caller: Caller | None = field(default=None, compare=False, repr=False)
     """Who sent a request, if the server checks that; None for requests of this process."""
+    expires_at: float | None = field(default=None, compare=False, repr=False)
+    """Time of the event loop until which a request may wait for a master; None if it has not."""
 
     @property
     def is_response(self) -> bool:

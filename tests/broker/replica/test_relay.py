@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,13 @@ from tests.broker.groups import broker_group
 from tests.broker.pairs import pair, promote
 from tests.client.clusters import until
 
+from firetrail.broker.held_requests import HeldRequests
 from firetrail.broker.replica import relay
-from firetrail.broker.replica.relay import NO_MASTER, RELAYED
+from firetrail.broker.replica.relay import NO_MASTER, RELAYED, Relay
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import ConsumerOffsetHeader
 
 OK = ResponseCode.SUCCESS
@@ -70,7 +74,7 @@ async def test_a_request_is_passed_on_once(tmp_path: Path) -> None:
 async def test_a_commit_is_refused_while_a_group_has_no_master(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(relay, "RELAY_S", 0.1)
+    monkeypatch.setattr(relay, "CHANGE_S", 0.1)
     async with broker_group(tmp_path, members=2) as group:
         group.cut_off(1)
         group.cut_off(2)
@@ -82,3 +86,19 @@ async def test_a_commit_is_refused_while_a_group_has_no_master(
         answer = await talk.commit(1)
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, NO_MASTER)
         assert group.members[2].offsets.get("CG", "T1", 0) is None
+
+
+async def test_waiting_and_passing_on_share_one_time_limit() -> None:
+    """A client that has given up would send the message again."""
+    loop = asyncio.get_running_loop()
+    request = RemotingCommand(RequestCode.SEND_MESSAGE)
+    passing = Relay(None, lambda: None, in_group=True, has_guard=False)
+    held = HeldRequests(lambda connection, request: None)
+    held.hold(Connection(RemotingClient()), request)
+    assert request.expires_at is not None
+    assert request.expires_at <= loop.time() + relay.CHANGE_S
+    request.expires_at = loop.time()  # it has waited that long
+    held.release()
+    assert await passing._pass_on(request) is None, "it is not passed on any more"
+    assert request.expires_at <= loop.time()
+    await passing.close()

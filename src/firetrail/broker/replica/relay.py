@@ -25,8 +25,10 @@ from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.requests import REFUSED_BY_SLAVES
 from firetrail.system import SYSTEM
 
-RELAY_S = 3.0
-"""How long a request is passed on, as long as stock clients wait for the answer to a send."""
+CHANGE_S = 2.5
+"""How long a request waits for a master and for its answer, in all. Stock clients give a send up
+after 3 s; if it were handled after that, it would be stored beside the one that the client sends
+instead."""
 RETRY_S = 0.05
 """Pause before the next attempt while there is no master."""
 RELAYED = "passed on by a slave"
@@ -150,8 +152,7 @@ class Relay:
         if not self._may_pass(request):
             return None
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + RELAY_S
-        while (left_s := deadline - loop.time()) > 0 and self.hold is None:
+        while (left_s := expiry(request) - loop.time()) > 0 and self.hold is None:
             answer = await self._attempt(request, left_s)
             if answer is not None or not self._in_group:
                 return answer
@@ -207,7 +208,7 @@ class Relay:
                 command = RemotingCommand(code, header.encode(), remark=RELAYED)
                 master = self._master()
                 if master is not None:
-                    await self._own.ask(master, command, RELAY_S)
+                    await self._own.ask(master, command, CHANGE_S)
         except (OSError, FiretrailError) as error:  # consumers commit again
             self._commits.clear()
             self._limited_log.log(
@@ -215,6 +216,13 @@ class Relay:
             )
         finally:
             self._committing = None
+
+
+def expiry(request: RemotingCommand) -> float:
+    """Return until when a request may wait, in the time of the loop; the first call begins it."""
+    if request.expires_at is None:
+        request.expires_at = asyncio.get_running_loop().time() + CHANGE_S
+    return request.expires_at
 
 
 def not_master(request: RemotingCommand) -> RemotingCommand:
