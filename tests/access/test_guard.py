@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from tests.access.actors import SECRET, Peer, Users, credentials, guard_of, signed
+from tests.remoting.loopbacks import echo, serving
 
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.auth.caller import Caller
@@ -85,6 +86,25 @@ def test_white_lists_skip_their_check_only() -> None:
     assert asked(other, RemotingCommand(ROUTE, {"topic": "T1"})) == "username cannot be null."
     both = guard_of(ALICE, policy=AccessPolicy(unauthenticated=words, unauthorized=words))
     assert asked(both, unsigned) is None
+
+
+async def test_only_authenticated_requests_prove_a_connection() -> None:
+    words = frozenset({str(int(ROUTE))})
+    guard = guard_of(ALICE, policy=AccessPolicy(unauthenticated=words, unauthorized=words))
+    async with serving(guard=guard, handlers={ROUTE: echo}) as loopback:
+        assert (await loopback.ask(ROUTE)).code == 0
+        (connection,) = loopback.server.connections
+        assert not connection.is_proven
+        signature = signed(ROUTE, {"topic": "T1"}, by="alice").fields
+        assert (await loopback.ask(ROUTE, fields=signature)).code == 0
+        assert not connection.is_proven  # signatures of requests on the white list do not count
+    guard = guard_of(ALICE, policy=AccessPolicy(unauthorized=words))
+    async with serving(guard=guard, handlers={ROUTE: echo}) as loopback:
+        assert (await loopback.ask(ROUTE)).code == 16
+        (connection,) = loopback.server.connections
+        assert not connection.is_proven
+        assert (await loopback.ask(ROUTE, fields=signature)).code == 0
+        assert connection.is_proven
 
 
 @pytest.mark.parametrize("code", ["25", "3001", "103", "17", "4711", "26"])

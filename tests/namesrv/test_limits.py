@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
+from tests.connections import connected
 
 from firetrail.errors import ProtocolError, RequestError
 from firetrail.namesrv import kv as kv_module
@@ -138,6 +139,15 @@ async def test_values_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await kv.put("n", "k", "x" * 16_384)
     assert kv.get("n", "k") == "2"
     assert (tmp_path / "kv" / "kvConfig.json").stat().st_mode & 0o077 == 0
+
+
+async def test_silent_strangers_do_not_keep_brokers_out() -> None:
+    server = NameServer(NameServerConfig(listen_port=0, max_connections=2))
+    address = f"127.0.0.1:{await server.start()}"
+    async with connected(address) as (stranger, _), connected(address):
+        assert (await register(address, "a")).code == ResponseCode.SUCCESS
+        assert not await stranger.read()
+    await server.stop()
 
 
 def test_the_settings_have_the_defaults_of_the_limits() -> None:

@@ -16,7 +16,8 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.server import RemotingServer, RequestAudit
+from firetrail.remoting.server import RemotingServer, RequestAudit, RequestGuard
+from firetrail.tls.server_tls import ServerTls
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
 
@@ -76,8 +77,10 @@ async def serving(
     client_handlers: Mapping[int, Handler] | None = None,
     audit: RequestAudit | None = None,
     handlers: Mapping[int, Handler] = HANDLERS,
+    guard: RequestGuard | None = None,
+    tls: ServerTls | None = None,
 ) -> AsyncIterator[Loopback]:
-    server = RemotingServer(handlers, limits, on_closed, audit=audit)
+    server = RemotingServer(handlers, limits, on_closed, guard, tls, audit)
     client = RemotingClient(client_handlers)
     port = await server.start("127.0.0.1", 0)
     try:

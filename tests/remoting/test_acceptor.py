@@ -46,6 +46,7 @@ async def test_a_connection_beyond_the_limit_is_refused_and_never_counted() -> N
     accepts = accepting(ConnectionLimits(connections=1))
     first, second = connection(), connection("192.0.2.8:1")
     assert accepts.opened(first) is accepts.share(first) is not None
+    accepts.proven(first)
     assert accepts.opened(second) is None
     second.abort.assert_called_once_with()
     assert accepts.share(second) is None
@@ -54,6 +55,20 @@ async def test_a_connection_beyond_the_limit_is_refused_and_never_counted() -> N
     assert not accepts.closed(first)
     assert accepts.opened(second) is not None
     assert accepts.connections == {second}
+
+
+async def test_a_stranger_is_closed_for_a_newcomer_whose_address_may_connect() -> None:
+    accepts = accepting(ConnectionLimits(connections=2, connections_per_address=1))
+    stranger, other, newcomer = (connection(f"192.0.2.{n}:1") for n in (7, 8, 9))
+    accepts.opened(stranger)
+    accepts.opened(other)
+    assert accepts.opened(connection("192.0.2.8:2")) is None
+    stranger.drop.assert_not_called()
+    assert accepts.opened(newcomer) is not None
+    stranger.drop.assert_called_once()
+    other.drop.assert_not_called()
+    assert accepts.closed(stranger)  # its owner learns of its end
+    assert accepts.connections == {other, newcomer}
 
 
 async def test_connections_that_do_not_end_in_time_are_aborted() -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
 import pytest
 from tests.remoting.clocks import Clock
 
 from firetrail.remoting import addresses
 from firetrail.remoting.addresses import ClientAddresses, RequestRates, Share
 from firetrail.remoting.limits import ServerLimits
-from firetrail.settings import descriptors
 
 
 def test_an_address_has_a_limited_number_of_connections() -> None:
@@ -23,27 +20,6 @@ def test_an_address_has_a_limited_number_of_connections() -> None:
     assert isinstance(found.open("10.0.0.2"), Share)
     found.close(one)
     assert isinstance(found.open("10.0.0.1"), Share)
-
-
-class TestDescriptors:
-    """Connections leave the share of the store's queues alone, whatever else is allowed."""
-
-    def test_all_servers_count_together(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(ClientAddresses, "_of_process", WeakSet())
-        monkeypatch.setattr(descriptors, "CONNECTIONS_LEAST", 3)
-        broker, namesrv, grpc = (
-            ClientAddresses(ServerLimits(), Clock(), lambda: 256) for _ in range(3)
-        )
-        shares = [each.open("10.0.0.1") for each in (broker, broker, namesrv)]
-        refusal = grpc.open("10.0.0.1")
-        assert refusal == (
-            "all servers of this process have 3 connections, the limit with 256 file descriptors, "
-            "half of which are for the queues of a store; raise the limit of descriptors "
-            "(LimitNOFILE of systemd, or ulimit -n)"
-        )
-        assert isinstance(shares[0], Share)
-        broker.close(shares[0])
-        assert isinstance(grpc.open("10.0.0.1"), Share)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", ""])
@@ -90,15 +66,6 @@ def test_a_request_during_a_pause_is_refused_and_does_not_count() -> None:
     assert [rates.admits(10, 0.0) for _ in range(5)] == [True, True, True, False, False]
     assert not rates.admits(10, 0.9)
     assert rates.admits(10, 1.0)
-
-
-def test_the_connections_of_all_addresses_have_a_limit() -> None:
-    found = ClientAddresses(ServerLimits(connections=1), Clock())
-    share = found.open("127.0.0.1")
-    assert isinstance(share, Share)
-    assert found.open("10.0.0.2") == "the limit of 1 connections is reached"
-    found.close(share)
-    assert isinstance(found.open("10.0.0.2"), Share)
 
 
 def test_addresses_without_a_connection_are_forgotten() -> None:

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
-from tests.remoting.loopbacks import ECHO, HANDLERS, NOTE, SLOW, Loopback, serving
+from tests.remoting.loopbacks import ECHO, FAIL, HANDLERS, NOTE, SLOW, Loopback, serving
 
 from firetrail.remoting.codes import CommandFlag, RequestCode
 from firetrail.remoting.command import RemotingCommand
@@ -19,6 +19,8 @@ from firetrail.remoting.limited_log import BURST
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.output_queue import PORTION
 from firetrail.remoting.server import _TOO_FAST
+from firetrail.tls.self_signed import self_signed_context
+from firetrail.tls.server_tls import ServerTls
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -253,6 +255,41 @@ class TestAddresses:
             writer.write(frame_of(RemotingCommand(NOTE, flag=CommandFlag.ONE_WAY)) * 100)
             while True not in held:
                 await asyncio.sleep(0.001)
+
+
+class TestSlots:
+    @pytest.mark.parametrize("begun", [b"", b"\0", b"\x16\x03\x01\x02\x00\x01"])
+    async def test_strangers_give_way_to_newcomers(
+        self, caplog: pytest.LogCaptureFixture, begun: bytes
+    ) -> None:
+        """Whether they are silent, or have begun a frame or the handshake of TLS."""
+        ended: list[Connection] = []
+        tls = ServerTls.of_context(self_signed_context())
+        limits = ServerLimits(connections=2)
+        async with serving(limits, ended.append, tls=tls) as loopback, AsyncExitStack() as stack:
+            strangers = [await stack.enter_async_context(loopback.raw()) for _ in range(2)]
+            for _, writer in strangers:
+                writer.write(begun)
+            await connected(loopback, 2)
+            assert (await loopback.ask(ECHO)).code == 0
+            assert await is_closed(strangers[0][0])
+            reader, writer = await stack.enter_async_context(loopback.raw())
+            assert await is_closed(strangers[1][0])
+            writer.write(frame_of(RemotingCommand(ECHO)))
+            await reader.readexactly(4)
+            refused, _ = await stack.enter_async_context(loopback.raw())
+            assert await is_closed(refused)
+            assert (await loopback.ask(ECHO)).code == 0
+            assert len(ended) == 2
+        assert "it is the oldest on which no request has succeeded, and the limit" in caplog.text
+        assert "refused a connection from 127.0.0.1" in caplog.text
+
+    async def test_a_request_that_fails_proves_nothing(self) -> None:
+        limits = ServerLimits(connections=1)
+        async with serving(limits) as loopback, loopback.raw() as (reader, writer):
+            writer.write(frame_of(RemotingCommand(FAIL)))
+            await reader.readexactly(4)
+            assert (await loopback.ask(ECHO)).code == 0
 
 
 async def test_bad_frames_are_logged_a_few_times(caplog: pytest.LogCaptureFixture) -> None:

@@ -54,6 +54,11 @@ class Caller:
         """Whose client this is: the user, or the name with which its address is trusted."""
         return self.user_name or self.trusted_as or ""
 
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether the sender is known: by its user, or by an address that is trusted."""
+        return self.user is not None or self.trusted_as is not None
+
     def refusal(self, needs: Iterable[Requirement]) -> str | None:
         """Return why one of the needs is not met; None if all are."""
         if not self.is_checked:
@@ -88,3 +93,16 @@ class Caller:
             for topic in topics
             if self.refusal([need(ResourceType.TOPIC, topic, *_SEEING)]) is None
         ]
+
+
+def proves(caller: Caller | None) -> bool:
+    """Return whether a request that succeeded proves its connection to be that of a client.
+
+    Connections that are not proven are those of strangers, who may keep little and have to give way
+    to others. Every request proves one without access control; with it, authenticated ones do, and
+    those on a white list do not.
+
+    Args:
+        caller: Who sent the request; None if there is no access control.
+    """
+    return caller is None or caller.is_authenticated

@@ -95,6 +95,10 @@ class GrpcServer:
         share = self._acceptor.opened(connection)
         connection.rates = share if self._has_rates else None
 
+    def proven(self, connection: GrpcConnection) -> None:
+        """Keep the connection until it ends."""
+        self._acceptor.proven(connection)
+
     def closed(self, connection: GrpcConnection) -> None:
         """Forget the connection."""
         self._acceptor.closed(connection)

@@ -16,6 +16,7 @@ from firetrail.remoting.addresses import ClientAddresses, Share
 from firetrail.remoting.binding import FREE_IT, Listeners
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import ConnectionLimits
+from firetrail.remoting.slots import ConnectionSlots
 from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 
@@ -39,6 +40,9 @@ class AcceptedConnection(Protocol):
 
     def abort(self) -> None:
         """Close the connection at once."""
+
+    def drop(self, reason: str) -> None:
+        """Close the connection at once, and say so in the log."""
 
 
 C = TypeVar("C", bound=AcceptedConnection)
@@ -75,6 +79,7 @@ class Acceptor(Generic[C]):
         self._steps = steps
         self._listeners = Listeners(connected)
         self._addresses = ClientAddresses(limits, SYSTEM.clock.monotonic)
+        self._slots = ConnectionSlots(limits.connections)
         self._shares: dict[C, Share] = {}
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -119,8 +124,11 @@ class Acceptor(Generic[C]):
         await self._listeners.wait_closed()
 
     def opened(self, connection: C) -> Share | None:
-        """Count a connection and return its share; None if it is refused, and aborted."""
-        share = self._addresses.open(connection.host)
+        """Count a connection and return its share; None if it is refused, and aborted.
+
+        If all slots are taken, the oldest connection that is not proven is closed for it.
+        """
+        share = self._admit(connection)
         if isinstance(share, str):
             text = f"refused a connection from {connection.peer}: {share}"
             self.log.log(logging.WARNING, "refused connection", text)
@@ -130,12 +138,28 @@ class Acceptor(Generic[C]):
         self.connections.add(connection)
         return share
 
+    def _admit(self, connection: C) -> Share | str:
+        """Return the share of a connection with a slot, or why it is refused."""
+        share = self._addresses.open(connection.host)
+        if isinstance(share, str):
+            return share
+        lack = self._slots.take(connection)
+        if lack is None:
+            return share
+        self._addresses.close(share)
+        return lack
+
+    def proven(self, connection: C) -> None:
+        """Note that a connection is proven: it keeps its slot until it ends."""
+        self._slots.prove(connection)
+
     def closed(self, connection: C) -> bool:
         """Forget a connection; return whether it had been accepted."""
         share = self._shares.pop(connection, None)
         if share is None:
             return False
         self.connections.discard(connection)
+        self._slots.free(connection)
         self._addresses.close(share)
         return True
 

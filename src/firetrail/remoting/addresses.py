@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
-from typing import ClassVar
-from weakref import WeakSet
 
 from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_SHARE, ConnectionLimits
 from firetrail.remoting.token_bucket import TokenBucket
-from firetrail.settings.descriptors import connections_max
-from firetrail.system import SYSTEM
 
 BURST_S = 2.0
 """Seconds of a rate that may be used at once."""
@@ -84,23 +80,12 @@ class ClientAddresses:
     Args:
         limits: The limits of the server.
         now: A monotonic clock in seconds.
-        descriptors: Returns how many descriptors the process may have. Default: asks the system.
     """
 
-    _of_process: ClassVar[WeakSet[ClientAddresses]] = WeakSet()
-
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        now: Callable[[], float],
-        descriptors: Callable[[], int] = SYSTEM.files.descriptor_limit,
-    ) -> None:
+    def __init__(self, limits: ConnectionLimits, now: Callable[[], float]) -> None:
         self._limits = limits
         self._now = now
-        self._descriptors = descriptors
         self._shares: dict[str, Share] = {}
-        self._connections = 0
-        self._of_process.add(self)
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -108,15 +93,6 @@ class ClientAddresses:
     def open(self, host: str) -> Share | str:
         """Count a new connection; return its share, or why it is refused."""
         limits, now = self._limits, self._now()
-        if self._connections >= limits.connections:
-            return f"the limit of {limits.connections} connections is reached"
-        most = connections_max(self._descriptors())
-        if sum(each._connections for each in self._of_process) >= most:
-            return (
-                f"all servers of this process have {most} connections, the limit with "
-                f"{self._descriptors()} file descriptors, half of which are for the queues of a "
-                "store; raise the limit of descriptors (LimitNOFILE of systemd, or ulimit -n)"
-            )
         key, is_loopback = _key(host)
         share = self._shares.get(key)
         if share is None:
@@ -134,13 +110,11 @@ class ClientAddresses:
                     "connection_rate_per_address changes the limit"
                 )
         share.connections += 1
-        self._connections += 1
         return share
 
     def close(self, share: Share) -> None:
         """Count the end of a connection."""
         share.connections -= 1
-        self._connections -= 1
 
     def sweep(self) -> None:
         """Forget addresses that are no longer connected; called about once per second."""

@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self.caller: Caller | None = None
         """The last authenticated sender on the connection; None if there was none."""
         self.is_proven = False
-        """Whether a request of the peer has succeeded."""
+        """Whether a request of the peer has succeeded that proves it (``auth.caller.proves``)."""
         self.on_drained: Callable[[Connection], None] | None = None
         """Called when the peer has read what was written, after reading was paused."""
         self._drained: list[Callable[[Connection], None]] = []  # to be called once

@@ -34,7 +34,8 @@ class ConnectionLimits:
     """Limits on connections and on what each address may send, the same for all protocols."""
 
     connections: int = 10_000
-    """Open connections; more are refused."""
+    """Open connections. For another one, the oldest is closed that is not proven; if all are, the
+    new one is refused."""
     connections_per_address: int = 2_000
     """Open connections from one address; more are refused. 0 means no limit. A network of clients
     behind one gateway has one address."""

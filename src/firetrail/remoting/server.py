@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from firetrail.auth.caller import proves
 from firetrail.pace.periodic import GuardedStep
 from firetrail.remoting.acceptor import Acceptor, wait_until
 from firetrail.remoting.buffer_budget import BufferBudget
@@ -177,7 +178,7 @@ class RemotingServer:
         return connection
 
     def opened(self, connection: Connection) -> None:
-        """Accept the connection, or refuse it if there are too many."""
+        """Accept the connection, or refuse it if there are too many clients."""
         self._acceptor.opened(connection)
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
@@ -441,8 +442,9 @@ class RemotingServer:
     ) -> None:
         if response is not None and not request.is_one_way:
             respond(connection, request, response)
-            if response.code == _SUCCESS and not connection.is_proven:
+            if response.code == _SUCCESS and not connection.is_proven and proves(request.caller):
                 self._budget.prove(connection)
+                self._acceptor.proven(connection)
         self._forget_bytes(request)
 
     def _forget_bytes(self, request: RemotingCommand) -> None:

@@ -20,7 +20,11 @@ class ServerLimitSettings:
     """The limits of a server that an operator can change."""
 
     max_connections: int = LIMITS(
-        10_000, "", Whole(1, 1_000_000), "Open connections. More are refused."
+        10_000,
+        "",
+        Whole(1, 1_000_000),
+        "Open connections. For another one, the oldest is closed on which no request has succeeded."
+        " If there is none, the new one is refused.",
     )
     connections_per_address: int = LIMITS(
         2_000,

@@ -249,23 +249,6 @@ def eventually_connections(server: ServerThread) -> set[GrpcConnection]:
     return server.server.connections
 
 
-def test_connections_above_the_limit_are_refused(
-    server: ServerThread, caplog: pytest.LogCaptureFixture
-) -> None:
-    clients = [RawClient(server) for _ in range(3)]
-    for client in clients[:2]:
-        client.greet()
-        client.read_until(FrameType.SETTINGS)
-    with pytest.raises(OSError):
-        clients[2].greet()
-        while clients[2].read() is not None:
-            pass
-        raise ConnectionResetError
-    assert "the limit of 2 connections is reached" in caplog.text
-    for client in clients:
-        client.close()
-
-
 def test_an_address_has_a_limited_number_of_connections(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

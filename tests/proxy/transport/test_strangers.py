@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from tests.proxy.transport.test_grpc_connection import (
 )
 from tests.tls.key_updates import DeafTransport
 
+from firetrail.auth.caller import Caller
 from firetrail.proxy.call import Call, UnaryMethod
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport import grpc_connection
@@ -31,11 +32,19 @@ from firetrail.tls.server_tls import ServerTls
 
 LIMIT = 100_000
 LONG = 1_000_000
+TLS_BEGUN = b"\x16\x03\x01\x02\x00\x01\x00"
+Answer = Callable[[Call, Text], Text]
 
 
 def accept(call: Call, message: Text) -> Text:
     call.accept()
     return message
+
+
+def accept_unsigned(call: Call, message: Text) -> Text:
+    """Answer a call on the white list of a server with access control."""
+    call.caller = Caller(None, "127.0.0.1", is_checked=False)
+    return accept(call, message)
 
 
 def long_answer(call: Call, message: Text) -> Text:
@@ -44,11 +53,14 @@ def long_answer(call: Call, message: Text) -> Text:
 
 
 @contextmanager
-def small_server(tls: ServerTls | None = None) -> Iterator[ServerThread]:
+def small_server(
+    tls: ServerTls | None = None, connections: int = 10, method: Answer = accept
+) -> Iterator[ServerThread]:
     """A server whose strangers may keep little."""
-    methods = {f"{SERVICE}/Accept": UnaryMethod(Text, accept)}
+    methods = {f"{SERVICE}/Accept": UnaryMethod(Text, method)}
     thread = ServerThread(asyncio.new_event_loop)
-    with thread.serving(GrpcLimits(stranger_bytes=LIMIT), tls, methods) as server:
+    limits = GrpcLimits(connections=connections, stranger_bytes=LIMIT)
+    with thread.serving(limits, tls, methods) as server:
         yield server
 
 
@@ -98,6 +110,44 @@ def test_a_client_with_an_allowed_call_is_not_dropped() -> None:
         assert [each.is_proven for each in server.server.connections] == [True]
 
 
+def ask(client: RawClient) -> None:
+    """Make a call, which is answered."""
+    client.greet(headers(1, request("Accept")), data(1, frame_message(b"x")))
+    assert client.status() == {"grpc-status": "0"}
+
+
+@pytest.mark.parametrize("begun", [b"", b"P", TLS_BEGUN], ids=["silent", "one byte", "TLS"])
+def test_the_oldest_stranger_gives_its_slot_to_a_newcomer(
+    caplog: pytest.LogCaptureFixture, begun: bytes
+) -> None:
+    tls = ServerTls.of_context(self_signed_context())
+    with small_server(tls, connections=2) as server, raw_client(server) as stranger:
+        stranger.send(begun)
+        eventually(lambda: len(server.server.connections) == 1)
+        for _ in range(2):
+            with raw_client(server) as client:
+                ask(client)
+                with raw_client(server) as other:
+                    ask(other)
+                    assert is_closed(stranger)
+                    with raw_client(server) as refused:
+                        assert is_closed(refused)
+            eventually(lambda: not server.server.connections)
+    assert "it is the oldest on which no request has succeeded, and the limit of 2 " in caplog.text
+    assert "refused a connection from 127.0.0.1" in caplog.text
+
+
+def test_a_call_on_the_white_list_proves_nothing() -> None:
+    with (
+        small_server(connections=1, method=accept_unsigned) as server,
+        raw_client(server) as stranger,
+    ):
+        ask(stranger)
+        with raw_client(server) as client:
+            ask(client)
+            assert is_closed(stranger)
+
+
 @pytest.mark.parametrize("size", [0, 12_000], ids=["calls", "headers"])
 def test_open_calls_and_their_headers_count(size: int) -> None:
     """Their memory grows without a byte of a request."""
@@ -144,7 +194,7 @@ def test_responses_that_known_clients_do_not_read_count_together(
 
 def test_handshakes_have_to_begin_and_end_in_time(caplog: pytest.LogCaptureFixture) -> None:
     with small_server(ServerTls.of_context(self_signed_context())) as server:
-        for first, seconds in ((b"", 5), (b"\x16\x03\x01\x02\x00\x01\x00", 10)):
+        for first, seconds in ((b"", 5), (TLS_BEGUN, 10)):
             with raw_client(server) as client:
                 client.send(first)
                 eventually(lambda: len(server.server.connections) == 1)

@@ -11,7 +11,7 @@ import logging
 import ssl
 from typing import Any, Protocol, cast
 
-from firetrail.auth.caller import Caller
+from firetrail.auth.caller import Caller, proves
 from firetrail.errors import GrpcError, ProtocolError
 from firetrail.proxy.call import (
     Method,
@@ -66,6 +66,9 @@ class GrpcOwner(Protocol):
     def opened(self, connection: GrpcConnection) -> None:
         """Handle a new connection."""
 
+    def proven(self, connection: GrpcConnection) -> None:
+        """Handle the first call that proves a connection to be that of a client."""
+
     def closed(self, connection: GrpcConnection) -> None:
         """Handle the end of a connection."""
 
@@ -91,7 +94,7 @@ class GrpcConnection(asyncio.Protocol):
         self._read_at = 0.0  # when it had read something
         self._counted = 0  # the bytes that the budget has noted
         self.is_proven = False
-        """Whether a call of the client was allowed."""
+        """Whether a call of the client was allowed that proves it (``auth.caller.proves``)."""
         self._calls = 0
         self.loop = asyncio.get_running_loop()
         now = self.loop.time()
@@ -281,10 +284,11 @@ class GrpcConnection(asyncio.Protocol):
         Args:
             caller: Who made the call; None if there is no access control.
         """
-        if self.is_proven:
+        if self.is_proven or not proves(caller):
             return
         self._note(0)
         self.is_proven = True
+        self._owner.proven(self)
         before, self._holder = self._holder, holder_of(self.host, caller)
         if self._calls:
             self._owner.shares.give_back(before, self._calls)
