@@ -8,11 +8,20 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from tests.broker.brokers import Talk
 from tests.broker.secured import Secured, secured
 from tests.client.clusters import until
 
 from firetrail.broker.pop import checkpoints
-from firetrail.broker.services import long_polling
+from firetrail.broker.services import long_polling, memberships, queue_locks
+from firetrail.remoting.bodies import (
+    HeartbeatData,
+    LockBody,
+    LockedBody,
+    MessageQueue,
+    ProducerData,
+)
+from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.headers import EndTransactionHeader
@@ -201,3 +210,58 @@ async def test_one_user_cannot_have_all_waiting_requests(
     await until(lambda: polling._count == 0)
     assert (polling._shares.total, len(polling._shares)) == (0, 0)
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+# -- groups of clients, and locks -------------------------------------------------------------
+
+
+async def test_one_user_cannot_have_all_groups_of_clients(
+    secure: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The name of a producer group needs no permission."""
+    monkeypatch.setattr(memberships, "TOTAL_MAX", MOST)
+
+    async def join(by: str, count: int) -> RemotingCommand:
+        beat = HeartbeatData(by, [ProducerData(f"{by}-{number}") for number in range(count)], [])
+        return await own[by].ask(RequestCode.HEART_BEAT, body=beat.encode(standard=True), by=by)
+
+    clients = {by: RemotingClient() for by in ("alice", "bob", "root")}
+    own = {by: Secured(Talk(secure.broker, client)) for by, client in clients.items()}
+    answers = [await join("alice", count) for count in (4, 5, 4)]
+    assert [each.code for each in answers] == [0, ResponseCode.SYSTEM_BUSY, 0]
+    expected = "user alice has 4 groups of clients, and all callers have 4 of at most 8"
+    assert (answers[1].remark or "").startswith(expected)
+    assert expected in caplog.text
+    assert (await join("bob", 2)).code == 0
+    assert (await join("root", 2)).code == 0
+    for client in clients.values():
+        await client.close()
+
+
+async def test_one_user_cannot_have_all_locks(
+    secure: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(queue_locks, "LOCKS_MAX", MOST)
+    name = secure.broker.config.name
+    queues = [MessageQueue("T1", name, number) for number in range(4)]
+
+    async def change(code: int, by: str, group: str) -> RemotingCommand:
+        body = LockBody(group, by, queues).encode(standard=True)
+        answer = await secure.ask(code, body=body, by=by)
+        assert answer.code == 0, answer.remark
+        return answer
+
+    async def lock(by: str, group: str) -> int:
+        answer = await change(RequestCode.LOCK_BATCH_MQ, by, group)
+        return len(LockedBody.decode(answer.content).locked)
+
+    assert [await lock("alice", f"A{number}") for number in (0, 1, 2, 0)] == [3, 1, 0, 3]
+    assert "group A2 of user alice has 0 locked queues, and all callers have 4 of" in caplog.text
+    assert await lock("bob", "B") == 2
+    assert await lock("root", "R") == 1
+    await change(RequestCode.UNLOCK_BATCH_MQ, "alice", "A0")
+    assert await lock("alice", "A2") == 1
+    for by, group in (("alice", "A1"), ("alice", "A2"), ("bob", "B"), ("root", "R")):
+        await change(RequestCode.UNLOCK_BATCH_MQ, by, group)
+    shares = secure.broker._parts.locks._shares
+    assert (shares.total, len(shares)) == (0, 0)

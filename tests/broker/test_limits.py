@@ -127,7 +127,7 @@ class TestCreation:
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The name of a producer group needs no permission, and each connection could use more."""
-        monkeypatch.setattr(memberships, "CALLER_MAX", 5)
+        monkeypatch.setattr(memberships, "TOTAL_MAX", 10)
         others = [RemotingClient() for _ in range(2)]
         try:
             for number, client in enumerate(others):
@@ -137,7 +137,9 @@ class TestCreation:
                 if number == 0:
                     assert answer.code == 0
                     continue
-                text = "the clients of address 127.0.0.1 would be in 6 groups; at most 5 are"
+                text = (
+                    "address 127.0.0.1 has 3 groups of clients, and all callers have 3 of at most"
+                )
                 refused(answer, ResponseCode.SYSTEM_BUSY, text)
             listed = await talk.ask(RequestCode.GET_ALL_PRODUCER_INFO)
             assert b"P02" in listed.content
@@ -270,11 +272,10 @@ class TestLocks:
         answer = await talk.ask(RequestCode.LOCK_BATCH_MQ, body=body)
         assert LockedBody.decode(answer.content).locked == wanted[:1]
 
-    @pytest.mark.parametrize("limit", ["LOCKS_MAX", "GROUP_LOCKS_MAX"])
     async def test_no_more_queues_are_locked_than_allowed(
-        self, talk: Talk, monkeypatch: pytest.MonkeyPatch, limit: str
+        self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(queue_locks, limit, 2)
+        monkeypatch.setattr(queue_locks, "LOCKS_MAX", 6)  # a group gets a third
         await talk.send("T1")
         wanted = [MessageQueue("T1", "broker-a", number) for number in range(4)]
         body = LockBody("CG", "c1", wanted).encode(standard=True)

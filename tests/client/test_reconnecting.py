@@ -85,15 +85,15 @@ async def test_an_ordered_message_waits_until_the_lock_was_renewed(broker: Broke
     ):
         await producer.send(Message("T", b"0"))
         await until(lambda: len(owners) == 1)
-        me, since = held["G"][QUEUE]
-        held["G"][QUEUE] = "another", since
+        mine = held["G"][QUEUE]
+        held["G"][QUEUE] = mine._replace(client_id="another")
         disconnect(consumer, broker)
         await producer.send(Message("T", b"1"))
         await asyncio.sleep(0.3)  # many times the pauses between two attempts
-        assert owners == [me]
+        assert owners == [mine.client_id]
         del held["G"][QUEUE]
         await until(lambda: len(owners) == 2)
-        assert owners == [me, me]
+        assert owners == [mine.client_id] * 2
 
 
 async def test_a_lock_ends_with_the_connection_that_granted_it(broker: Broker) -> None:

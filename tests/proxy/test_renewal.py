@@ -16,6 +16,7 @@ from firetrail.proxy.renewal import RenewedMessage
 from firetrail.proxy.schema.messages import Message
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.fair_shares import ShareHolder
 from firetrail.remoting.receipts import Receipt
 
 MINUTE_MS = 60_000
@@ -131,6 +132,36 @@ async def test_the_number_of_renewed_messages_is_limited(
     await service.send(message(), message())
     assert len(await service.receive(auto_renew=True)) == 2
     assert len(service.renewals) == 1
+
+
+async def test_one_user_cannot_have_all_renewed_messages(
+    service: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    entry = await renewed(service)
+    service.renewals.remove(*entry.key)
+    monkeypatch.setattr(renewal, "HANDLES_MAX", 8)
+    alice, bob, root = (
+        ProxyClient(name, holder=ShareHolder(f"user {name}", is_super=name == "root"))
+        for name in ("alice", "bob", "root")
+    )
+
+    def renew(client: ProxyClient, group: str, count: int) -> int:
+        before = len(service.renewals)
+        for number in range(count):
+            handle = f"{group}-{number}"
+            service.renewals.add(client, group, "T", handle, entry.receipt, 1)
+            service.renewals.add(client, group, "T", handle, entry.receipt, 1)  # counts once
+        return len(service.renewals) - before
+
+    assert [renew(alice, f"A{number}", 4) for number in range(3)] == [3, 1, 0]
+    assert "group A2 of user alice has 0 renewed messages, and all callers have 4" in caplog.text
+    assert renew(bob, "B", 1) == renew(root, "R", 1) == 1
+    service.renewals.remove("alice", "A0", "A0-0")
+    service.renewals.remove("alice", "A0", "A0-1")
+    assert renew(alice, "A2", 1) == 1
+    for client in (alice, bob, root):
+        service.renewals.release(client.client_id)
+    assert (service.renewals._shares.total, len(service.renewals._shares)) == (0, 0)
 
 
 async def test_ended_renewals_leave_nothing_behind(service: Service) -> None:

@@ -21,6 +21,7 @@ from firetrail.proxy.clients import ProxyClient
 from firetrail.proxy.pop_requests import RETURNED_MS, PopRequests
 from firetrail.proxy.schema.messages import Code
 from firetrail.remoting.bodies import SubscriptionGroupConfig
+from firetrail.remoting.fair_shares import FairShares, ShareHolder
 from firetrail.remoting.receipts import Receipt
 
 HANDLES_MAX = 100_000
@@ -59,6 +60,8 @@ class RenewedMessage:
     attempt: int
     """The number of the delivery, 1 for the first."""
     since_ms: int
+    holder: ShareHolder
+    """Under which name it is counted."""
     renewals: int = 0
     failures: int = 0
     renewing: asyncio.Future[None] | None = None
@@ -90,6 +93,8 @@ class Renewals:
         self._now_ms = now_ms
         self._messages: dict[RenewalKey, RenewedMessage] = {}
         self._by_client: dict[str, dict[RenewalKey, RenewedMessage]] = {}
+        remedy = "Acknowledge messages, or receive fewer at once."
+        self._shares = FairShares("renewed messages", remedy, lambda: HANDLES_MAX)
         self._due: list[tuple[int, int, RenewedMessage]] = []
         self._numbers = count()
         self._task: asyncio.Task[None] | None = None
@@ -110,10 +115,16 @@ class Renewals:
         receipt: Receipt,
         attempt: int,
     ) -> None:
-        """Renew a message from now on, unless its client has left."""
-        if self._is_stopped or client.is_closed or len(self._messages) >= HANDLES_MAX:
+        """Renew a message from now on, unless its client has left, or its share is used up."""
+        if self._is_stopped or client.is_closed:
             return
-        message = RenewedMessage(client, group, topic, handle, receipt, attempt, self._now_ms())
+        self.remove(client.client_id, group, handle)
+        holder = client.holder._replace(group=group)
+        if self._shares.excess(holder) is not None:
+            return
+        self._shares.take(holder)
+        now_ms = self._now_ms()
+        message = RenewedMessage(client, group, topic, handle, receipt, attempt, now_ms, holder)
         self._messages[message.key] = message
         self._by_client.setdefault(client.client_id, {})[message.key] = message
         self._schedule(message)
@@ -132,6 +143,7 @@ class Renewals:
         message = self._messages.pop((client_id, group, handle), None)
         if message is None:
             return
+        self._shares.give_back(message.holder)
         others = self._by_client[client_id]
         del others[message.key]
         if not others:

@@ -1,4 +1,4 @@
-"""The limits of groups: for a connection, for a user or an address, and in all."""
+"""The limits of groups: for a connection, and in all, shared by users or addresses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from firetrail.auth.policies import User, UserType
 from firetrail.broker.services import memberships
 from firetrail.broker.services.memberships import GroupMembership, Memberships
 from firetrail.errors import RequestError
+from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.connection import Connection
 
 
@@ -48,31 +49,35 @@ class Table:
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     monkeypatch.setattr(memberships, "CONNECTION_MAX", 4)
-    monkeypatch.setattr(memberships, "CALLER_MAX", 6)
-    monkeypatch.setattr(memberships, "TOTAL_MAX", 10)
+    monkeypatch.setattr(memberships, "TOTAL_MAX", 12)
     return Table()
 
 
-def test_a_user_has_a_limit_on_all_its_connections_and_addresses(table: Table) -> None:
+def test_a_user_has_a_share_on_all_its_connections_and_addresses(table: Table) -> None:
     table.beat(connected("10.0.0.1"), some(4), caller("alice"))
     table.beat(connected("10.0.0.2"), some(2), caller("alice"))
-    with pytest.raises(RequestError, match="clients of user alice would be in 7 groups; at most 6"):
+    text = "user alice has 6 groups of clients, and all callers have 6 of at most 12"
+    with pytest.raises(RequestError, match=text) as refused:
         table.beat(connected("10.0.0.3"), some(1), caller("alice"))
-    table.beat(connected("10.0.0.1"), some(4), caller("bob"))
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    table.beat(connected("10.0.0.1"), some(3), caller("bob"))
 
 
 def test_an_address_has_one_if_there_are_no_users(table: Table) -> None:
     table.beat(connected("2001:db8::1"), some(4))
-    with pytest.raises(RequestError, match=r"address 2001:db8::/64 would be in 7 groups"):
+    with pytest.raises(RequestError, match=r"address 2001:db8::/64 has 4 groups of clients"):
         table.beat(connected("2001:db8::2"), some(3))
     table.beat(connected("10.0.0.1"), some(3))
 
 
-def test_all_together_have_one(table: Table) -> None:
+def test_however_many_take_all_they_get_the_next_one_finds_room(table: Table) -> None:
     for number in range(3):
-        table.beat(connected(f"10.0.0.{number}"), some(3))
-    with pytest.raises(RequestError, match="clients of this broker would be in 11 groups"):
-        table.beat(connected("10.0.0.9"), some(2))
+        connection = connected(f"10.0.0.{number}")
+        with pytest.raises(RequestError):
+            for count in range(1, 5):
+                table.beat(connection, some(count))
+            table.beat(connected(f"10.0.0.{number}"), some(3))
+    table.beat(connected("10.0.0.9"), some(1))
 
 
 def test_super_users_have_only_those_of_a_connection_and_of_all(table: Table) -> None:
@@ -99,4 +104,4 @@ def test_groups_that_are_left_make_room(table: Table) -> None:
     assert table.kept.total == 3
     assert table.kept.leave(first) == []
     table.kept.leave(second)
-    assert (table.kept.total, table.kept._by_caller, table.kept._callers) == (0, {}, {})
+    assert (table.kept.total, len(table.kept._shares), table.kept._holders) == (0, 0, {})

@@ -1,13 +1,14 @@
 """Locks on queues for consumers in order: one client per queue and group.
 
 A client renews its locks. A lock that is not renewed expires after a minute. Only queues of this
-broker are locked, and only for groups that exist, so there are at most as many locks as groups
-times queues.
+broker are locked, and only for groups that exist. Callers and their groups have shares of all
+locks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from firetrail.access.client_owners import ClientOwners
 from firetrail.broker.state.groups import GroupTable
@@ -17,15 +18,28 @@ from firetrail.remoting.bodies import LockBody, LockedBody, MessageQueue
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
+from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of
 from firetrail.remoting.handlers import Handler
 
 LOCK_EXPIRY_S = 60.0
 LOCKS_MAX = 200_000
 """Locked queues of all groups. More are not locked, as if another client had them."""
-GROUP_LOCKS_MAX = LOCKS_MAX // 2
-"""Locked queues of one group."""
 CLIENT_ID_MAX = 1024
 """Characters of the id of a client."""
+
+
+class QueueLock(NamedTuple):
+    """A lock on a queue.
+
+    Attributes:
+        client_id: The client that has it.
+        since: When the client took or renewed it last.
+        holder: Under which name it is counted.
+    """
+
+    client_id: str
+    since: float
+    holder: ShareHolder
 
 
 class RebalanceLockManager:
@@ -52,7 +66,9 @@ class RebalanceLockManager:
         self._name = name
         self._topics = topics
         self._groups = groups
-        self._held: dict[str, dict[MessageQueue, tuple[str, float]]] = {}
+        self._held: dict[str, dict[MessageQueue, QueueLock]] = {}
+        remedy = "Unlock queues that are not consumed, or use fewer groups in order."
+        self._shares = FairShares("locked queues", remedy, lambda: LOCKS_MAX)
         self.handlers: dict[int, Handler] = {
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,
@@ -69,19 +85,48 @@ class RebalanceLockManager:
         wanted = self._body(request)
         check_client_id(wanted.client_id)
         self._groups.require(wanted.consumer_group)
-        now = self._now()
-        held = self._held.setdefault(wanted.consumer_group, {})
-        room = min(GROUP_LOCKS_MAX - len(held), LOCKS_MAX - sum(map(len, self._held.values())))
-        locked = []
-        for queue in filter(self._is_known, wanted.mq_set):
-            owner, since = held.get(queue, ("", 0.0))
-            room -= not owner
-            if room < 0:
-                break
-            if owner in ("", wanted.client_id) or now - since > LOCK_EXPIRY_S:
-                held[queue] = wanted.client_id, now
-                locked.append(queue)
+        group = wanted.consumer_group
+        holder = holder_of(connection.host, request.caller, group)
+        held = self._held.setdefault(group, {})
+        locked = [
+            queue
+            for queue in filter(self._is_known, wanted.mq_set)
+            if self._take(held, queue, wanted.client_id, holder)
+        ]
         return request.answer(body=LockedBody(locked).encode(standard=True))
+
+    def _take(
+        self,
+        held: dict[MessageQueue, QueueLock],
+        queue: MessageQueue,
+        client_id: str,
+        holder: ShareHolder,
+    ) -> bool:
+        """Lock a queue or renew its lock; return whether the client has it.
+
+        Args:
+            held: The locks of the group.
+            queue: The queue.
+            client_id: The client.
+            holder: Under which name a new lock is counted.
+        """
+        now = self._now()
+        lock = held.get(queue)
+        if lock is not None and now - lock.since > LOCK_EXPIRY_S:
+            self._release(held, queue)
+            lock = None
+        if lock is None:
+            if self._shares.excess(holder) is not None:
+                return False
+            self._shares.take(holder)
+            lock = QueueLock(client_id, now, holder)
+        elif lock.client_id != client_id:
+            return False
+        held[queue] = lock._replace(since=now)
+        return True
+
+    def _release(self, held: dict[MessageQueue, QueueLock], queue: MessageQueue) -> None:
+        self._shares.give_back(held.pop(queue).holder)
 
     def _is_known(self, queue: MessageQueue) -> bool:
         topic = self._topics.get(queue.topic)
@@ -93,18 +138,17 @@ class RebalanceLockManager:
         given = self._body(request)
         held = self._held.get(given.consumer_group, {})
         for queue in given.mq_set:
-            if queue in held and held[queue][0] == given.client_id:
-                del held[queue]
+            if queue in held and held[queue].client_id == given.client_id:
+                self._release(held, queue)
         return request.answer()
 
     def expire(self) -> None:
         """Remove the locks that were not renewed in time."""
         oldest = self._now() - LOCK_EXPIRY_S
         for group, held in list(self._held.items()):
-            kept = {queue: lock for queue, lock in held.items() if lock[1] >= oldest}
-            if kept:
-                self._held[group] = kept
-            else:
+            for queue in [queue for queue, lock in held.items() if lock.since < oldest]:
+                self._release(held, queue)
+            if not held:
                 del self._held[group]
 
 
