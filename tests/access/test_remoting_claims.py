@@ -217,8 +217,12 @@ async def learn_the_topic_of_a_record(scene: Disjoint) -> None:
         (Code.CONSUMER_SEND_MSG_BACK, back),
         (Code.END_TRANSACTION, end),
     ):
-        answer = await scene.ask("eve", code, **fields)
-        assert (answer.code, answer.remark) == (16, NOT_YOURS)
+        empty = fields | {("commitLogOffset" if "commitLogOffset" in fields else "offset"): 1 << 40}
+        for asked in (fields, empty):  # nor where there are any
+            answer = await scene.ask("eve", code, **asked)
+            assert (answer.code, answer.remark) == (16, NOT_YOURS)
+            missing = await scene.ask("root", code, **empty)
+            assert (missing.code, missing.remark == NOT_YOURS) == (1, False)
 
 
 @ATTACKS.on("message id, offset in the log")

@@ -12,17 +12,19 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from firetrail.auth.caller import NO_PERMISSION, Caller
-from firetrail.auth.resources import NAME_MAX, Action, Requirement, ResourceType, need
+from firetrail.auth.resources import NAME_MAX, WHOLE, Action, Requirement, ResourceType, need
 from firetrail.errors import RequestError
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
 from firetrail.format.properties import REAL_TOPIC
 from firetrail.format.record import Record
+from firetrail.remoting.codes import ResponseCode
 from firetrail.remoting.command import RemotingCommand
 
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """The topic that clients send message traces to; it is treated like any other topic."""
-NOT_YOURS = "the sender has no permission for the message at this place"
-"""The refusal of a message that a request names by its id or offset. It does not name the topic."""
+NOT_YOURS = "there is no message at this place that the sender has a permission for"
+"""The refusal of a message that a request names by its id or offset. It neither names the topic nor
+tells whether there is a message."""
 _SYSTEM_PREFIX = "rmq_sys_"
 _INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
 
@@ -101,7 +103,7 @@ def require_record(request: RemotingCommand, record: Record | None, *actions: Ac
     if request.caller is None:
         return
     if record is None:
-        raise RequestError(NO_PERMISSION, "the topic of the message cannot be checked")
+        raise RequestError(NO_PERMISSION, NOT_YOURS)
     _require_found(request.caller, (topic_need(real_topic_of(record), *actions),))
 
 
@@ -112,6 +114,22 @@ def require_consumed(caller: Caller, record: Record, group: str) -> None:
         RequestError: It may not.
     """
     _require_found(caller, consumed(real_topic_of(record), group))
+
+
+def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestError:
+    """Return the error for a place without the record that a request asks for.
+
+    A user who may not use, or list, all topics gets the same answer as for a record of others, so
+    that it cannot find out where they are.
+
+    Args:
+        caller: Who sent the request; None if there is no access control.
+        detail: What is missing, for all others.
+        actions: What the request does with a record.
+    """
+    if caller is None or caller.refusal([need(TOPIC, WHOLE, LIST, *actions)]) is None:
+        return RequestError(ResponseCode.SYSTEM_ERROR, detail)
+    return RequestError(NO_PERMISSION, NOT_YOURS)
 
 
 def _require_found(caller: Caller, needs: Iterable[Requirement]) -> None:

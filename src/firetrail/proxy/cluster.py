@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from firetrail.access.needs import require_consumed
+from firetrail.access.needs import SUB, no_record, require_consumed
 from firetrail.auth.caller import Caller
 from firetrail.broker.pop.ack import PopAck
 from firetrail.client.session import LONG_POLL_MARGIN_S, Session
@@ -200,12 +200,15 @@ class ClusterBrokers:
         """
         header = SendBackHeader.decode(command.fields)
         view = ViewMessageHeader(header.offset)
-        answer = await self._session.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, view)
+        try:
+            answer = await self._session.ask(address, RequestCode.VIEW_MESSAGE_BY_ID, view)
+        except RequestError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            raise no_record(caller, error.remark, SUB) from None
         record = next(records_in(answer.body), None)
         if record is None:
-            raise RequestError(
-                ResponseCode.NO_PERMISSION, "the topic of the message cannot be checked"
-            )
+            raise no_record(caller, "the topic of the message cannot be checked", SUB)
         require_consumed(caller, record, header.group)
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from firetrail.access.needs import SUB, require_record
+from firetrail.access.needs import SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client, ConsumerGroup
 from firetrail.errors import RequestError
@@ -182,9 +182,7 @@ class ConsumerProcessor:
         offset = decode_message_id(header.msg_id or "").physical_offset
         record = self._store.buffer_at(offset)
         if record is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"this broker has no message {header.msg_id}"
-            )
+            raise no_record(request.caller, f"this broker has no message {header.msg_id}", SUB)
         if request.caller is not None:
             require_record(request, self._store.at(offset), SUB)
         forwarded = RemotingCommand(request.code, header.encode(), bytes(record))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from firetrail.access.needs import GET, SUB, require_record
+from firetrail.access.needs import GET, SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.remoting.codes import RequestCode, ResponseCode
@@ -61,9 +61,8 @@ class QueryProcessor:
         offset = ViewMessageHeader.decode(request.fields).offset
         record = self._store.buffer_at(offset)
         if record is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}"
-            )
+            detail = f"can not find message by the offset, {offset}"
+            raise no_record(request.caller, detail, SUB, GET)
         if request.caller is not None:
             require_record(request, self._store.at(offset), SUB, GET)
         return request.answer(body=record)

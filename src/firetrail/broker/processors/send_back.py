@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from random import randrange
 
-from firetrail.access.needs import require_consumed
+from firetrail.access.needs import SUB, no_record, require_consumed
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.stored import CODES, copy_record, origin_of
 from firetrail.errors import RequestError
@@ -62,9 +62,8 @@ class SendBackProcessor:
             most = header.max_reconsume_times
         record = self._store.at(header.offset)
         if record is None:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}"
-            )
+            detail = f"look message by offset failed, {header.offset}"
+            raise no_record(request.caller, detail, SUB)
         if request.caller is not None:
             require_consumed(request.caller, record, header.group)
         if record.retries >= most or header.delay_level < 0:

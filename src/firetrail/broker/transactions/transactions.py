@@ -17,7 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 
-from firetrail.access.needs import PUB, UPDATE, require_record, topic_need
+from firetrail.access.needs import PUB, UPDATE, no_record, require_record, topic_need
 from firetrail.auth.caller import Caller
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
@@ -204,10 +204,8 @@ class Transactions:
         """
         record = self._store.at(header.commit_log_offset)
         if record is None or record.topic != HALF_TOPIC:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"no prepared message at offset {header.commit_log_offset} of the log",
-            )
+            detail = f"no prepared message at offset {header.commit_log_offset} of the log"
+            raise no_record(request.caller, detail, PUB)
         require_record(request, record, PUB)
         if record.properties.get(PGROUP) != header.producer_group:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
@@ -224,10 +222,8 @@ class Transactions:
         message_id = MessageIdHeader.decode(request.fields).msg_id
         record = self._store.at(decode_message_id(message_id).physical_offset)
         if record is None or record.topic != CHECKED_OFTEN_TOPIC:
-            raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
-                f"there is no message {message_id:.64} in {CHECKED_OFTEN_TOPIC}",
-            )
+            detail = f"there is no message {message_id:.64} in {CHECKED_OFTEN_TOPIC}"
+            raise no_record(request.caller, detail, UPDATE)
         require_record(request, record, UPDATE)
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
         half = copy_of(record, HALF_TOPIC, properties)
