@@ -143,7 +143,7 @@ async def disjoint(*, is_cluster: bool = False) -> AsyncIterator[Disjoint]:
 
     Args:
         is_cluster: Whether the gRPC service is a proxy in front of the broker, which knows only the
-            user of the proxy. Default: it is part of the broker.
+            user of the proxy. Otherwise it is part of the broker. Default: False.
     """
     async with Broker.running(None, SECURE, SMALL) as broker, AsyncExitStack() as stack:
         users = broker.access.users

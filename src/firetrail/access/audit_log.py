@@ -104,7 +104,7 @@ class AuditLog:
             method: How it was authenticated: ``SIGNATURE`` or ``CERTIFICATE``.
             peer: ``ip:port`` of the client.
             is_encrypted: Whether the connection uses TLS.
-            client: The id of a gRPC client. Default: not a gRPC client.
+            client: The id of a gRPC client. Default: empty, for a remoting client.
         """
         if self._known.admits(EventKind.LOGIN, peer):
             event: dict[str, Any] = {"user": user, "method": method, "peer": peer}

@@ -174,7 +174,8 @@ class AuditTrail:
             kind: What the event is about.
             peer: ``ip:port`` of the client.
             user: The authenticated user. Default: none.
-            about: What the user was denied, the first of which gets a line. Default: not known.
+            about: What the user was denied, the first of which gets a line. Default: empty, for
+                unknown.
         """
         now = self._clock.monotonic()
         is_denied = kind is EventKind.DENIED

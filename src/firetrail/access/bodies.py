@@ -58,7 +58,7 @@ class PolicyEntryInfo(Body):
         resource: what it is about, such as ``Topic:orders``.
         actions: the names of the actions. Default: none.
         source_ips: the addresses and networks of clients that it is for. Default: None, all.
-        decision: ``Allow`` or ``Deny``. Default: neither, which is invalid.
+        decision: ``Allow`` or ``Deny``. Default: empty, which is invalid.
     """
 
     resource: str

@@ -103,7 +103,7 @@ class Guard:
         audit: Records logins. Default: logins are not recorded.
         trusts: Returns whether requests from an IP address, with the name of a user, are not
             checked. Such a client may do everything except what only super users may do. Default:
-            all are checked.
+            None, which checks all requests.
         limits: What each user may use. Default: users have no limits.
         files: The files of the users, if others change them. Default: only requests change users.
 

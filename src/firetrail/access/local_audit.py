@@ -40,7 +40,7 @@ def record_local_change(
         folder: The folder of the server.
         code: The code of the request.
         header: Its header.
-        body: Its body. Default: it has none.
+        body: Its body. Default: None.
     """
     content = b"" if body is None else body.encode(standard=True)
     request = RemotingCommand(code, header.encode(), content)

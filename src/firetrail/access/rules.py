@@ -93,8 +93,8 @@ class Rule:
         is_routine: Whether brokers and dashboards repeat it all the time. The audit log then has
             the first one of a connection.
         key: Returns the names that alone determine what a request requires, so that a permission
-            that was found once is kept; None if it also depends on something else. Default: it
-            does.
+            that was found once is kept; None if it also depends on something else. The default
+            returns None.
     """
 
     needs: Needs

@@ -104,10 +104,11 @@ class Broker:
             config: Settings of the broker. Default: ``BrokerConfig()``.
             store: Settings of the store. Its ``store_host`` is the address that clients are sent
                 to and the port to listen on; port 0 picks a free one. Default: ``StoreConfig()``.
-            name_server: Settings of the name server to run in this process. Default: none is run.
+            name_server: Settings of the name server to run in this process. Default: None, which
+                runs no name server.
             limits: Limits on connections and waiting requests. Default: those in ``config``.
             conf: The file that the settings come from. Changes that administrators make at run time
-                are written to it. Default: such changes are lost when the broker stops.
+                are written to it. Default: None; changes are lost when the broker stops.
             ignore_unsupported: Names of unsupported features of a Java broker's folder that do not
                 keep the broker from starting (:mod:`firetrail.broker.unsupported`).
                 Default: none.
@@ -313,8 +314,8 @@ class Broker:
             broker_id: The new broker id; 0 for a master, at least 1 for a slave.
             epoch: The number of the epoch that begins with a new master. Default: 0, which leaves
                 the number to the term.
-            master_address: The master of a slave, if name servers do not tell it. Default: as
-                before.
+            master_address: The master of a slave that does not ask name servers for it. Default:
+                empty, which changes nothing.
 
         Raises:
             ConfigError: The broker id does not fit the role.

@@ -287,8 +287,9 @@ def handlers_of(
     Args:
         parts: The parts.
         conf: The file that changed settings are written to, None to keep them in memory.
-        divergence: Returns why the log is not that of the master; empty if it is. Default: it is.
-        pass_on: Passes a commit in a pull on to the master. Default: this is the master.
+        divergence: Returns why the log differs from the master's; empty if it does not. The
+            default returns "".
+        pass_on: Passes a commit in a pull on to the master. Default: None, for a master.
     """
     state = parts.state
     has_master = parts.registration.masters.are_named

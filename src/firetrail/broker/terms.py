@@ -49,7 +49,8 @@ class RoleChange:
         broker_id: The new broker id; 0 for a master, at least 1 for a slave.
         epoch: The number of the epoch that begins with a new master. Default: 0, which leaves the
             number to the term.
-        master_address: The master of a slave, if name servers do not tell it. Default: as before.
+        master_address: The master of a slave that does not ask name servers for it. Default: empty,
+            which changes nothing.
         known_epoch: The largest number of an epoch that the broker has heard of. Default: none.
     """
 

@@ -42,8 +42,7 @@ class ServerProcess:
         Args:
             name: What messages call it.
             command: The program and its arguments.
-            held: While this file exists, the process is not started. Default: there is no such
-                file.
+            held: While this file exists, the process is not started. Default: None.
         """
         self.name = name
         self._command = command

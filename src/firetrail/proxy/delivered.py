@@ -73,7 +73,8 @@ def delivered(
         record: the message as it is stored.
         properties: its properties, decoded.
         topic: the topic that the client asked for. The record may be in a retry topic.
-        attempt: the number of this delivery, 1 for the first. Default: by the record.
+        attempt: the number of this delivery, 1 for the first. Default: None, which takes it from
+            the record.
         receipt: the receipt handle. Default: none, for messages that are not acknowledged.
     """
     message = Message(body=record.body)

@@ -135,7 +135,7 @@ class GrpcGuard:
         Args:
             name: The name of the call.
             call: The call.
-            request: What it asks for, for the audit log. Default: not known yet.
+            request: What it asks for, for the audit log. Default: None, if not known yet.
         """
         message = f"{MESSAGES}{'TelemetryCommand' if name == 'Telemetry' else f'{name}Request'}"
         policy = self._guard.policy

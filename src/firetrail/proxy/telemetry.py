@@ -70,7 +70,7 @@ class Telemetry:
         brokers: the brokers, whose requests to clients become commands.
         clients: the table of clients.
         orphaned: turns the question for the outcome of a transaction into a command.
-        guard: decides about every stream and its settings. Default: all are allowed.
+        guard: decides about every stream and its settings. Default: None, which allows all.
     """
 
     def __init__(

@@ -52,7 +52,7 @@ class Access:
     """How a client gets access to servers. Its text shows no secrets.
 
     Args:
-        credentials: what requests are signed with. Default: they are not signed.
+        credentials: what requests are signed with. Default: None, for unsigned requests.
         tls: how TLS is used. Default: plaintext.
     """
 

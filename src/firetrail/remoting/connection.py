@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         Args:
             owner: Receives the requests of the peer.
             limits: Limits for the frames of the peer. Default: ``Limits()``.
-            budget: Counts the bytes that are kept for the peer. Default: nobody counts them.
+            budget: Counts the bytes that are kept for the peer. Default: None, for no limit.
             log: Where bad frames are logged. Default: a log of this connection.
             unread_max: Limit for the bytes that wait to be written. Default: ``UNREAD_MAX``.
             tls: The TLS of a port, or the session of a client with a server. Default: no TLS.

@@ -51,7 +51,7 @@ def holder_of(host: str, caller: Caller | None, group: str = "") -> ShareHolder:
     Args:
         host: The IP address that the request came from.
         caller: Who sent it; None if there is no access control.
-        group: The group that the request is for. Default: groups are not told apart.
+        group: The group that the request is for. Default: empty, one share for all groups.
     """
     if caller is not None and caller.user is not None:
         return ShareHolder(sys.intern(f"user {caller.user.name}"), caller.is_super, group)

@@ -84,9 +84,9 @@ class RemotingServer:
             handlers: The handlers by request code.
             limits: Limits for clients. Default: ``ServerLimits()``.
             on_closed: Called with each connection that has ended.
-            guard: Decides about every request. Default: all are allowed.
+            guard: Decides about every request. Default: None, which allows all.
             tls: The TLS of the ports. Default: plaintext only.
-            audit: Called with every request before its answer is sent. Default: nothing is.
+            audit: Called with every request before its answer is sent. Default: None.
         """
         self._audit = audit
         self._handlers = handlers

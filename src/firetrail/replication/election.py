@@ -174,9 +174,9 @@ class Election:
             timing: The times of the lease.
             may_found: Whether the member may create the group's in-sync set if there is none.
             memory: What the member has seen of the group; None if it was a member under a release
-                that did not keep it. Default: nothing.
+                that did not keep it. Default: NOTHING_SEEN.
             remember: Keeps on disk what the member has seen, before it acts on it. If it raises,
-                the state is not taken. Default: nothing is kept.
+                the state is not taken. The default keeps nothing.
         """
         self._member = member
         self._timing = timing

@@ -125,7 +125,7 @@ class Follower:
             client: Sends requests to the master's broker port.
             clock: The time.
             settings: Intervals. Default: ``FollowerSettings()``.
-            divergence: Why the log is known to differ from the master's. Default: it is not.
+            divergence: Why the log is known to differ from the master's. Default: empty.
         """
         self._log = log
         self._epochs = epochs

@@ -87,7 +87,7 @@ def encode_introduction(member: int, identity: int = NO_IDENTITY) -> bytes:
 
     Args:
         member: The number of the replica in its group; 0 if it is in none.
-        identity: The number of its store; see :func:`identity_number`. Default: it tells none.
+        identity: The number of its store; see :func:`identity_number`. Default: NO_IDENTITY.
     """
     return INTRODUCTION + member.to_bytes(4, "big") + REPORT.pack(~identity)
 
@@ -146,9 +146,11 @@ class TransferReader:
     """
 
     def __init__(self, *, confirmations: bool = False) -> None:
-        """Begin with a new connection; the master sends ``confirmations`` only if it was asked to.
+        """Begin with a new connection.
 
-        That is if the replica has introduced itself. Default: it has not.
+        Args:
+            confirmations: Whether the replica has introduced itself, which makes the master send
+                confirmations. Default: False.
         """
         self._least_offset = OFFSET_MIN if confirmations else 0
         self._header = bytearray()

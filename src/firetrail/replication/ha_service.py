@@ -36,8 +36,8 @@ class HAService:
         Args:
             source: What they are served from.
             port: The port that they connect to.
-            refusal: Returns why a peer with an IP address may not connect; empty if it may.
-                Default: everybody may.
+            refusal: Returns why a peer with an IP address may not connect; empty if it may. The
+                default returns "".
         """
         self._source = source
         self._refusal = refusal

@@ -59,7 +59,7 @@ class HASource:
         threads: Starts the threads that serve replicas.
         admit: Takes a socket and the address of the peer; does the TLS handshake, and checks who
             the peer is, in a thread of the connection. It raises OSError or FiretrailError if the
-            peer may not be served. Default: everybody is served without TLS.
+            peer may not be served. Default: ``admit_all``, without TLS.
         loop: The event loop that puts messages; it serves the replicas that follow closely.
             Default: none, so threads serve all replicas.
     """

@@ -342,8 +342,8 @@ async def check_history(
         log: The log of the replica.
         master: The master.
         copy_of: The broker of another name whose log the replica is known to have. Default: none.
-        is_cut_by_group: Whether the replica is a member of a group, which removes what the master
-            lacks by itself. Default: an operator has to do it.
+        is_cut_by_group: Whether the replica is a member of a group, which removes by itself what
+            the master lacks. Otherwise an operator has to do it. Default: False.
 
     Raises:
         DivergedError: The logs differ, or the master's is shorter.

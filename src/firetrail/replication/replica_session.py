@@ -28,8 +28,8 @@ class Introduction(NamedTuple):
 
     Attributes:
         confirm: Called with the offset before which the replica may show its log.
-        member: The number of the replica in its group; by default it is in none.
-        identity: The number of its store; by default it tells none.
+        member: The number of the replica in its group. Default: NO_MEMBER.
+        identity: The number of its store. Default: NO_IDENTITY.
     """
 
     confirm: Callable[[int], None]
@@ -66,8 +66,8 @@ class ReplicaSession:
                 first record.
             now: The current monotonic time.
             heartbeat_s: The most seconds between two reports.
-            introduction: How the replica introduces itself. Default: not at all, because the
-                master is not Firetrail.
+            introduction: How the replica introduces itself. Default: None, for a master that is not
+                Firetrail.
         """
         self._log = log
         self._durable_offset = durable_offset

@@ -93,7 +93,7 @@ class NewFiles:
 
         Args:
             count: How many files.
-            is_over: Returns whether the time is up. Default: there is no limit.
+            is_over: Returns whether the time is up. Default: None, for no limit.
         """
         with self._syncing:
             segments = list(self._segments)[: max(count, 0)]

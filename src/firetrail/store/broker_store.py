@@ -71,7 +71,7 @@ class BrokerStore(CheckedStore):
             config: The settings.
             system: Files and clock.
             in_group: Whether the broker is a member of a group with failover. Then a master shows
-                nothing more until it knows the in-sync set. Default: it is not.
+                nothing more until it knows the in-sync set. Default: False.
         """
         return cls(Engine(path, config, system, in_group=in_group, loading=True))
 
@@ -108,7 +108,7 @@ class BrokerStore(CheckedStore):
         Args:
             message: The message or batch.
             is_urgent: Whether it is to be dispatched at once. Otherwise it is dispatched with the
-                next urgent one, or after LATER_S. Default: it is.
+                next urgent one, or after LATER_S. Default: True.
         """
         self._is_urgent = is_urgent
         try:

@@ -80,9 +80,10 @@ class Engine:
             root: The folder.
             config: The settings.
             system: Files and clock.
-            in_group: Whether the store belongs to a member of a group with failover. Default: no.
+            in_group: Whether the store belongs to a member of a group with failover. Default:
+                False.
             loading: Whether messages that replicas have to confirm can be read until
-                :meth:`withhold_tail` is called. Default: they are withheld.
+                :meth:`withhold_tail` is called. Default: False.
         """
         prepare_folder(system, root)
         self._in_group = in_group

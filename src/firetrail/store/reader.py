@@ -82,8 +82,8 @@ class Reader:
             queues: The consume queues.
             index: The index, None if there is none.
             config: The settings in force.
-            shown: Returns the physical offset before which queries find records. Default: they find
-                all that are in the index.
+            shown: Returns the physical offset before which queries find records. The default finds
+                all records of the index.
         """
         self._log = log
         self._shown = shown
@@ -119,7 +119,7 @@ class Reader:
         Different tags may have the same hash: a caller that needs exactness compares the tags.
         ``bits`` leaves out messages whose extended units rule them out; ``tags`` must be None.
         ``check`` is how closely records are checked (a :class:`Check`). The result ends before a
-        damaged one; if it is the first, StoreDamagedError is raised. Default: they are not checked.
+        damaged one; if it is the first, StoreDamagedError is raised. Default: UNCHECKED.
         """
         is_plain = tags is None and bits is None
         if is_plain:

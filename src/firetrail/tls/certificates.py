@@ -37,7 +37,7 @@ def load_certificate(
         context: The context.
         certificate: The path of a PEM file with the certificate, followed by those of its issuers.
         key: The path of a PEM file with the private key.
-        password: The password of the key. Default: it has none.
+        password: The password of the key. Default: empty, for an unencrypted key.
         remedy: What to do if one of the files is not given.
 
     Raises:

@@ -18,7 +18,7 @@ class ClientTls:
             system trusts.
         certificate: the path of a PEM file with the certificate of the client. Default: none.
         key: the path of a PEM file with its private key. Default: none.
-        key_password: the password of the key. Default: it has none.
+        key_password: the password of the key. Default: empty, for an unencrypted key.
         check_names: whether the address of a server must be in its certificate. RocketMQ's clients
             do not check this. Default: True.
         insecure: accept every certificate, so that anybody on the way can read and change

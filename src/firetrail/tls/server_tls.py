@@ -96,7 +96,7 @@ class ServerTls:
 
         Args:
             context: The certificate.
-            mode: How the ports treat TLS and plaintext. Default: they accept both.
+            mode: How the ports treat TLS and plaintext. Default: PERMISSIVE, which accepts both.
         """
         tls = cls(TlsConfig(mode=TlsMode.DISABLED.value))
         tls.mode, tls.context = mode, context

@@ -66,7 +66,7 @@ class PullProcessor:
             state: The state of the broker.
             has_master: Returns whether clients can find a master of this broker's name.
             checks: Decides who may pull.
-            pass_on: Passes a commit in a pull on to the master. Default: this is the master.
+            pass_on: Passes a commit in a pull on to the master. Default: None, for a master.
         """
         self._pass_on = pass_on
         self._is_slave = state.store.config.role is BrokerRole.SLAVE

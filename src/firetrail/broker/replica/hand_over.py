@@ -73,7 +73,7 @@ class HandOver:
         """Make the master refuse messages; return its last status.
 
         Args:
-            member: The number of this replica in its group. Default: it is in none.
+            member: The number of this replica in its group. Default: 0, for no group.
         """
         self._enter("asking the master to hand over")
         header = HandOverHeader(self._successor, member=member)

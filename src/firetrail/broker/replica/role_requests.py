@@ -68,8 +68,8 @@ async def try_ask_status(
 ) -> ReplicaStatus | None:
     """Do the same, but return None if the broker does not answer or refuses.
 
-    ``reminders`` decides whether a failure is logged. Default: each one is. ``presence`` notes the
-    outcome.
+    ``reminders`` decides whether a failure is logged; None logs every failure. ``presence`` notes
+    the outcome.
     """
     try:
         status = await ask_status(client, address, code, header)

@@ -70,7 +70,7 @@ def half_at(
         place: Where it is.
         properties: Its properties.
         checks: The number of checks so far.
-        holder: Who has begun the transaction. Default: not known.
+        holder: The client that began the transaction. Default: None, for unknown.
     """
     seconds = _number(properties, CHECK_IMMUNITY_TIME)
     group = sys.intern(get_property(properties, PGROUP) or "")  # one string per group

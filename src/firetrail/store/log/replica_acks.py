@@ -99,7 +99,7 @@ class ReplicaAcks:
             config: The settings in force.
             on_progress: Called when the confirmed offset has grown.
             in_group: Whether the store belongs to a member of a group with failover. Then a master
-                confirms nothing before :meth:`require` is called. Default: it does not.
+                confirms nothing before :meth:`require` is called. Default: False.
         """
         self._log = log
         self._in_group = in_group
@@ -133,7 +133,7 @@ class ReplicaAcks:
         Args:
             connection: Its connection.
             offset: The end of its log.
-            member: Its number in the group. Default: it is not a member.
+            member: Its number in the group. Default: NO_MEMBER.
             replica: What tells it from other replicas. Default: its connection.
         """
         with self._guard:
