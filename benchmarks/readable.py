@@ -1,4 +1,4 @@
-"""When a message can be read: ``python -m benchmarks.readable ADDRESS MESSAGES`` prints JSON.
+"""Delay from send to read: ``python -m benchmarks.readable ADDRESS MESSAGES`` prints it as JSON.
 
 One client sends a message and, as soon as that is acknowledged, pulls repeatedly until it has the
 message. The figures are the time from the acknowledgement to the message, and how often the first

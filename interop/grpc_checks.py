@@ -1,4 +1,4 @@
-"""What the conversation of a gRPC client must show, whichever server and client have it.
+"""Checks of the conversation of a gRPC client, the same for every server and client.
 
 The programs print two conversations: ``messages`` and ``features``. At the end of the second
 one, the server is killed and started again.

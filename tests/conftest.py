@@ -1,4 +1,4 @@
-"""How the tests run: Hypothesis's profiles, time limits, and the kernels in the header."""
+"""The setup of all tests: Hypothesis's profiles, time limits, and the kernels in the header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the JVMs of the tests run: they live for seconds, so the start counts more than the speed.
+"""The options of the tests' JVMs: they live for seconds, so they have to start fast.
 
 ``python -m tests.jvm`` archives the classes that Spark loads for typical work. A JVM maps such an
 archive into memory instead of reading and parsing some ten thousand classes, so a session is there

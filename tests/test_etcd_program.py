@@ -1,4 +1,4 @@
-"""Where the tests get etcd from, and what they say if it cannot be had."""
+"""The program etcd for the tests, and the message if there is none."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Which of its two forms a kernel is loaded in, and what an uncompiled one gets for ``cython``."""
+"""The form in which a kernel is loaded, and the stand-in for ``cython`` if it is not compiled."""
 
 import ast
 import importlib

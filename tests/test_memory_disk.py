@@ -1,4 +1,4 @@
-"""Where the tests keep their temporary files."""
+"""The folder of the tests' temporary files."""
 
 import os
 import tempfile

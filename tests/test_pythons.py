@@ -1,4 +1,4 @@
-"""What ``make pythons`` reads from other programs, and its summary."""
+"""The output of other programs that ``make pythons`` reads, and its summary."""
 
 import os
 import sys

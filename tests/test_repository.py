@@ -35,6 +35,8 @@ REGISTRY = re.compile(
     r"pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org/|maven\.apache\.org/maven2"
     r"|registry\.npmjs|proxy\.golang|maven\.aliyun|--(?:extra-)?index-url|<mirror(?:Of)?>"
 )
+# Words that begin a clause. A module head is a noun phrase that a reader can file.
+CLAUSE = re.compile(r"(?:What|Who|Whose|Whom|How|Which|Where|When|Why|Whether)\b", re.I)
 # The folders of one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
 
@@ -91,6 +93,12 @@ def test_every_module_says_what_it_is() -> None:
     assert not silent
 
 
+def test_module_heads_are_noun_phrases() -> None:
+    heads = {name: ast.get_docstring(ast.parse(text)) or "" for name, text in modules().items()}
+    found = {name: head.splitlines()[0] for name, head in heads.items() if CLAUSE.match(head)}
+    assert not found, "say what the module is: 'The limits of a user', not 'What a user may use'"
+
+
 def test_text_files_are_tidy() -> None:
     untidy = [
         name
@@ -109,9 +117,12 @@ def test_text_files_are_tidy() -> None:
         (MACHINE_PATH, "${user.home}/store", False),
         (REGISTRY, "https://pypi" + ".org/simple", True),
         (REGISTRY, "org.apache.maven.plugins", False),
+        (CLAUSE, "What a slave refuses.", True),
+        (CLAUSE, "Whether a port is open.", True),
+        (CLAUSE, "Whole numbers in text.", False),
     ],
 )
-def test_the_patterns_match_addresses_and_paths_only(
+def test_the_patterns_match_addresses_paths_and_clauses_only(
     pattern: re.Pattern[str], line: str, expected: bool
 ) -> None:
     assert bool(pattern.search(line)) is expected

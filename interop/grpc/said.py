@@ -1,4 +1,4 @@
-"""What the programs with the gRPC client of PyPI share: messages, listeners, what they say."""
+"""Messages, listeners and output that the programs with the gRPC client of PyPI share."""
 
 import json
 import threading

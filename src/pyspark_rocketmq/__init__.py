@@ -1,4 +1,4 @@
-"""Where Spark finds the data source ``rocketmq``: it looks into every package named ``pyspark_*``.
+"""The data source ``rocketmq`` for Spark, which looks into every package named ``pyspark_*``.
 
 So ``spark.read.format("rocketmq")`` works wherever Firetrail is installed, without registration.
 """

@@ -1,4 +1,4 @@
-"""What a client presents as proof or address over gRPC, forged by a user without permission."""
+"""Forged proofs and addresses in gRPC calls of a user without permission."""
 
 from __future__ import annotations
 

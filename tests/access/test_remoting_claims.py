@@ -1,4 +1,4 @@
-"""What a client presents as proof or address over remoting, forged by a user without permission."""
+"""Forged proofs and addresses in remoting requests of a user without permission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each user may use: connections, and rates of requests and bytes."""
+"""The limits of each user: connections, and rates of requests and bytes."""
 
 from __future__ import annotations
 

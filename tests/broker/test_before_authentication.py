@@ -1,4 +1,4 @@
-"""What clients without credentials can make a broker keep: a stated number of bytes, not more."""
+"""The bytes that clients without credentials can make a broker keep: limited to a stated number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one user can take of what all users share: others still get in, and so does a super user."""
+"""One user's share of what all users share: others still get in, and so does a super user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients can make a broker keep: every table has a limit, and a refusal names it."""
+"""Tables that clients can make a broker keep: each has a limit, and a refusal names it."""
 
 from __future__ import annotations
 

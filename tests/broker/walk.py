@@ -1,4 +1,4 @@
-"""Which modules a message passes from the socket to the log and back, by tracing a broker.
+"""The modules that a message passes from the socket to the log and back, traced in a broker.
 
 ``FIRETRAIL_PURE=1 python tests/broker/walk.py`` prints them as JSON. A client in the form of
 RocketMQ 4.9's sends a message to a store with SYNC_FLUSH while another one's pull is waiting. The

@@ -1,4 +1,4 @@
-"""What ``firetrail replica status`` prints."""
+"""The output of ``firetrail replica status``."""
 
 from __future__ import annotations
 

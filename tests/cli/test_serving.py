@@ -1,4 +1,4 @@
-"""What the commands that run servers have in common."""
+"""The common behaviour of the commands that run servers."""
 
 import sys
 from collections.abc import Iterator

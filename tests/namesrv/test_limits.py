@@ -1,4 +1,4 @@
-"""What brokers and clients can make a name server keep."""
+"""The limits of what brokers and clients can make a name server keep."""
 
 from __future__ import annotations
 

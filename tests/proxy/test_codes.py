@@ -1,4 +1,4 @@
-"""Which code a client is answered with, for each failure."""
+"""The code that answers a client, for each failure."""
 
 import logging
 

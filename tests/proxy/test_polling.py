@@ -1,4 +1,4 @@
-"""How long a receive waits, and what it selects."""
+"""The waiting time of a receive, and the messages that it selects."""
 
 from __future__ import annotations
 

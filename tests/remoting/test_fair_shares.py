@@ -1,4 +1,4 @@
-"""How callers share a limit: a greedy one leaves room for the others, however many there are."""
+"""Shares of a limit: a greedy caller leaves room for the others, however many there are."""
 
 from __future__ import annotations
 

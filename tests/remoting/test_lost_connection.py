@@ -1,4 +1,4 @@
-"""Why a connection was lost: every request on it learns the reason, whatever happens first.
+"""Reasons of lost connections: every request learns the same one, whatever happens first.
 
 A client of TLS 1.3 has finished its handshake when the server refuses its certificate. So the alert
 arrives before, between or after the steps of a request, and a write may fail before it is read.

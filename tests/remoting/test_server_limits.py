@@ -1,4 +1,4 @@
-"""What a server keeps for peers that send slowly, do not read, or come in crowds."""
+"""The limits for peers that send slowly, do not read, or come in crowds."""
 
 from __future__ import annotations
 

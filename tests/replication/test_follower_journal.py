@@ -1,4 +1,4 @@
-"""What a replica logs: an expected problem becomes a warning only if it lasts."""
+"""The log of a replica: an expected problem becomes a warning only if it lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a replica reports to its master: as soon as it can, but not often while it catches up."""
+"""Reports of a replica to its master: as soon as it can, but rarely while it catches up."""
 
 import socket
 import threading

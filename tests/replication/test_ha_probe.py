@@ -1,4 +1,4 @@
-"""Which ports are taken for HA ports."""
+"""Ports that are taken for HA ports, and others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a master sends without waiting, and what it leaves to the thread that may wait."""
+"""Transfers that a master sends without waiting, and those that it leaves to a thread."""
 
 from __future__ import annotations
 

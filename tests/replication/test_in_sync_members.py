@@ -1,4 +1,4 @@
-"""Which members must confirm a message, and when the in-sync set changes."""
+"""The members that must confirm a message, and changes of the in-sync set."""
 
 from collections.abc import Iterable
 

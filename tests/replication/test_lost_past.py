@@ -1,4 +1,4 @@
-"""What members know of their group against what the engine knows, as a table in simulated time.
+"""The memory of members against the state of the engine, as a table in simulated time.
 
 Each fault is one kind of lost past: of the engine, of a member, or of two members that share one.
 It happens with every combination of members that are up, down and behind. Whatever follows, nothing

@@ -1,4 +1,4 @@
-"""Whether a master's log continues a replica's: every comparison, without a network."""
+"""Comparisons of a master's log with a replica's, all of them without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far dispatch may lag, in new queues and in bytes, and what a put does then."""
+"""The lag of dispatch, in new queues and in bytes, and what a put does at its limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an event of the audit log says about a request: names, and what a change grants.
+"""The details of an event of the audit log: names, and the permissions that a change grants.
 
 Values are only those of users, policies and accounts, and never a password or secret key. Their
 number and length are limited, and what exceeds the number is counted, so that nothing is hidden.

@@ -1,4 +1,4 @@
-"""What the users of a slave become if they are compared with the users of its master.
+"""The changes that give the users of a slave the state of the users of its master.
 
 A master shows its passwords only if an operator has allowed it. Without them, a slave can take over
 everything else, but it cannot create a user.

@@ -1,4 +1,4 @@
-"""What decides on the role of a broker, at its start and while it runs.
+"""The manager of a broker's role, at its start and while it runs.
 
 With etcd servers in the settings, the role follows the lease of the broker's group. Otherwise it is
 the role in the settings, until an administrator changes it; a file keeps the change over a restart.

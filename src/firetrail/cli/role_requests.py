@@ -1,4 +1,4 @@
-"""What several actions of ``firetrail replica`` need to ask brokers for their roles."""
+"""The client and the address of ``firetrail replica`` actions that ask brokers for their roles."""
 
 from __future__ import annotations
 

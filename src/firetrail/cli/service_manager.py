@@ -1,4 +1,4 @@
-"""What a server tells the service manager that started it: the protocol ``sd_notify`` of systemd.
+"""Messages to the service manager that started a server: the protocol ``sd_notify`` of systemd.
 
 A service manager passes the name of a datagram socket in ``NOTIFY_SOCKET``. Each datagram has lines
 ``NAME=value``. Without that variable nothing is sent.

@@ -1,4 +1,4 @@
-"""Where ``firetrail user`` and ``firetrail acl`` find users: on brokers, or in a store's folder."""
+"""Users for ``firetrail user`` and ``firetrail acl``: those of brokers, or of a store's folder."""
 
 from __future__ import annotations
 

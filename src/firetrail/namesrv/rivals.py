@@ -1,4 +1,4 @@
-"""Brokers with the same name and id: each gets a remark, and the log has one from time to time."""
+"""Remarks about brokers with the same name and id, in their answers and, less often, in the log."""
 
 from __future__ import annotations
 

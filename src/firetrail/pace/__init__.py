@@ -1,1 +1,1 @@
-"""When work is repeated, and when a lasting error is logged again."""
+"""Repeated work, and reminders of errors that last."""

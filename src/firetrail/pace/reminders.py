@@ -1,4 +1,4 @@
-"""When to log something that lasts: once, and then at growing intervals."""
+"""Reminders of something that lasts: it is logged once, and then at growing intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a receive waits, and which messages it is for."""
+"""The waiting time of a receive, and the subscription that it selects messages with."""
 
 from __future__ import annotations
 

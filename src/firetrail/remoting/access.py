@@ -1,4 +1,4 @@
-"""How a client gets access to servers: the credentials that it signs with, and TLS.
+"""The access of a client to servers: the credentials that it signs with, and TLS.
 
 Programs give an :class:`Access` to a client. Without one, the environment decides::
 

@@ -1,4 +1,4 @@
-"""How a limit for all is shared, so that no caller can take everything.
+"""Fair shares of a limit for all, so that no caller can take everything.
 
 A caller may take more only while it has less than is still free, as ports of a switch share its
 buffer. So one greedy caller gets at most half, two get a third each, and however many there are,

@@ -1,4 +1,4 @@
-"""Who is the master of a group of brokers, decided by a consensus engine.
+"""The election of the master of a group of brokers, through a consensus engine.
 
 The engine keeps two entries per group. The *leader entry* names the holder of the lease, and
 vanishes when the lease expires. Its *epoch* is the engine's revision at which it was created. A

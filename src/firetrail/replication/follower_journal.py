@@ -1,4 +1,4 @@
-"""What a replica notes and logs about its state."""
+"""The journal of a replica: notes and log lines about its state."""
 
 from __future__ import annotations
 

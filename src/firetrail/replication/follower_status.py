@@ -1,4 +1,4 @@
-"""What a replica is doing, and how far it has come."""
+"""The status of a replica: its state, and its progress."""
 
 from __future__ import annotations
 

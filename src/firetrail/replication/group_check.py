@@ -1,4 +1,4 @@
-"""Whether the state of a consensus engine may be trusted, by what members have seen before.
+"""The check whether the state of a consensus engine continues what members have seen.
 
 An engine that has lost its data, was restored from an old backup, has the state of another group,
 or was edited by hand would make complete members remove messages that were acknowledged. A member

@@ -1,4 +1,4 @@
-"""What a member has seen of its group, kept in its store.
+"""The memory of a member: the state of its group that it has seen, kept in its store.
 
 The consensus engine can lose its data, or be restored from an old backup. Its members then know
 more of the group than the engine does. Each of them keeps in ``config/firetrailMember.json`` the

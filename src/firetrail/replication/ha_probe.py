@@ -1,4 +1,4 @@
-"""The question whether an address is the HA port of a master.
+"""A probe that detects whether an address is the HA port of a master.
 
 Users take the HA port for the port of the broker. A request to it gets no answer, so the replica
 sends the first report of an empty one and looks for the header of a transfer.

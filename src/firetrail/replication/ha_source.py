@@ -1,4 +1,4 @@
-"""What the replicas of a master are served from, and the settings of its HA port."""
+"""The parts of a master that serve replicas, and the settings of its HA port."""
 
 from __future__ import annotations
 

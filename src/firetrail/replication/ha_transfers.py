@@ -1,4 +1,4 @@
-"""What a master sends to one replica: by a thread, which may wait, or by an event loop."""
+"""The transfers of a master to one replica: by a thread, which may wait, or by an event loop."""
 
 from __future__ import annotations
 

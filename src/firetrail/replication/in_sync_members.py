@@ -1,4 +1,4 @@
-"""Which members a master waits for, and when it asks the consensus engine for another in-sync set.
+"""The members that a master waits for, and its proposals of another in-sync set.
 
 The rule behind every decision: a message is acknowledged only if all members of the in-sync set in
 the engine have it. A member that leaves is therefore waited for until the engine has confirmed the

@@ -1,4 +1,4 @@
-"""What a replica asks a master before it follows it, and the conclusions that it draws.
+"""The questions of a replica to a master before it follows it, and its conclusions.
 
 The HA protocol has no handshake: a master sends bytes from any offset that a replica names. The
 replica therefore asks the master's broker port, with requests that every RocketMQ broker answers:

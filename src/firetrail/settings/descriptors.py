@@ -1,4 +1,4 @@
-"""How the file descriptors of a process are divided: one half for files, the rest for connections.
+"""The file descriptors of a process: one half is for files, the rest for connections.
 
 A store can have more queues than the process may have open files, and a server more clients. Each
 gets by with its share, so that neither idle clients nor many queues can take all descriptors.

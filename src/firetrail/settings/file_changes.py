@@ -1,4 +1,4 @@
-"""What has changed in a file of settings since a server was started with it."""
+"""Changes in a file of settings since a server was started with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How files grow: the steps in which disk space is allocated ahead of the writes."""
+"""The growth of files: the steps in which disk space is allocated ahead of the writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How puts end: for each status the error, the response code, and whether to try again."""
+"""The outcomes of puts: for each status the error, the response code, and whether to try again."""
 
 from __future__ import annotations
 

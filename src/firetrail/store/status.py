@@ -1,4 +1,4 @@
-"""What an open store says about itself: settings, topics, offsets and counters."""
+"""The status of an open store: settings, topics, offsets and counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The validity of a certificate, which OpenSSL does not tell Python for its own one.
+"""The period in which a certificate is valid. Python's ``ssl`` reports it for a peer's only.
 
 A certificate (X.509) in DER begins with these fields::
 

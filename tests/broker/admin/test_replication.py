@@ -1,4 +1,4 @@
-"""What administrators and Java slaves are told about replication."""
+"""Replication as administrators and Java slaves see it."""
 
 from __future__ import annotations
 

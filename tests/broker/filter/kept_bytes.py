@@ -1,4 +1,4 @@
-"""How much memory calls leave behind, for tests of caches."""
+"""The memory that calls do not free, for tests of caches."""
 
 from __future__ import annotations
 

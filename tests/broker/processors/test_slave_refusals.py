@@ -1,4 +1,4 @@
-"""What a slave refuses, and with which codes."""
+"""The requests that a slave refuses, and the response codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a master logs while it cannot ask whether there is a newer one."""
+"""The log of a master that cannot ask whether there is a newer one."""
 
 import socket
 from types import SimpleNamespace

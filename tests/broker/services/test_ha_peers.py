@@ -1,4 +1,4 @@
-"""Who may connect to the HA port."""
+"""The peers that may connect to the HA port."""
 
 from __future__ import annotations
 

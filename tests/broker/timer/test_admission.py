@@ -1,4 +1,4 @@
-"""Which messages wait for a delivery time, and which are refused, by the rules of RocketMQ."""
+"""Messages that wait for a delivery time, or are refused, by the rules of RocketMQ."""
 
 from __future__ import annotations
 

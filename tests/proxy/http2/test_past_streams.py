@@ -1,4 +1,4 @@
-"""How streams ended is remembered for a while, at little cost."""
+"""The memory of ended streams: short, and cheap."""
 
 import pytest
 

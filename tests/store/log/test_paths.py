@@ -1,4 +1,4 @@
-"""Which folders a log is in: what is recorded, what is refused, and who may use a folder."""
+"""The folders of a log: recorded ones, refused ones, and their owners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker tells about its role, its log and its master."""
+"""The broker as the tools of replication see it: its role, its log and its master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a broker say after its log was rewound to that of a master."""
+"""Changes to the files of a broker whose log was rewound to that of a master."""
 
 from __future__ import annotations
 

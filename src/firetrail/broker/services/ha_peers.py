@@ -1,4 +1,4 @@
-"""Who may connect to the HA port: the HA protocol has no authentication.
+"""The peers that may connect to the HA port, whose protocol has no authentication.
 
 A peer that connects gets the whole log, and a message counts as replicated when it confirms it. By
 default only this machine, the brokers that name servers list under the name of this broker, and the

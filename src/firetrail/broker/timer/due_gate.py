@@ -1,4 +1,4 @@
-"""How far the timer may read its slots: all records that were stored by then have to be added.
+"""The limit up to which the timer may read its slots: all records stored by then are added.
 
 A recall is accepted until its slot begins, and the mark that it stores has to be in the slot when
 the slot is read. Under load, the timer may still have older records to add at that time.

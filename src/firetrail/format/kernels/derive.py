@@ -1,4 +1,4 @@
-"""What follows from the log: consume-queue units and index entries.
+"""The derivation of consume-queue units and index entries from the log.
 
 *One dispatch, two runners*: the live dispatcher and the bulk jobs both call these functions on the
 columns of a scan, so queues and index come out byte for byte the same.

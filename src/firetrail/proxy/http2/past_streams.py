@@ -1,4 +1,4 @@
-"""How streams of a connection ended, as far as it matters for late frames."""
+"""The ends of past streams of a connection, as far as they matter for late frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client has to pay for frames that make work and carry no request."""
+"""The limit for frames that make work but carry no request."""
 
 from __future__ import annotations
 

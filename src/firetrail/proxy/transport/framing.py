@@ -1,4 +1,4 @@
-"""How gRPC puts messages, deadlines and statuses into HTTP/2."""
+"""The mapping of gRPC's messages, deadlines and statuses to HTTP/2."""
 
 from __future__ import annotations
 

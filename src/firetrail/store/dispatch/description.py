@@ -1,4 +1,4 @@
-"""What an extended unit says about a record: its store time, and which filters it matches."""
+"""The content of an extended unit: the store time of a record, and the filters that it matches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an index contains tags: RocketMQ 5.5 adds them beside the keys, earlier versions do not.
+"""Tags in an index: RocketMQ 5.5 adds them beside the keys, earlier versions do not.
 
 Nothing in the files says so, but a message with a tag shows it: all its entries are adjacent, and
 one of them is that of the tag or none is.

@@ -1,4 +1,4 @@
-"""How far the log is archived: a small file in the store for each lake.
+"""The position up to which the log is archived: a small file in the store for each lake.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a broker's files say about the topics of a store, in addition to its log.
+"""The topics of a store according to its broker's files, in addition to its log.
 
 Records of a topic can be in the log although they are in no consume queue: the topic was deleted,
 or Java keeps its queues in another format (``queue.type=BatchCQ``).

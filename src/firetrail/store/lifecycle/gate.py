@@ -1,4 +1,4 @@
-"""Whether the store accepts messages, and if not, why."""
+"""The gate that lets messages into the store, or refuses them with a reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known to be on disk: Java's checkpoint and Firetrail's watermark.
+"""The positions known to be on disk: Java's checkpoint and Firetrail's watermark.
 
 The checkpoint of RocketMQ contains store times; recovery by them depends on the clock. The
 watermark (``firetrail.watermark``, which the Java store ignores) contains offsets::

@@ -1,4 +1,4 @@
-"""Where the files of a commit log are: in ``commitlog/`` of the store, or in other folders.
+"""The folders of a commit log: ``commitlog/`` of the store, or others.
 
 RocketMQ's ``storePathCommitLog`` names one or several folders, and ``readOnlyCommitLogStorePaths``
 names folders that get no new files. Java knows them from its ``broker.conf`` only. Firetrail also

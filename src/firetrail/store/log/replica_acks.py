@@ -1,4 +1,4 @@
-"""Which part of the log replicas have confirmed, and the puts that wait for it."""
+"""The part of the log that replicas have confirmed, and the puts that wait for it."""
 
 from __future__ import annotations
 

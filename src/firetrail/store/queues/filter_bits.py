@@ -1,4 +1,4 @@
-"""What extended units say about messages before their records are read."""
+"""Filters on extended units, which rule out messages before their records are read."""
 
 from __future__ import annotations
 

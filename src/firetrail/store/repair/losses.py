@@ -1,4 +1,4 @@
-"""What would be lost if the log ended earlier: messages, queues, queue offsets and times."""
+"""The loss if the log ended earlier: messages, queues, queue offsets and times."""
 
 from __future__ import annotations
 
