@@ -1,6 +1,6 @@
 """Messages that wait for their delivery time: what one costs while many others wait.
 
-The clock stands still except where messages are to become due, so a run does not depend on how long
+The clock is frozen except where messages are to become due, so a run does not depend on how long
 its steps take. All figures but the memory are CPU time of the process, the threads of the store
 included, because other work on the machine distorts it less.
 """

@@ -156,7 +156,7 @@ class Wire:
         self._socket.sendall(struct.pack(">q", offset))
 
     def frames(self, seconds: float, enough: int = 1 << 62) -> list[tuple[int, bytes]]:
-        """Return what the master sends in some time, or until so many bytes of the log are here."""
+        """Return what the master sends within ``seconds``, or until ``enough`` bytes arrived."""
         found: list[tuple[int, bytes]] = []
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and sum(len(body) for _, body in found) < enough:

@@ -1,7 +1,7 @@
 """``--late-events SEED``: what happens in event loops happens late, as on a busy machine.
 
 Sockets become readable and writable later than they are, some before others, and now and then the
-whole process stands still, so that timers expire at once. Nothing that asyncio guarantees changes.
+whole process pauses, so that timers expire at once. Nothing that asyncio guarantees changes.
 A test that fails with this option depends on the speed of the machine. To look for such tests:
 ``.venv/bin/pytest -q --late-events 1 tests/broker``. The same seed draws the same delays, but which
 event gets them depends on the machine.
@@ -21,7 +21,7 @@ LATE = 0.2
 """The share of events that come late."""
 LATE_S = 0.03
 STILL = 0.01
-"""The share of steps at which the process stands still."""
+"""The share of steps at which the process pauses."""
 STILL_S = 0.15
 
 Ready = list[tuple[selectors.SelectorKey, int]]

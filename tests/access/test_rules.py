@@ -23,6 +23,7 @@ from firetrail.auth.policies import (
 from firetrail.auth.resources import Action, Requirement, Resource
 from firetrail.broker.broker import Broker
 from firetrail.broker.state.topics import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
+from firetrail.errors import RequestError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.remoting.command import RemotingCommand
 
@@ -239,6 +240,13 @@ def test_retry_topics_of_other_groups_and_missing_names_are_refused() -> None:
     assert is_refused(11, everything, request=other)
     assert is_refused(310, everything, request=signed(310, {}, by="alice"))
     assert is_refused(208, everything, request=signed(208, {}, by="alice"))
+
+
+def test_the_refusal_of_a_missing_name_names_the_field() -> None:
+    asked = Asked(signed(11, {"topic": " "}, by="alice"), "C1")
+    message = "the request lacks the field topic, which names the resource to check"
+    with pytest.raises(RequestError, match=f": {message}$"):
+        asked.name("topic")
 
 
 def allowing(*resources: str) -> User:

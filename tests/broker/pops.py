@@ -21,7 +21,7 @@ MINUTE_MS = 60_000
 
 
 class StoppedClock(Clock):
-    """A clock whose wall time stands still, so that no invisible time ends before the test says so.
+    """A clock whose wall time is frozen, so that no invisible time ends before the test says so.
 
     Monotonic time runs.
     """

@@ -13,7 +13,7 @@ HELPERS = re.compile(
 )
 """Modules that only compute a value from their arguments."""
 SYSTEM = re.compile(r"system\.\w+")
-"""The modules of the package that stands for the operating system, which counts as one."""
+"""The modules of the package that wraps the operating system, which counts as one."""
 
 
 def documented() -> tuple[int, list[str]]:

@@ -148,7 +148,7 @@ class Group:
             await member.close()
 
     async def acknowledged(self, count: int) -> None:
-        """Wait until so many more messages were acknowledged."""
+        """Wait until ``count`` more messages were acknowledged."""
         wanted = len(self.clients.acks) + count
         async with asyncio.timeout(CALM_S):
             while len(self.clients.acks) < wanted:

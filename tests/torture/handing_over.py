@@ -330,7 +330,7 @@ def check_pauses(figures: Counter[str]) -> None:
 
 
 async def hand_over(folder: Path, seed: int, changes: int) -> Counter[str]:
-    """Change the master so many times; return the figures."""
+    """Change the master ``changes`` times; return the figures."""
     async with AsyncExitStack() as stack:
         group = Group(folder, seed, stack.enter_context(etcd_server(folder)))
         stack.push_async_callback(group.close)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from tests.replication.etcd_server import etcd_server
 
 ETCD = 0
-"""Stands for etcd where members are numbered from 1 on."""
+"""The number of etcd among members, which are numbered from 1 on."""
 LOCAL = "127.0.0.1"
 PEERS = "10.77.0.0/16"
 NEW_NETWORK = 0x40000000

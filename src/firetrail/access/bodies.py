@@ -100,7 +100,7 @@ class PolicyInfo(Body):
     """A policy.
 
     Args:
-        policy_type: ``Custom`` or ``Default``. Default: None, which stands for ``Custom``.
+        policy_type: ``Custom`` or ``Default``. Default: None, which means ``Custom``.
         entries: the entries. Default: none.
     """
 

@@ -1,4 +1,4 @@
-"""The permissions that the names of topics and groups stand for.
+"""The permissions that the names of topics and groups imply.
 
 ``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read like
 any other topic, and also by the consumers of g. Writing to it needs an entry that begins with

@@ -225,7 +225,7 @@ _LISTS = ("topicPerms", "groupPerms")
 
 
 def _resource(kind: ResourceType, name: str) -> tuple[ResourceType, str]:
-    """Return the resource of a name; the retry topic of a group stands for the group."""
+    """Return the resource of a name; that of a retry topic is its group."""
     if name.startswith(RETRY_PREFIX):
         return ResourceType.GROUP, name.removeprefix(RETRY_PREFIX)
     return kind, name

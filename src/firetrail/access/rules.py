@@ -62,7 +62,10 @@ class Asked(NamedTuple):
         """Return a name in the header; raise RequestError if it is missing."""
         value = self.request.fields.get(field)
         if not value or value.isspace():
-            raise RequestError(NO_PERMISSION, f"the field {field} is missing, which names what")
+            raise RequestError(
+                NO_PERMISSION,
+                f"the request lacks the field {field}, which names the resource to check",
+            )
         return value
 
     def names(self, *fields: str) -> Iterator[str]:

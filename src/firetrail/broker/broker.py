@@ -447,7 +447,7 @@ class Broker:
         """Answer a request of this process, in whatever role the broker is at the moment.
 
         Args:
-            connection: Stands for the client, until :meth:`closed` is called with it.
+            connection: Represents the client, until :meth:`closed` is called with it.
             request: The request.
 
         Returns:

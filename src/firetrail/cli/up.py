@@ -157,7 +157,7 @@ def _warn_of_loopback(bind: str, advertised: str) -> None:
 
 
 def _check_ports(loaded: LoadedBroker, name_server: int, grpc: int) -> None:
-    """Raise ConfigError if two of the ports are the same; 0 stands for any port."""
+    """Raise ConfigError if two of the ports are the same; 0 means any free port."""
     broker = loaded.store.store_host.port
     replicas = loaded.broker.ha_listen_port or (broker and broker + 1)
     users: dict[int, str] = {}

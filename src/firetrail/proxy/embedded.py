@@ -46,7 +46,7 @@ class KnownRoute(NamedTuple):
 
 
 class EmbeddedConnection(LocalConnection):
-    """Stands for a client of the proxy at the broker."""
+    """Represents a client of the proxy at the broker."""
 
     def __init__(self, owner: EmbeddedBroker, client: ProxyClient) -> None:
         super().__init__(owner, client.peer)

@@ -57,7 +57,7 @@ class RemotingCommand:
         return bytes(body) if isinstance(body, bytes | memoryview) else b"".join(body)
 
     def require(self, *needs: Requirement) -> None:
-        """Raise RequestError if the sender lacks a permission that its names do not tell."""
+        """Raise RequestError if the sender lacks a permission that the handler requires."""
         if self.caller is not None:
             self.caller.require(*needs)
 

@@ -21,7 +21,7 @@ def is_loopback(bind: str) -> bool:
     """Return whether only clients on the same machine can reach an address.
 
     Args:
-        bind: The address or the host name that a server listens on. What a name stands for may
+        bind: The address or the host name that a server listens on. The address of a name may
             change, so of all names only ``localhost`` counts.
     """
     try:

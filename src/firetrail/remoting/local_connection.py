@@ -13,7 +13,7 @@ from firetrail.remoting.handlers import Answer
 
 
 class LocalConnection(Connection):
-    """Stands for a client at the handlers of a server in the same process.
+    """Represents a client to the handlers of a server in the same process.
 
     The server sees an ordinary connection: it may reply to a request later, and send requests.
 

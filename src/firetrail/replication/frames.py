@@ -71,7 +71,7 @@ def encode_report(offset: int) -> bytes:
 
 
 def identity_number(identity: str) -> int:
-    """Return the number that stands for the identity of a store in an introduction.
+    """Return the number that encodes the identity of a store in an introduction.
 
     Args:
         identity: The text that stays with the store; empty if it has none.

@@ -129,8 +129,8 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
         return Refusal(
             Doubt.OTHER_GROUP,
             f"etcd has the state of another group: {who} belongs to the group {memory.group}, and "
-            f"etcd has the group {lineage.group} under the same name. It was created anew, or the "
-            f"data of another etcd was restored; {REMEDY}",
+            f"etcd has the group {lineage.group} under the same name. The group was created again, "
+            f"or the data of another etcd was restored; {REMEDY}",
         )
     if lineage.version < memory.version:
         return Refusal(

@@ -102,8 +102,7 @@ class InSyncMembers:
             now: The time.
             end: The end of the log, read after :attr:`required` was applied.
             acks: The ends of the logs of the connected members, by number.
-            least: How many members the set must keep: without so many copies, nothing is
-                acknowledged anyway.
+            least: How many members the set must keep. With fewer copies, nothing is acknowledged.
         """
         self._note_progress(now, end, acks)
         if self._change is None:

@@ -46,7 +46,7 @@ STALLED_TTLS = 3
 """A master whose event loop has not run for this many times the lease does not renew it."""
 
 _TOLD = MemberReport(NOTHING_SEEN, -1)
-"""Stands for: the other members need not be told anything."""
+"""A marker instead of a report, if the other members need no new one."""
 
 _log = logging.getLogger(__name__)
 

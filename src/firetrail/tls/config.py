@@ -241,7 +241,7 @@ OPTIONS: Mapping[str, str] = {
     "tls.server.keyPath": "--tls-key",
     "tls.server.trustCertPath": "--tls-trust",
 }
-"""The options of commands that run servers, by the keys that they stand for."""
+"""The options of commands that run servers, by the keys that they set."""
 
 
 def refuse_misplaced(entries: Mapping[str, Entry]) -> None:

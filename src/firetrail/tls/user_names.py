@@ -48,7 +48,7 @@ class NamePattern:
         return cls(kind, before, after, bool(asterisk))
 
     def user_of(self, name: str) -> str | None:
-        """Return the user that a name stands for; None if the pattern does not match."""
+        """Return the user of a name; None if the pattern does not match."""
         if not self.has_asterisk:
             user = name if name == self.before else ""
         elif name.startswith(self.before) and name.endswith(self.after):

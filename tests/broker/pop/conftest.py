@@ -19,6 +19,6 @@ def clock() -> StoppedClock:
 
 @pytest.fixture
 async def still(clock: StoppedClock) -> AsyncIterator[Talk]:
-    """A client of a broker with default settings, whose wall clock stands still."""
+    """A client of a broker with default settings, whose wall clock is frozen."""
     async with talking(system=System(clock=clock)) as talk:
         yield talk

@@ -22,13 +22,13 @@ from firetrail.store.dispatch.deriver import Arrival
 from firetrail.store.queues.table import QueueKey
 
 HELD_PER_CONNECTION = 10_000
-"""Held requests of one connection: a pull for each of so many queues. Further ones are answered at
-once."""
+"""Maximum number of held requests of one connection, one per queue. Further requests are answered
+at once."""
 HELD_BYTES = 256 << 20
 """Maximum size of the frames of all held requests, of which each caller has a share."""
 HELD_LEAST = 2_684
-"""What each counts at least, which is about what it needs in memory. So there are 100,000 at
-most."""
+"""Minimum size at which each request is counted: about the memory that it needs. This allows
+100,000 held requests."""
 PULL_MAX_S = 60.0
 """Longest time that a pull waits, even if it asks for more; stock clients ask for 20 or 30 s."""
 WAKE_SLICE = 200
@@ -76,7 +76,7 @@ class HeldRequest:
         self.holder = NOBODY
         """Who has sent it."""
         self.queues = queues
-        """The queues it waits for; the queue id ANY_QUEUE stands for all queues of a topic."""
+        """The queues it waits for; the queue id ANY_QUEUE means all queues of a topic."""
         self.offset = offset
         """The request waits for a message with this queue offset or a later one."""
         self.group = group

@@ -88,7 +88,7 @@ class Dispatcher:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether waiting is no use: dispatch lacks a resource, or has ended with an error."""
+        """Whether dispatch makes no progress: it lacks a resource, or has ended with an error."""
         return bool(self.starved) or not self._thread.is_alive()
 
     def begin_at(self, position: int, last_record_offset: int, last_store_time: int) -> None:

@@ -107,7 +107,7 @@ def test_an_older_version_of_a_delta_table_stays_readable(
 
 
 class Killed(BaseException):
-    """Stands for the end of a killed process."""
+    """Simulates the end of a killed process."""
 
 
 @KINDS
