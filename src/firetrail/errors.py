@@ -400,7 +400,7 @@ class DiskFullError(StoreError):
 
 
 class FlushFailedError(StoreError):
-    """What was stored is not known to be on disk: a sync failed, or did not end in time.
+    """Stored messages are not known to be on disk: a sync failed, or did not end in time.
 
     A failed sync is never retried, because the kernel may have dropped the pages; the store then
     accepts no more messages. A sync that is only slow (FLUSH_DISK_TIMEOUT) continues.

@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class EventKind(StrEnum):
-    """What an event is about."""
+    """The kind of an event: what it is about."""
 
     START = "start"
     STOP = "stop"
@@ -70,7 +70,7 @@ class EventKind(StrEnum):
 
 
 class _DeniedSender:
-    """What was recorded of the denied requests of one sender.
+    """A sender whose requests were denied, and what was recorded of them.
 
     Args:
         bucket: Limits the rate of lines.

@@ -109,7 +109,7 @@ class PolicyInfo(Body):
 
     @property
     def type(self) -> PolicyType:
-        """Which policy it is; Custom if the request does not say."""
+        """The type of the policy; Custom if the request does not say."""
         return policy_type(self.policy_type)
 
 

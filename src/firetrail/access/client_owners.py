@@ -28,7 +28,7 @@ ID_SHOWN = 64
 
 
 class Ownership(NamedTuple):
-    """Who an id belongs to, and for how long."""
+    """The user that an id belongs to, and for how long."""
 
     user: str
     until: float

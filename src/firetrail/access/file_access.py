@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileAccess:
-    """Who may do what on a name server or proxy in a process of its own.
+    """Access control of a name server or proxy in a process of its own.
 
     Args:
         folder: The folder that contains ``config`` with the file of users, and the audit log.

@@ -76,7 +76,7 @@ PLAIN_WORDING = Wording(
 
 @dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """What a guard checks.
+    """The checks of a guard.
 
     Attributes:
         authorization: Whether permissions are checked, besides signatures.

@@ -44,7 +44,7 @@ KEY_MIN = 7
 
 
 class PlainPermission(StrEnum):
-    """What an account may do with a topic or a group."""
+    """A permission of an account for a topic or a group."""
 
     DENY = "DENY"
     PUB = "PUB"

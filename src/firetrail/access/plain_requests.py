@@ -56,7 +56,7 @@ class AclConfigInfo(Body):
 
 @dataclass(frozen=True, slots=True)
 class BrokerNames:
-    """How a broker is called in the answer about its version."""
+    """The names of a broker in the answer about its version."""
 
     cluster: str
     name: str

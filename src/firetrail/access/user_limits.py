@@ -25,7 +25,7 @@ class UserSession(Protocol):
 
 
 class UserShare(RequestRates):
-    """What one user uses."""
+    """The connections and rates of one user."""
 
     __slots__ = ("held", "sessions")
 
@@ -36,9 +36,10 @@ class UserShare(RequestRates):
 
 
 class UserLimits:
-    """What users use, and what they may. Super users, who are people and brokers, have no limits.
+    """The connections and rates of all users, and their limits.
 
-    Only requests whose sender is proven count: nobody can use up what another user may.
+    Super users, who are people and brokers, have no limits. Only requests whose sender is proven
+    count: nobody can use up what another user may.
 
     Args:
         limits: The settings.

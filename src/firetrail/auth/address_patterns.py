@@ -31,7 +31,7 @@ _LAST_PARTS = re.compile(r"(.+[.:])\{([^{}]+)\}")
 
 
 class _AddressFamily(NamedTuple):
-    """How the addresses of a version are written."""
+    """The notation of the addresses of a version."""
 
     parts: int
     base: int

@@ -16,7 +16,7 @@ _SEEING = (Action.PUB, Action.SUB, Action.GET)
 
 
 class Caller:
-    """Who sent a request, from where, and whether its permissions are checked.
+    """The sender of a request, its address, and whether its permissions are checked.
 
     Handlers ask it about what they have found: a record whose topic the request did not name.
 
@@ -51,7 +51,7 @@ class Caller:
 
     @property
     def identity(self) -> str:
-        """Whose client this is: the user, or the name with which its address is trusted."""
+        """The owner of the client: the user, or the name with which its address is trusted."""
         return self.user_name or self.trusted_as or ""
 
     @property

@@ -10,7 +10,7 @@ from firetrail.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What a client signs its requests with.
+    """Credentials with which a client signs its requests.
 
     The text of an instance shows neither the secret key nor the security token, and an instance
     cannot be pickled, so that no secret reaches a log, an event log or a checkpoint by accident.

@@ -39,7 +39,7 @@ Network = IPv4Network | IPv6Network
 
 
 class UserType(StrEnum):
-    """What a user may do."""
+    """The type of a user: normal, or super user."""
 
     SUPER = "Super"
     """Everything."""
@@ -58,14 +58,14 @@ class UserStatus(StrEnum):
 
 
 class Decision(StrEnum):
-    """What an entry of a policy says."""
+    """The decision of an entry of a policy."""
 
     ALLOW = "Allow"
     DENY = "Deny"
 
 
 class PolicyType(StrEnum):
-    """Which of the two policies of a user."""
+    """The type of a policy; a user has one of each."""
 
     CUSTOM = "Custom"
     DEFAULT = "Default"

@@ -20,7 +20,7 @@ WHOLE = "*"
 
 
 class ResourceType(StrEnum):
-    """What a resource is."""
+    """The type of a resource."""
 
     CLUSTER = "Cluster"
     TOPIC = "Topic"
@@ -28,7 +28,7 @@ class ResourceType(StrEnum):
 
 
 class Action(StrEnum):
-    """What is done with a resource."""
+    """An action on a resource."""
 
     PUB = "Pub"
     SUB = "Sub"
@@ -54,7 +54,7 @@ _TYPES = {kind.lower(): kind for kind in ResourceType}
 
 
 class MatchKind(StrEnum):
-    """How a policy entry names resources; the first is the most specific."""
+    """The way in which a policy entry names resources; the first is the most specific."""
 
     LITERAL = "literal"
     PREFIX = "prefix"
@@ -129,7 +129,7 @@ class Requirement:
 
     @cached_property
     def described(self) -> str:
-        """What is required, for people: ``Sub or Get on Topic:orders``."""
+        """The requirement as a text for people: ``Sub or Get on Topic:orders``."""
         actions = " or ".join(action for action in Action if action in self.actions)
         other = f", or {self.otherwise.described}" if self.otherwise is not None else ""
         return f"{actions} on {self.resource}{other}"

@@ -431,12 +431,12 @@ class Broker:
 
     @property
     def fencing(self) -> Fencing | None:
-        """What keeps a former master from accepting messages; None if this broker is a slave."""
+        """The fence of a former master, which then accepts no messages; None for a slave."""
         return self._term.fencing
 
     @property
     def replica(self) -> ReplicaService | None:
-        """What follows the master; None if this broker is a master itself."""
+        """The service that follows the master; None if this broker is a master itself."""
         return self._term.replica
 
     async def check_transactions(self) -> None:

@@ -21,7 +21,7 @@ from firetrail.system import System
 
 
 class BrokerAccess:
-    """Who may do what on a broker, and on the name server and gRPC service of its process.
+    """Access control of a broker, and of the name server and gRPC service of its process.
 
     Attributes:
         guard: Decides about every request; None if access control is switched off.

@@ -49,11 +49,11 @@ class Switchable(Protocol):
 
     @property
     def replica(self) -> ReplicaService | None:
-        """What follows the master, while the broker is a slave."""
+        """The service that follows the master, while the broker is a slave."""
 
     @property
     def epochs(self) -> EpochFile:
-        """Which master wrote which part of the log."""
+        """The epochs of the log: the master that wrote each part."""
 
     async def become(self, role: BrokerRole, broker_id: int, *, epoch: int = 0) -> None:
         """Change the role; a new master begins an epoch."""

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TermPlan:
-    """What a term is opened with.
+    """The settings and parts that a term is opened with.
 
     Attributes:
         env: Settings, files and addresses of the broker.

@@ -25,7 +25,7 @@ PAGE = "docs/guide/what-to-do.md"
 
 
 class MemberState(StrEnum):
-    """What a member of a group is doing. Scripts rely on the values."""
+    """The state of a member of a group. Scripts rely on the values."""
 
     MASTER = "master"
     IN_SYNC = "in-sync"
@@ -54,7 +54,7 @@ class MemberState(StrEnum):
 
 
 class Advice(NamedTuple):
-    """What a state means for the operator."""
+    """The meaning of a state for the operator."""
 
     is_well: bool
     """Whether the member does what it is for."""
@@ -141,7 +141,7 @@ class MemberView:
 
     @property
     def advice(self) -> Advice:
-        """What to do."""
+        """The advice for the operator."""
         return ADVICE[self.state]
 
     @property

@@ -59,7 +59,7 @@ UNKNOWN = -1
 
 @dataclass(frozen=True, slots=True)
 class _AskedMember:
-    """What a member tells."""
+    """A member, and its answer."""
 
     status: ReplicaStatus
     group: GroupReport
@@ -90,7 +90,7 @@ class _AskedMember:
 
 @dataclass(frozen=True, slots=True)
 class _ChosenLog:
-    """Which log is the group's."""
+    """The choice of the log that becomes the group's."""
 
     chosen: _AskedMember
     others: list[_AskedMember]

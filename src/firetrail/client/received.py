@@ -87,7 +87,7 @@ class Received:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was delivered before and not consumed."""
+        """The number of earlier deliveries that did not succeed."""
         return self.record.reconsume_times
 
     def tried(self, times: int) -> Received:

@@ -53,7 +53,7 @@ BROKER_SPECIFIC_CODES = frozenset({ResponseCode.NO_PERMISSION, ResponseCode.TOPI
 
 
 class SendStatus(StrEnum):
-    """How safely a message is stored."""
+    """The outcome of a send: how safely the message is stored."""
 
     OK = "SEND_OK"
     """The message is stored as the settings of the broker require."""
@@ -74,7 +74,7 @@ _STATUSES = {
 
 
 class SendResult(NamedTuple):
-    """Where a message, or the first message of a batch, is stored."""
+    """The place and status of a stored message, or of the first message of a batch."""
 
     status: SendStatus
     """How safely it is stored."""

@@ -20,7 +20,7 @@ from firetrail.remoting.headers import CheckTransactionHeader, EndTransactionHea
 
 
 class Outcome(IntEnum):
-    """How a transaction ends."""
+    """The outcome of a transaction."""
 
     COMMIT = TRANSACTION_COMMIT
     """Consumers get the message."""

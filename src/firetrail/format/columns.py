@@ -68,7 +68,7 @@ COLUMN_NAMES = (
 
 
 class Check(IntEnum):
-    """How much of a record's checksums a scan verifies."""
+    """The extent to which a scan verifies the checksums of a record."""
 
     NONE = 0
     BODY = 1

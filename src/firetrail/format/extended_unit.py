@@ -25,7 +25,7 @@ END_ROOM = 4
 
 
 class ExtendedUnit(NamedTuple):
-    """What Java keeps about a message beside its unit."""
+    """An extended unit: Java's additional facts about a message, beside its unit."""
 
     tags_code: int
     store_time: int

@@ -36,7 +36,7 @@ _SUM_MASK = (1 << 64) - 1
 
 
 class WheelSeal(NamedTuple):
-    """What a wheel contained when the progress was saved.
+    """The content of a wheel at the time at which the progress was saved.
 
     Attributes:
         total: The sum of the checksums of all slots in use (:func:`added`).

@@ -34,7 +34,7 @@ __all__ = [
 
 
 class StatusCode(IntEnum):
-    """How a call ended, in the numbers of gRPC."""
+    """The status of an ended call, in the numbers of gRPC."""
 
     OK = 0
     CANCELLED = 1
@@ -56,14 +56,14 @@ class StatusCode(IntEnum):
 
 
 class ResponseMessage(Protocol):
-    """What the transport needs of a response."""
+    """A response, as the transport sees it."""
 
     def SerializeToString(self) -> bytes:
         """Return the encoded message."""
 
 
 class ProtobufMessage(ResponseMessage, Protocol):
-    """What the transport needs of a protobuf message, and all that it knows about protobuf."""
+    """A protobuf message, as the transport sees it: all that it knows about protobuf."""
 
     def ByteSize(self) -> int:
         """Return the size of the encoded message."""

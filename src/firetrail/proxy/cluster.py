@@ -62,7 +62,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answered(NamedTuple, Generic[T]):
-    """What brokers have answered about a name, and until when that counts."""
+    """An answer of brokers about a name, and until when it is valid."""
 
     value: T | None
     """The settings; None if they do not exist."""

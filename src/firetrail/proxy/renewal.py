@@ -74,7 +74,7 @@ class RenewedMessage:
 
     @property
     def due_ms(self) -> int:
-        """When the message has to be renewed."""
+        """The time at which the message has to be renewed."""
         return self.receipt.pop_time + self.receipt.invisible_ms - AHEAD_MS
 
 

@@ -52,7 +52,7 @@ _ENDS: dict[int, int] = {
 
 
 class HalfPlace(NamedTuple):
-    """Where a half message is stored."""
+    """The place of a half message."""
 
     broker_name: str
     queue_offset: int

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class AcceptedConnection(Protocol):
-    """What an acceptor needs to know of a connection."""
+    """A connection, as an acceptor sees it."""
 
     @property
     def host(self) -> str:

@@ -49,7 +49,7 @@ _FILE_BYTES_MAX = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a client gets access to servers. Its text shows no secrets.
+    """The access of a client to servers. Its text shows no secrets.
 
     Args:
         credentials: what requests are signed with. Default: None, for unsigned requests.

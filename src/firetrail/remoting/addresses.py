@@ -19,7 +19,7 @@ _HOST_BITS = 128 - NETWORK_BITS
 
 
 class RequestRates:
-    """How fast one address, or one user, sends requests.
+    """The rates at which one address, or one user, sends requests.
 
     Args:
         request_rate: Requests per second; 0 means no limit.
@@ -58,7 +58,7 @@ class RequestRates:
 
 
 class Share(RequestRates):
-    """What one address uses."""
+    """The connections and rates of one address."""
 
     __slots__ = ("connections", "costly", "opened")
 

@@ -44,7 +44,7 @@ class DataVersion(Body):
 
 
 class ConsumeType(StrEnum):
-    """How a consumer gets messages. The order of the members matters, as peers send ordinals."""
+    """The way to get messages. The order of the members matters, as peers send ordinals."""
 
     ACTIVELY = "CONSUME_ACTIVELY"
     PASSIVELY = "CONSUME_PASSIVELY"
@@ -52,7 +52,7 @@ class ConsumeType(StrEnum):
 
 
 class MessageModel(StrEnum):
-    """How a group shares messages. The order of the members matters, as peers send ordinals."""
+    """The way to share messages. The order of the members matters, as peers send ordinals."""
 
     BROADCASTING = "BROADCASTING"
     """Every member gets every message."""
@@ -61,7 +61,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a new group starts. The order of the members matters, as peers send ordinals."""
+    """The start of a new group. The order of the members matters, as peers send ordinals."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     """The group starts at the end of each queue."""
@@ -170,7 +170,7 @@ class LockedBody(Body):
 
 
 class RequestMode(StrEnum):
-    """How a client gets the messages of a queue."""
+    """The way in which a client gets the messages of a queue."""
 
     PULL = "PULL"
     POP = "POP"
@@ -373,7 +373,7 @@ class SubscriptionGroupConfig(Body):
 
     @property
     def max_attempts(self) -> int:
-        """How often a message is delivered at most: the first time, and all retries."""
+        """The most deliveries of a message: the first one, and all retries."""
         return max(self.retry_max_times, 0) + 1
 
     @property

@@ -64,7 +64,7 @@ def unknown_holder(group: str) -> ShareHolder:
 
 
 class FairShares:
-    """How many of some things each holder has.
+    """A count per holder of something that has a common limit.
 
     Args:
         what: What is counted, in the plural.

@@ -47,7 +47,7 @@ class TimerCheckpoint(Body):
 
 @dataclass(frozen=True, slots=True)
 class FollowerReport(Body):
-    """How a slave follows its master.
+    """The state of a slave that follows its master.
 
     ``lag``, ``masterMinOffset`` and ``masterMaxOffset`` are -1 if they are not known; times are in
     ms since 1970, 0 for never. ``missing`` is the number of bytes at the beginning of the master's
@@ -69,7 +69,7 @@ class FollowerReport(Body):
 
 @dataclass(frozen=True, slots=True)
 class SeenReport(Body):
-    """What a member has seen of its group, and keeps in its store.
+    """The group as a member has seen it, which the member keeps in its store.
 
     ``group`` is the text that the group got when it was created, empty if the member has seen none.
     ``version`` counts elections and changes of the in-sync set, and ``versionId`` is the id of the
@@ -89,7 +89,7 @@ class SeenReport(Body):
 
 @dataclass(frozen=True, slots=True)
 class GroupReport(Body):
-    """What a member of a group with automatic failover knows of it.
+    """A group with automatic failover, as one of its members knows it.
 
     ``holder`` is the address of the member that holds the lease, ``member`` its number and
     ``epoch`` the number of the lease; empty and 0 if nobody holds it, or if the asked member

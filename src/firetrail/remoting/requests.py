@@ -28,7 +28,7 @@ TABLES_MAX = 4
 
 
 class RequestTarget(Enum):
-    """Who answers a request, in the words of the page about compatibility."""
+    """The server that answers a request, in the words of the page about compatibility."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"

@@ -121,13 +121,13 @@ class Coordinator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LeaseTiming:
-    """How long a lease lasts without being renewed, in seconds."""
+    """The duration of a lease that is not renewed, in seconds."""
 
     ttl_s: float = 10.0
 
     @property
     def margin_s(self) -> float:
-        """How long before the end of the lease its holder stops acknowledging."""
+        """The time before the end of the lease at which its holder stops acknowledging."""
         return self.ttl_s / MARGIN_PART
 
     @property
@@ -137,7 +137,7 @@ class LeaseTiming:
 
 
 class Campaign(NamedTuple):
-    """What a campaign asks the engine for."""
+    """The request of a campaign to the engine."""
 
     expected: InSyncSet | None
     """The in-sync set that must be in the engine; None if there must be none."""
@@ -146,9 +146,9 @@ class Campaign(NamedTuple):
 
 
 class Election:
-    """What one member knows about the group, and whether it may acknowledge. It does no I/O.
+    """The group as one member knows it, which decides whether the member may acknowledge.
 
-    The caller reports what it has sent and what the engine has answered.
+    It does no I/O: the caller reports what it has sent and what the engine has answered.
 
     Attributes:
         view: The newest known state of the group.

@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """How etcd is reached. The text of an instance does not show the password.
+    """The addresses and credentials of etcd. The text of an instance does not show the password.
 
     Attributes:
         endpoints: Addresses of its servers: ``host:port``, ``http://host:port`` or ``https://…``.

@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FollowerSettings:
-    """How a replica follows its master.
+    """The settings of a replica that follows its master.
 
     Attributes:
         heartbeat_s: The most seconds between two reports to the master.

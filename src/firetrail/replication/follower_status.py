@@ -9,7 +9,7 @@ from firetrail.replication.master_check import MasterAddress
 
 
 class FollowerState(Enum):
-    """What a replica is doing."""
+    """The state of a replica."""
 
     WAITING = "waiting"
     """No master is known, or a RocketMQ master has no messages yet."""
@@ -30,7 +30,7 @@ _ASKED = (FollowerState.FOLLOWING, FollowerState.STUCK, FollowerState.WAITING)
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """How far a replica has come, at one moment.
+    """The progress of a replica, at one moment.
 
     Attributes:
         state: What it is doing.

@@ -21,7 +21,7 @@ REMEDY = "'firetrail replica recover-group' with the addresses of all members sh
 
 
 class Doubt(StrEnum):
-    """Why a state is refused. Status and scripts rely on the values."""
+    """The kind of doubt for which a state is refused. Status and scripts rely on the values."""
 
     LOST = "coordinator-lost"
     """The engine has no group, but members have seen one."""
@@ -37,7 +37,7 @@ class Doubt(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a state is refused.
+    """The refusal of a state.
 
     Attributes:
         doubt: The kind.

@@ -28,7 +28,7 @@ KEEPS_MEMORY = 2
 
 @dataclass(frozen=True, slots=True)
 class GroupMemory(Body):
-    """What a member has seen of its group.
+    """The state of its group that a member has seen.
 
     Attributes:
         group: The text that the group got when it was created; empty if the member has never been

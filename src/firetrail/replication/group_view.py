@@ -64,7 +64,7 @@ class InSyncSet:
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """What a member tells the others when it refuses the state of the engine.
+    """A report of a member to the others when it refuses the state of the engine.
 
     Attributes:
         memory: What it has seen of the group.

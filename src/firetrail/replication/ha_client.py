@@ -55,7 +55,7 @@ class HAClientStatus:
 
     @property
     def heard_at_ms(self) -> int:
-        """When the master last sent something, or else when the connection was opened."""
+        """The time at which the master last sent something, or else the connection was opened."""
         return self.read_at_ms or self.opened_at_ms
 
     def silent_s(self, now_ms: int) -> float:

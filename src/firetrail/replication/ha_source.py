@@ -49,7 +49,7 @@ def admit_all(connection: socket.socket, address: str) -> Admitted:
 
 @dataclass(frozen=True, slots=True)
 class HASource:
-    """What replicas are served from.
+    """The parts of a master that serve its replicas.
 
     Attributes:
         log: The log to send.

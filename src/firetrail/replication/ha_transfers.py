@@ -44,7 +44,7 @@ class HATransfers:
 
     @property
     def pause_s(self) -> float:
-        """How long to wait for new messages after there was nothing to send."""
+        """The time to wait for new messages after there was nothing to send."""
         allowance = self._bucket.allowance(self._clock.monotonic())
         return LIMITED_S if allowance == 0 else IDLE_S
 

@@ -33,7 +33,7 @@ PAUSE_S = 2.0
 
 @dataclass(slots=True)
 class _CatchUp:
-    """How far a member is behind: it is *caught up* to the time at which ``end`` was the log's."""
+    """The lag of a member: it is *caught up* to the time at which ``end`` was the log's."""
 
     end: int
     at: float

@@ -296,7 +296,7 @@ class LeaseKeeper:
 
     @property
     def _store_obstacle(self) -> str:
-        """Why the store cannot be that of this member; empty if it can."""
+        """The reason why the store cannot be that of this member; empty if it can."""
         identities = dict(self._election.view.identities)
         if self._bound:
             identities[self._member.number] = self._bound

@@ -54,7 +54,7 @@ EMPTY_REMEDY = "move the replica's folder away and start it with an empty one"
 
 @dataclass(frozen=True, slots=True)
 class MasterAddress:
-    """Where a master is.
+    """The addresses of a master.
 
     Attributes:
         broker: ``host:port`` for requests.
@@ -326,7 +326,7 @@ def check_range(log: OwnLog, master: LogRange) -> None:
 
 
 class Continuation(NamedTuple):
-    """How a replica may follow."""
+    """The position from which a replica may follow, and the log of its master."""
 
     begin: int
     """The physical offset of the first byte that the replica needs."""

@@ -38,7 +38,7 @@ class SentLog(Protocol):
 
 
 class Transfer(NamedTuple):
-    """What to send next: bytes of the log, or with size 0 a heartbeat."""
+    """The next bytes of the log to send, or with size 0 a heartbeat."""
 
     offset: int
     size: int

@@ -26,7 +26,7 @@ from firetrail.system import System
 
 
 class RewindPlan(NamedTuple):
-    """What a rewind will do."""
+    """The plan of a rewind."""
 
     cut: LogCut
     """The last common record; at -1 if the store has no messages."""
@@ -38,7 +38,7 @@ class RewindPlan(NamedTuple):
 
 
 class Rewound(NamedTuple):
-    """What a rewind has done."""
+    """The result of a rewind."""
 
     plan: RewindPlan
     kept: Path | None

@@ -17,7 +17,7 @@ AUDIT = Group(
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases, only one can have them
 class AuditSettings:
-    """How much an audit log may write."""
+    """The limits of an audit log."""
 
     audit_log: bool = AUDIT(
         True, "", Flag(), "Write an audit log, if signatures are required (`authentication`)."

@@ -16,7 +16,7 @@ LOG = Group(
 
 
 class LogLevel(Enum):
-    """How severe an event must be to be logged."""
+    """The severity from which events are logged."""
 
     DEBUG = "DEBUG"
     INFO = "INFO"
@@ -30,7 +30,7 @@ class LogLevel(Enum):
 
 @dataclass(frozen=True, kw_only=True)  # no slots: of several bases, only one can have them
 class LogSettings:
-    """What is logged."""
+    """The settings of the log."""
 
     log_level: LogLevel = LOG.live(  # noqa: RUF009  (it creates a field, one value for each)
         LogLevel.INFO,

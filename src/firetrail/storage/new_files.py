@@ -47,7 +47,7 @@ class NewFiles:
 
     @property
     def count(self) -> int:
-        """How many files wait for a sync."""
+        """The number of files that wait for a sync."""
         return len(self._segments)
 
     def make_folder(self, path: Path) -> None:

@@ -136,7 +136,7 @@ class BrokerStore(CheckedStore):
 
     @property
     def replica_acks(self) -> ReplicaAcks:
-        """What replicas have confirmed."""
+        """The confirmations of replicas."""
         return self._acks
 
     @property
@@ -160,7 +160,7 @@ class BrokerStore(CheckedStore):
 
     @property
     def fence_refusal(self) -> str:
-        """Why the store may not be the master's now; empty if it may."""
+        """The reason why the store may not be the master's now; empty if it may."""
         return self._engine.fence.refusal
 
     def log_copy(self) -> LogCopy:
@@ -342,7 +342,7 @@ class BrokerStore(CheckedStore):
 
     @property
     def unconfirmed_ms(self) -> int:
-        """How long ago the first message that too few replicas have was stored; 0 if all have."""
+        """The age of the oldest message that too few replicas have; 0 if there is none."""
         log, offset = self._log.queue, self._log.confirmed_offset
         if offset >= self._log.max_offset:
             return 0

@@ -31,7 +31,7 @@ MOST_SLOTS = (INT32_MAX - index_file_size(0, 2)) // layout.INDEX_SLOT.size
 
 
 class FlushMode(enum.Enum):
-    """When a put is acknowledged: after the write, or after the sync."""
+    """The time at which a put is acknowledged: after the write, or after the sync."""
 
     ASYNC = "ASYNC_FLUSH"
     SYNC = "SYNC_FLUSH"

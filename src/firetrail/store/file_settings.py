@@ -14,7 +14,7 @@ from firetrail.store.config_rules import MOST_SLOTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSettings:
-    """How the files of a store are created."""
+    """The settings with which the files of a store are created."""
 
     commit_log_file_size: int = FILES(
         1 * GIB,

@@ -19,7 +19,7 @@ from firetrail.errors import (
 
 
 class PutStatus(Enum):
-    """How a put ended; the names are those of the Java store."""
+    """The status of a put; the names are those of the Java store."""
 
     PUT_OK = "PUT_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"  # stored and readable, not known to be on disk
@@ -34,7 +34,7 @@ class PutStatus(Enum):
 
 
 class PutOutcome(NamedTuple):
-    """What a status means to callers in the same process and to clients of a broker."""
+    """The meaning of a status for callers in the same process and for clients of a broker."""
 
     error: type[StoreError] | None
     """The error that a put raises; whether it is retriable is an attribute of its class."""

@@ -42,7 +42,7 @@ SLAVE_RATIO_LESS = 0.1
 
 
 class Boundary(Enum):
-    """Which message a time selects if no message was stored at exactly that time."""
+    """The message that a time selects if no message was stored at exactly that time."""
 
     LOWER = "lower"  # the first message stored at or after the time (RocketMQ 5)
     UPPER = "upper"  # the last message stored at or before the time (RocketMQ 5)

@@ -33,12 +33,12 @@ class StoreStatus:
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening the store found and did."""
+        """The findings and changes of opening the store."""
         return self._engine.recovery
 
     @property
     def refusal(self) -> str:
-        """Why puts are refused; empty while they are accepted."""
+        """The reason why puts are refused; empty while they are accepted."""
         return self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
 
     @property

@@ -28,7 +28,7 @@ class Thread(Protocol):
 
 
 class Held(Protocol):
-    """What is held during a ``with`` statement."""
+    """A lock or another resource that is held during a ``with`` statement."""
 
     def __enter__(self) -> bool: ...
 

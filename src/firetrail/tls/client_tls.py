@@ -11,7 +11,7 @@ from firetrail.tls.session import TlsSession
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTls:
-    """How a client uses TLS. The text of an instance does not show the password.
+    """The TLS settings of a client. The text of an instance does not show the password.
 
     Args:
         ca: the path of a PEM file with the issuers of server certificates. Default: those that the

@@ -42,7 +42,7 @@ FLAG = Flag()
 
 
 class TlsMode(Enum):
-    """How a port treats clients that start with TLS, and those that do not."""
+    """The treatment of clients that start with TLS, and of those that do not, at a port."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"

@@ -32,7 +32,7 @@ _CENTURY = 100
 
 
 class Validity(NamedTuple):
-    """When a certificate begins to be valid, and when it expires."""
+    """The time at which a certificate begins to be valid, and that at which it expires."""
 
     begin: datetime
     end: datetime

@@ -92,7 +92,7 @@ class Taken:
 
 
 class PollEnd(NamedTuple):
-    """Why a request is answered that finds no message, and does not wait (any longer)."""
+    """The reason to answer a request that has found no message."""
 
     code: ResponseCode
     reason: str | None = None

@@ -62,11 +62,11 @@ class ReplicaSettings(NamedTuple):
 
 
 class OwnSettings(NamedTuple):
-    """What the ``broker.conf`` of a replica sets: all that it does not adopt from its master.
+    """The settings in the ``broker.conf`` of a replica that it does not adopt from its master.
 
     Args:
         entries: The entries that count.
-        remarks: What is to be said about the others.
+        remarks: Remarks about the others.
     """
 
     entries: Mapping[str, Entry]
@@ -101,7 +101,7 @@ class OwnSettings(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AdoptedSettings(Body):
-    """What a replica has adopted from its master, by the keys of ``broker.conf``.
+    """The settings that a replica has adopted from its master, by the keys of ``broker.conf``.
 
     It is kept in the store's folder, so that the replica can start while its master is down.
     """

@@ -19,7 +19,7 @@ _OVERRIDE = "If producers cannot reach this master, use --force --override"
 
 
 class PresentMaster(NamedTuple):
-    """What is known of a master.
+    """The state of a master, as far as it is known.
 
     Attributes:
         epoch: The number of its epoch; 0 if it does not answer, or has none.

@@ -51,11 +51,11 @@ class ReplicatedBroker(Protocol):
 
     @property
     def replica(self) -> ReplicaService | None:
-        """What follows the master; None if this broker is a master."""
+        """The service that follows the master; None if this broker is a master."""
 
     @property
     def fencing(self) -> Fencing | None:
-        """What knows of newer masters; None if this broker is a slave."""
+        """The fence that knows of newer masters; None if this broker is a slave."""
 
     @property
     def epochs(self) -> EpochFile:
@@ -63,7 +63,7 @@ class ReplicatedBroker(Protocol):
 
     @property
     def slave_mark(self) -> SlaveMark:
-        """What the store remembers of the broker's time as a slave."""
+        """The store's notes about the broker's time as a slave."""
 
     @property
     def group(self) -> GroupStatus | None:

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SyncStatus:
-    """How far a slave has copied the tables of its master."""
+    """The progress of a slave that copies the tables of its master."""
 
     copied_at_ms: int = 0
     """When all tables were last equal to the master's, in ms since 1970; 0 if never."""

@@ -40,7 +40,7 @@ ANY_OFFSET = -1
 
 
 class Woken(Enum):
-    """What became of a request that was woken."""
+    """The outcome of a request that was woken."""
 
     WAITS = "waits"
     ANSWERED = "answered"

@@ -75,7 +75,7 @@ class GroupTable:
 
     @property
     def offsets_max(self) -> int:
-        """How many offsets the groups may have in all queues together."""
+        """The most offsets that the groups may have, in all queues together."""
         return self._live.current.offsets_max
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:

@@ -27,7 +27,7 @@ def full_name(config: BrokerConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlaveNotes(Body):
-    """What a store remembers of the broker's time as a slave.
+    """Notes in a store about the broker's time as a slave.
 
     Attributes:
         is_slave: Whether the broker was last a slave.

@@ -52,7 +52,7 @@ PROBLEMS_MAX = 1000
 
 
 class TimerWaiting(NamedTuple):
-    """What waits in a timer.
+    """The messages that wait in a timer.
 
     Attributes:
         messages: The number of messages.

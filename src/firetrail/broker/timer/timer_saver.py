@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class TimerProgress(NamedTuple):
-    """How far a timer is."""
+    """The progress of a timer."""
 
     read_ms: int
     """The first slot that records can be added to."""

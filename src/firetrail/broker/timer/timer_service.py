@@ -205,17 +205,17 @@ class TimerService:
 
     @property
     def waiting(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return max(self._files.wheel.waiting, 0)
 
     @property
     def offset_behind(self) -> int:
-        """How many records of the topic are not in the wheel yet."""
+        """The number of records of the topic that are not in the wheel yet."""
         return max(self._end - self._files.queue_offset, 0) if self.is_enabled else 0
 
     @property
     def behind_ms(self) -> int:
-        """How long ago the next slot to be read began."""
+        """The time in ms since the next slot to be read began."""
         return max(self._now_ms() - self.read_ms, 0) if self._files.is_open else 0
 
     @property

@@ -11,7 +11,7 @@ Streams that were reset are rare; 1,000 to 2,000 of them are remembered."""
 
 
 class End(Enum):
-    """How a stream ended."""
+    """The end of a stream."""
 
     COMPLETE = 0
     """Both sides sent everything."""

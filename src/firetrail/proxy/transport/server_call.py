@@ -71,7 +71,7 @@ class Line(Protocol):
 
 
 class BaseCall:
-    """What calls with one request and streams have in common."""
+    """The common base of calls with one request and of streams."""
 
     __slots__ = (
         "_callbacks",

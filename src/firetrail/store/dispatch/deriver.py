@@ -82,7 +82,7 @@ LeavesOut = Callable[[DerivedRun], bool]
 
 
 class Step:
-    """What was derived from some records, and how much of it has been applied."""
+    """The units and entries derived from some records, and how much of them has been applied."""
 
     __slots__ = (
         "_chunk",

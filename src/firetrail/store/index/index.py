@@ -20,7 +20,7 @@ from firetrail.system import System
 
 
 class IndexCut(NamedTuple):
-    """How many files to keep and, of the last one, how many entries."""
+    """The number of files to keep and, of the last one, the number of entries."""
 
     files: int
     keep: int

@@ -35,7 +35,7 @@ from firetrail.store.problems import (
 
 
 class TailKind(Enum):
-    """What follows the end of the log."""
+    """The kind of bytes that follow the end of the log."""
 
     NOTHING = "nothing"
     TORN = "torn"

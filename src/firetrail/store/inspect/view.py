@@ -68,7 +68,7 @@ from firetrail.system import SYSTEM, System
 
 
 class StoreState(Enum):
-    """How a store was left."""
+    """The state in which a store was left."""
 
     OPEN = "open"  # a process has it open for writing
     CLOSED = "closed"
@@ -85,7 +85,7 @@ class QueueTail(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What one view has found out about a store, so that other views see the same store."""
+    """The findings of one view about a store, so that other views see the same store."""
 
     state: StoreState
     owner: int | None

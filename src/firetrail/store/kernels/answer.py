@@ -38,7 +38,7 @@ _GOOD = cython.declare(cython.int, -1)
 
 
 class GetStatus(Enum):
-    """How a get ended; the names are those of the Java store."""
+    """The outcome of a get; the names are those of the Java store."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"

@@ -49,7 +49,7 @@ PUT_OK = PutStatus.PUT_OK
 
 
 class PutResult:
-    """Where a message, or the first message of a batch, was stored.
+    """The place at which a message, or the first message of a batch, was stored.
 
     Attributes:
         status: How the put ended.

@@ -19,7 +19,7 @@ from firetrail.system import System
 
 
 class ArchiveMark(NamedTuple):
-    """What one lake contains: all records before ``archived_to``."""
+    """The content of one lake: all records before ``archived_to``."""
 
     lake: str
     archived_to: int

@@ -17,7 +17,7 @@ class Fence(Protocol):
 
     @property
     def refusal(self) -> str:
-        """Why nothing may be acknowledged now; empty if it may."""
+        """The reason why nothing may be acknowledged now; empty if it may."""
 
 
 class NoFence:
@@ -40,7 +40,7 @@ class LeaseFence:
 
     @property
     def refusal(self) -> str:
-        """Why nothing may be acknowledged now; empty if it may."""
+        """The reason why nothing may be acknowledged now; empty if it may."""
         if self._clock.since_boot() < self.until:
             return ""
         return (

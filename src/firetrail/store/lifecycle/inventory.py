@@ -77,7 +77,7 @@ class FileSizes(NamedTuple):
 
 
 class ListedQueues(NamedTuple):
-    """What an inventory proves about the queues of a store."""
+    """The queues of a store, as far as an inventory proves them."""
 
     keys: frozenset[QueueKey]
     """Queues that must exist."""

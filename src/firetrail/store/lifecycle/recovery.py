@@ -55,7 +55,7 @@ REMEDY = f"nothing was changed; check it with 'firetrail fsck STORE', then {LOG_
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What opening the store found and did."""
+    """The findings and changes of opening a store."""
 
     clean: bool
     """Whether the last stop was clean."""

@@ -25,7 +25,7 @@ MinOffset = Callable[[QueueKey, int], int | None]
 
 
 class Removal(NamedTuple):
-    """Where the log began according to the inventory, and where it begins now."""
+    """The beginning of the log according to the inventory, and its beginning now."""
 
     known_begin: int
     begin: int

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """What has to be derived again."""
+    """The lost files and units that have to be derived again."""
 
     queues: frozenset[QueueKey] = frozenset()
     whole_index: bool = False

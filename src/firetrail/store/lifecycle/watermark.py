@@ -50,7 +50,7 @@ _SLOT = Layout(
 
 
 class Watermark(NamedTuple):
-    """How far the store is known to be on disk, and whether it was closed."""
+    """The position up to which the store is known to be on disk, and whether it was closed."""
 
     clean: bool = False
     durable_offset: int = 0

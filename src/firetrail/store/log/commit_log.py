@@ -333,7 +333,7 @@ class CommitLog:
 
     @property
     def free_buffers(self) -> int | None:
-        """How many write buffers are free; None without a buffer pool."""
+        """The number of free write buffers; None without a buffer pool."""
         return None if self._pool is None else self._pool.free
 
     def commit(self, least_pages: int = 0) -> bool:

@@ -16,7 +16,7 @@ FOLLOWED_MAX = 64 << 20
 
 
 class LogEnd(NamedTuple):
-    """Where the log ends, and the offset of its last record (-1 if there is none)."""
+    """The end of the log, and the offset of its last record (-1 if there is none)."""
 
     offset: int
     last_record: int
@@ -55,7 +55,7 @@ def _record_size(log: ViewLog, pointer: RecordPointer, trusted: bool) -> int | N
 
 
 class _Followed(NamedTuple):
-    """How far records verify, and what follows them."""
+    """The end of the records that verify, and what follows them."""
 
     end: int
     last: list[int]  # offsets of the last records, beginning with the one that was known

@@ -50,7 +50,7 @@ class Loss:
 
     @property
     def readable(self) -> int:
-        """How many messages in queues are good."""
+        """The number of good messages in queues."""
         return sum(queue.readable for queue in self.queues)
 
     @property

@@ -46,7 +46,7 @@ def starts_unconfirmed(config: StoreConfig, *, in_group: bool) -> bool:
 
 
 class SharedAddress(NamedTuple):
-    """What is known of a replica that does not name its store: others may have the same address."""
+    """A replica that does not name its store. Others may have the same address."""
 
     host: str
 
@@ -265,7 +265,7 @@ class ReplicaAcks:
 
     @property
     def needed(self) -> int:
-        """How many copies of a message there must be now, the master's own included."""
+        """The number of copies that a message must have now, the master's own included."""
         in_group = self._in_group or self._required is not None
         return copies_needed(self._live.current, self._connected, in_group=in_group)
 

@@ -17,7 +17,7 @@ from firetrail.store.queues.table import QueueKey
 
 
 class TopicFacts(Protocol):
-    """What is known about the topics of a store from other files than its log."""
+    """Facts about the topics of a store from other files than its log."""
 
     @property
     def batches(self) -> frozenset[str]:
@@ -40,7 +40,7 @@ def begins_new_life(number: int, end: int) -> bool:
 
 
 class Reason(StrEnum):
-    """Why messages of the log are in no queue; scripts rely on these names."""
+    """The reason why messages of the log are in no queue; scripts rely on these names."""
 
     FORMER = "created-again"
     DELETED = "deleted"

@@ -16,7 +16,7 @@ from firetrail.store.repair.losses import LogFaults, find_faults, known_end
 
 
 class DamageCut(NamedTuple):
-    """Where a damaged log is cut."""
+    """The position at which a damaged log is cut."""
 
     damage: Damage
     queues_after: frozenset[QueueKey]

@@ -58,7 +58,7 @@ class _Single(NamedTuple):
 
 @dataclass(slots=True)
 class _Queue:
-    """How far the messages of a queue are known to be in order."""
+    """The part of a queue whose messages are known to be in order."""
 
     next: int
     damages: int

@@ -37,7 +37,7 @@ from firetrail.system import System
 
 
 class LogCut(NamedTuple):
-    """Where a log will end: after its record at ``last_record``."""
+    """The new end of a log: after its record at ``last_record``."""
 
     last_record: int
     end: int

@@ -116,7 +116,7 @@ class Manifest:
 
     @property
     def messages(self) -> int:
-        """How many records the lake holds."""
+        """The number of records in the lake."""
         return sum(part.messages for part in self.ranges)
 
     def extended(self, part: Range, files: list[DataFile], anchors: tuple[Anchor, ...]) -> Manifest:

@@ -34,7 +34,7 @@ class DeriveTask(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """What was derived from a part of the log."""
+    """The units and entries that were derived from a part of the log."""
 
     messages: int
     position: int

@@ -44,7 +44,7 @@ class Expected(NamedTuple):
 
 
 class Shadow:
-    """What an index file should contain."""
+    """The expected content of an index file."""
 
     def __init__(self, file: IndexFile, before: IndexHeader | None) -> None:
         self._slots = file.slots
@@ -109,7 +109,7 @@ class FileCheck:
 
     @property
     def left(self) -> int:
-        """How many entries are left to compare."""
+        """The number of entries that are left to compare."""
         return self.last + 1 - self.number
 
     def entry(self, number: int) -> IndexEntry | None:

@@ -75,7 +75,7 @@ class DamagedRanges:
 
 
 class TornTail(NamedTuple):
-    """Where the log of a crashed store ends; the rest was never known to be on disk."""
+    """The end of the log of a crashed store; the rest was never known to be on disk."""
 
     file: str
     offset: int
@@ -111,7 +111,7 @@ class CheckReport:
 
     @property
     def advice(self) -> str | None:
-        """How to repair the store; None if there is nothing to repair."""
+        """The advice for repairing the store; None if there is nothing to repair."""
         dropped = [found for found in self.warnings if found.kind is ProblemKind.RECORDS_DROPPED]
         return advice([*self.problems, *dropped], self.store)
 
