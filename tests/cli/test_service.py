@@ -112,7 +112,7 @@ def test_a_service_manager_that_is_gone_is_logged_once(
     manager.ready("serving")
     manager.stopping()
     (line,) = caplog.messages
-    assert line.startswith(f"the service manager at {tmp_path}/nobody cannot be told: ")
+    assert line.startswith(f"the service manager at {tmp_path}/nobody cannot be notified: ")
 
 
 async def test_a_failed_reload_does_not_stop_the_server(

@@ -329,7 +329,7 @@ async def test_a_master_without_an_ha_port(tmp_path: Path) -> None:
     async with master_in(tmp_path / "m") as master:
         del master.settings["haListenPort"]
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await state_of(replica, FAILED, "does not tell its HA port")
+            await state_of(replica, FAILED, "does not report its HA port")
 
 
 async def test_the_old_master_is_left_at_once(tmp_path: Path) -> None:

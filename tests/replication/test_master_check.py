@@ -203,9 +203,9 @@ async def test_a_refusal_by_access_control_names_the_remedy(
 @pytest.mark.parametrize(
     ("config", "error"),
     [
-        ("brokerRole=ASYNC_MASTER", "does not tell its mappedFileSizeCommitLog"),
+        ("brokerRole=ASYNC_MASTER", "does not report its mappedFileSizeCommitLog"),
         ("brokerRole=slave\nmappedFileSizeCommitLog=1", "is a slave itself"),
-        ("mappedFileSizeCommitLog=1\nhaListenPort=x", "does not tell its haListenPort"),
+        ("mappedFileSizeCommitLog=1\nhaListenPort=x", "does not report its haListenPort"),
     ],
 )
 async def test_settings_that_do_not_suffice(config: str, error: str) -> None:

@@ -51,7 +51,7 @@ class TestPatch:
         path, _ = log_file(tmp_path / "store", 0)
         before = path.read_bytes()
         for content in (good[:-1], good + b".", bytes(8), b"", good.replace(b"0001", b"0002")):
-            with pytest.raises(StoreDamagedError, match="no good records; nothing was changed"):
+            with pytest.raises(StoreDamagedError, match="not good records; nothing was changed"):
                 store.log_patch.write(found[1].physical_offset, content)
         with pytest.raises(StoreDamagedError, match="nothing was changed"):
             store.log_patch.write(0, good)  # the record says that it belongs elsewhere

@@ -69,7 +69,7 @@ def needed_names(needs: Iterable[Requirement]) -> dict[str, Any]:
     """Return the topics and groups that a request needs permissions for.
 
     Args:
-        needs: The permissions. If they cannot be told, the names before the error are returned.
+        needs: The permissions. If they are unknown, the names before the error are returned.
     """
     found: dict[str, dict[str, None]] = {}  # in the order of the needs
     with suppress(RequestError, ProtocolError):

@@ -98,7 +98,7 @@ def require_record(request: RemotingCommand, record: Record | None, *actions: Ac
     """Check that the sender of a request may do something with the record that was found.
 
     Raises:
-        RequestError: It may not, or the topic of the record cannot be told.
+        RequestError: It may not, or the topic of the record is unknown.
     """
     if request.caller is None:
         return

@@ -179,7 +179,9 @@ class UserStore:
             if name in self._users:
                 raise ConfigError("username", name, "The user is existed")
             if len(self._users) >= USERS_MAX:
-                raise ConfigError("username", name, f"there are {USERS_MAX} users, the most")
+                raise ConfigError(
+                    "username", name, f"there are {USERS_MAX} users, which is the limit"
+                )
             await self._put(user)
 
     async def update(self, info: UserInfo) -> None:

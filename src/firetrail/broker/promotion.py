@@ -136,7 +136,7 @@ class Promotion:
         if self.group is not None:
             self._check_plain(header)
             if broker.replica is not None:
-                _log.warning("%s has requested that this member takes over", connection.peer)
+                _log.warning("%s has requested that this member take over", connection.peer)
                 self.take_over()
             return request.answer(body=self.status.encode(standard=True))
         report = self._unfinished.report

@@ -63,7 +63,9 @@ class ServiceManager:
                 sender.sendto("\n".join(lines).encode(), name)
         except OSError as error:
             if not self._has_failed:
-                _log.warning("the service manager at %s cannot be told: %s", self._address, error)
+                _log.warning(
+                    "the service manager at %s cannot be notified: %s", self._address, error
+                )
             self._has_failed = True
 
 

@@ -56,7 +56,7 @@ def first_item(buffer: ReadableBuffer) -> BatchItem:
 
 
 def has_property(buffer: ReadableBuffer, name: str) -> bool:
-    """Return whether an item has a property; raise FormatError if that cannot be told.
+    """Return whether an item has a property; raise FormatError if that cannot be decided.
 
     Items are decoded only if the name occurs in the batch, which may also be in a body.
     """

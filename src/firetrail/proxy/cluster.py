@@ -212,7 +212,7 @@ class ClusterBrokers:
         require_consumed(caller, record, header.group)
 
     def withdraw(self, answer: asyncio.Future[RemotingCommand]) -> bool:
-        """Return False: a broker in another process cannot be told."""
+        """Return False: a broker in another process cannot be notified."""
         return False
 
     def acknowledge(

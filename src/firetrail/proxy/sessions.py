@@ -37,7 +37,7 @@ class SessionCalls:
         """Refresh the registration of a client, which may not have sent its settings yet."""
         kind = client.client_type or request.client_type
         if kind == ClientType.CLIENT_TYPE_UNSPECIFIED:
-            raise ProxyError(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has not told its type")
+            raise ProxyError(Code.UNRECOGNIZED_CLIENT_TYPE, "the client has not sent its type")
         if kind != ClientType.PRODUCER:
             check_type(kind, group_name(request.group))
         client.client_type = kind

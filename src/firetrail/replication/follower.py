@@ -292,7 +292,7 @@ class Follower:
         check_file_size(self._log, config)
         if not config.ha:
             raise ReplicationError(
-                f"the broker at {master.address.broker} does not tell its HA port; set "
+                f"the broker at {master.address.broker} does not report its HA port; set "
                 "haMasterAddress on the replica"
             )
         begin, there = await self._answer(self._check_history(master))

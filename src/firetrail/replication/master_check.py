@@ -270,7 +270,7 @@ class Master:
             return int(settings[key])
         except (KeyError, ValueError):
             raise ReplicationError(
-                f"the broker at {self.address.broker} does not tell its {key}"
+                f"the broker at {self.address.broker} does not report its {key}"
             ) from None
 
 
@@ -376,7 +376,7 @@ async def check_history(
     if await master.record(last.offset) != last.content:
         raise diverged(f"their records at offset {last.offset} differ")
     if last.end < log.max_offset and not await _is_blank(master, last.end):
-        raise diverged(f"the replica's file ends at offset {last.end}, the master's not")
+        raise diverged(f"the replica's file ends at offset {last.end}, the master's does not")
     return Continuation(log.max_offset, there)
 
 

@@ -77,7 +77,7 @@ class LogPatch:
                     str(segment.path),
                     offset - segment.base,
                     offset,
-                    "the bytes to replace it are no good records",
+                    "the replacement contains bytes that are not good records",
                     "nothing was changed",
                 )
         with memoryview(records) as content:

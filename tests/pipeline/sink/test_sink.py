@@ -64,7 +64,7 @@ class TestBatch:
         assert (first.body, first.tags, first.keys) == (b"plain", "new", ("k",))
         assert first.properties["a"] == "b"
         assert (second.body, second.tags, second.sys_flag & 0x701) == (b"packed", "new", 0)
-        with pytest.raises(FiretrailError, match="is compressed, says its sys_flag"):
+        with pytest.raises(FiretrailError, match="is compressed according to its sys_flag"):
             write(spark.read.format("rocketmq").load(str(root)), tmp_path / "copy")
 
     def test_columns_may_be_spelled_in_any_case(self, spark: SparkSession, root: Path) -> None:

@@ -182,7 +182,9 @@ class ReplicaService:
                 self._on_known()
                 self._on_known = None
         except OSError as error:
-            _log.warning("whether the log is the master's could not be saved: %s", error)
+            _log.warning(
+                "the result of the comparison with the master's log could not be saved: %s", error
+            )
         if divergence:
             await self._registration.withhold()
         else:

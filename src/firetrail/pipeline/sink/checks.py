@@ -46,8 +46,8 @@ def _check_flags(flags: pa.Array, first_row: int) -> None:
     for row in pc.indices_nonzero(pc.fill_null(compressed, False))[:1].to_pylist():
         raise IllegalMessageError(
             "body",
-            f"of row {first_row + row} of the partition is compressed, says its sys_flag, and the "
-            "sink writes bodies as they are: read the rows with the option decompress=true",
+            f"of row {first_row + row} of the partition is compressed according to its sys_flag, "
+            "and the sink writes bodies as they are: read the rows with the option decompress=true",
         )
 
 

@@ -337,7 +337,7 @@ class Http2Connection:
     def _on_reset(self, flags: int, stream_id: int, payload: bytes) -> None:
         self._check_was_opened(stream_id)
         if len(payload) != 4:
-            raise wrong_size("RST_STREAM has 4 bytes")
+            raise wrong_size("RST_STREAM must have 4 bytes")
         stream = self.streams.pop(stream_id, None)
         if stream is None:
             self._charge()
@@ -352,7 +352,7 @@ class Http2Connection:
         self._charge(1 + len(payload) // 6)
         if flags & ACK:
             if payload:
-                raise wrong_size("SETTINGS with ACK are empty")
+                raise wrong_size("SETTINGS with ACK must be empty")
             return
         self.output.add(frames.SETTINGS_ACK)  # before the data that larger windows let through
         for key, value in frames.read_settings(payload):
@@ -389,7 +389,7 @@ class Http2Connection:
         if stream_id:
             raise broken("PING names a stream")
         if len(payload) != 8:
-            raise wrong_size("PING has 8 bytes")
+            raise wrong_size("PING must have 8 bytes")
         self._charge()
         if not flags & ACK:
             self.output.add(frames.ping(payload, ACK))
@@ -398,12 +398,12 @@ class Http2Connection:
         if stream_id:
             raise broken("GOAWAY names a stream")
         if len(payload) < 8:
-            raise wrong_size("GOAWAY has at least 8 bytes")
+            raise wrong_size("GOAWAY must have at least 8 bytes")
         self._charge()  # the client closes the connection after its last response
 
     def _on_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:
-            raise wrong_size("WINDOW_UPDATE has 4 bytes")
+            raise wrong_size("WINDOW_UPDATE must have 4 bytes")
         self._charge()
         increment = frames.uint31(payload)
         if not stream_id:

@@ -62,7 +62,7 @@ def uint31(payload: bytes) -> int:
 def read_settings(payload: bytes) -> Iterator[tuple[int, int]]:
     """Yield the ids and values of a SETTINGS frame, including unknown ids."""
     if len(payload) % 6:
-        raise ConnectionFault(Http2Error.FRAME_SIZE_ERROR, "settings have 6 bytes each")
+        raise ConnectionFault(Http2Error.FRAME_SIZE_ERROR, "each setting must have 6 bytes")
     return _SETTING.iter_unpack(payload)
 
 

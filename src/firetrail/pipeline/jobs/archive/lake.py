@@ -232,7 +232,7 @@ class Lake:
     def check_shared(self, token: str) -> None:
         """Raise NotSharedError unless this worker sees the lake that a job has locked."""
         if self.is_local and self.read(f"{FOLDER}/{LOCK}") != token.encode():
-            raise not_shared(self._root, "the folder of the archive is missing or another one")
+            raise not_shared(self._root, "the folder of the archive is missing, or was replaced")
 
     def check_arrived(self, files: Iterable[DataFile], worker: str) -> None:
         """Raise NotSharedError unless the driver sees the files that a task has written."""
