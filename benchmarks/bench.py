@@ -178,7 +178,7 @@ class Snapshot:
                 _copy(path, self._store)
 
     def warm_up(self) -> None:
-        """Have the store in memory, and nothing of it left to be written to the disk."""
+        """Load the store into memory, and wait until all of it is on disk."""
         os.sync()
         for path in self._store.rglob("*"):
             if path.is_file():

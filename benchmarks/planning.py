@@ -44,7 +44,7 @@ def spark_planning(folder: str, rounds: int) -> Figures:
 
 
 def forget(folder: str) -> None:
-    """Have as little of a folder in memory as one may bring about."""
+    """Evict as much of a folder from memory as the system allows."""
     os.sync()
     try:
         _DROP_CACHES.write_text("3")

@@ -1,4 +1,4 @@
-"""The files of this clone, as git lists them. Needs nothing but the standard library."""
+"""The files of this clone, as git lists them. The module needs nothing but the standard library."""
 
 import subprocess
 from functools import cache

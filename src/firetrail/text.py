@@ -106,7 +106,7 @@ def edit_distance(one: str, other: str, most: int) -> int:
 def printable(text: str, most: int | None = None) -> str:
     """Return text of a peer for a log line, at most ``most`` long.
 
-    What is not visible is escaped: controls, also those that change the direction of text, spaces
+    Invisible characters are escaped: controls, also those that change the direction of text, spaces
     other than the usual one, and characters that Unicode does not define.
     """
     if most is not None and len(text) > most:

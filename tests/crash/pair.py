@@ -243,7 +243,7 @@ class Pair:
     def close(self) -> None:
         """Stop both sides cleanly; the replica should have everything.
 
-        What replicas have not confirmed is not dispatched, and left to the next start.
+        Messages that replicas have not confirmed are dispatched by the next start.
         """
         for node in (self.master, self.replica):
             if not node.store.wait_dispatched():

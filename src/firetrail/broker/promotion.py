@@ -9,8 +9,8 @@ when the replica has given up or is gone, or after ``HANDOVER_S``. If one fails 
 asks the former master to become the master again. If the replica crashes, the hand-over is finished
 or undone when it runs again (:mod:`firetrail.broker.replica.unfinished_hand_over`).
 
-In an emergency only the last step is taken. What the replica has not received is then lost, and the
-former master is fenced when it comes back (:mod:`firetrail.broker.replica.fencing`).
+In an emergency only the last step is taken. Messages that the replica has not received are then
+lost, and the former master is fenced when it comes back (:mod:`firetrail.broker.replica.fencing`).
 
 A change ends the term in which it was requested, so the request is answered before the change
 begins, and its progress can be asked for.

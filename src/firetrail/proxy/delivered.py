@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 def records_in(body: Payload) -> Iterator[Record]:
     """Yield the records in the body of a response.
 
-    Damaged records are logged and skipped. What follows a record whose size is damaged is lost.
+    Damaged records are logged and skipped. Records after one whose size is damaged are lost.
     """
     for piece in [body] if isinstance(body, bytes | memoryview) else body:
         view = memoryview(piece)

@@ -1,7 +1,7 @@
 """The part of a server that accepts connections, counts them and looks after them.
 
-The servers of remoting and of gRPC have one each. What a connection may cost, when it is refused,
-and how often it is checked is the same for both.
+The servers of remoting and of gRPC have one each, with the same limits, refusals and checks of
+connections.
 """
 
 from __future__ import annotations

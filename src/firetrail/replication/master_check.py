@@ -43,7 +43,7 @@ from firetrail.text import some_of
 NOT_FOUND = "can not find message by the offset"
 """The beginning of every broker's remark if no message begins at an offset."""
 RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
-"""How often a broker is asked for its figures, which Java fails to tell right after its start."""
+"""How often a broker is asked for its figures, which Java lacks right after its start."""
 _JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
 FIRETRAIL_KEY = "ha_allowed_peers"
 """A setting that every Firetrail broker has, and no other one."""
@@ -96,14 +96,14 @@ class MasterConfig(NamedTuple):
 
     file_size: int
     ha: str
-    """``host:port`` of the HA port; empty if the master tells none."""
+    """``host:port`` of the HA port; empty if the master sends none."""
     cluster: str
     name: str
     """The name of the broker; master and replicas have the same."""
     has_controller: bool
     """Whether the master is in controller mode, and so speaks the auto-switch protocol."""
     role: str
-    """``brokerRole`` in capitals; empty if the master does not tell it."""
+    """``brokerRole`` in capitals; empty if the master does not send it."""
     is_firetrail: bool
     """Whether the master is Firetrail, and so tells replicas what is confirmed."""
 

@@ -300,7 +300,7 @@ class BulkAppend:
     def commit(self) -> Appended:
         """Make all messages durable and visible, and derive queues and index.
 
-        An error means that nothing was committed. What fails after the commit is logged.
+        An error means that nothing was committed. Failures after the commit are logged.
         """
         start, end = self._start, self._end
         commit = None

@@ -1,7 +1,7 @@
-"""The master of a replica that is promoted by force: is it really lost?
+"""The check whether the master of a replica that is promoted by force is really lost.
 
-A Firetrail broker tells its status. A Java broker does not know that request; it tells its settings
-instead, and its role is one of them.
+A Firetrail broker reports its status. A Java broker does not know that request; it returns its
+settings instead, and its role is one of them.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class RegistrationService:
         masters: The masters that name servers name.
         routes: The routes of topics that name servers know.
         on_answer: Called for every answer of a name server with the highest state version that it
-            has seen from a master of the name; 0 if it does not tell.
+            has seen from a master of the name; 0 if it does not report one.
         newest_epoch: The highest of these state versions.
         permit: Called with name servers before the broker registers with them; returns whether it
             may. A former master must not: name servers of RocketMQ 4.x route to the broker that

@@ -3,8 +3,8 @@
 The connection has no socket: the owner feeds ``receive`` and writes what ``take_output`` returns,
 until ``is_over``. It has no clock either: the owner passes the time, in seconds from any point.
 
-A violation of the protocol ends the stream or the connection, as RFC 9113 wants it. What a client
-may cost is limited by :class:`Http2Limits`; a client that exceeds a limit gets ENHANCE_YOUR_CALM.
+A violation of the protocol ends the stream or the connection, as RFC 9113 requires. The cost of a
+client is limited by :class:`Http2Limits`; a client that exceeds a limit gets ENHANCE_YOUR_CALM.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class _Confirmation(NamedTuple):
     Attributes:
         offset: The end of the replica's log.
         member: Its number in the group.
-        replica: What tells it from others.
+        replica: The value that identifies it.
         since: The end of the master's log at the first report.
     """
 
@@ -134,7 +134,7 @@ class ReplicaAcks:
             connection: Its connection.
             offset: The end of its log.
             member: Its number in the group. Default: NO_MEMBER.
-            replica: What tells it from other replicas. Default: its connection.
+            replica: The value that identifies it. Default: None, which means its connection.
         """
         with self._guard:
             known = self._acks.get(connection)

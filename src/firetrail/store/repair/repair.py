@@ -8,7 +8,7 @@
     may be good, but a log with a gap cannot hold them. Files that are too short are filled with
     zeros; if that is the only damage, the log keeps all its messages.
 
-What is removed from the store is kept in a folder ``repair-<time>`` in it. That folder is laid out
+Files removed from the store are kept in a folder ``repair-<time>`` in it. That folder is laid out
 as a store: ``firetrail dump`` shows the messages that were dropped. The store must not be in use: a
 repair takes its lock. A repair that is interrupted at any point can be started again.
 """
