@@ -20,7 +20,7 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much each measurement does."""
+    """The amount of work of each measurement."""
 
     put: int = 4_000_000
     """Messages of a single put, and in the store that is read."""
@@ -64,7 +64,7 @@ class Scale:
 
     @property
     def amounts(self) -> dict[str, str]:
-        """How much the measurements of each part of the page do."""
+        """The amounts of work of the measurements, for each part of the page."""
         return {
             "store": f"{self.put:,} messages put one by one, {self.batch:,} in batches, "
             f"{self.sync:,} synced",

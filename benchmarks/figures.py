@@ -85,7 +85,7 @@ class Line:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better Firetrail is, best against best."""
+        """The factor by which Firetrail is better, best against best."""
         return self._ratio(lambda samples: samples.best)
 
     @property

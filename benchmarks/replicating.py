@@ -48,7 +48,7 @@ JAVA_JAVA, JAVA_OURS, OURS_JAVA = (
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Which side is Java's."""
+    """A master and a replica, each of them Firetrail or Java."""
 
     java_master: bool = False
     java_replica: bool = False

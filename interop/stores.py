@@ -15,7 +15,7 @@ TINY = Sizes(log=1024, queue=100, slots=7, entries=150)
 
 @dataclass(frozen=True)
 class JavaCase:
-    """How Java writes a store."""
+    """A store as Java writes it."""
 
     name: str
     line: str
@@ -74,7 +74,7 @@ def written_by_java(case: JavaCase, root: Path) -> JavaStore:
 
 @dataclass(frozen=True)
 class OurCase:
-    """How Firetrail writes a store, and which Java stores it is handed to."""
+    """A store as Firetrail writes it, and the Java stores that it is handed to."""
 
     flush: str
     killed: bool

@@ -17,7 +17,7 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=i
 
 @pytest.fixture(scope="module")
 def messages(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
-    """What the program says over TLS; it accepts only certificates that it can verify."""
+    """The output of the program over TLS; it accepts only certificates that it can verify."""
     needs("npm")
     needs("openssl")
     program = client_environment("node-grpc") / "client.js"

@@ -144,7 +144,7 @@ def cluster(
 
 
 class Conversations:
-    """What all programs say to a cluster; those whose tools are missing do not run."""
+    """The conversations of all programs with a cluster, except those whose tools are missing."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         asyncio.run(registered(cluster.namesrv))

@@ -31,7 +31,7 @@ class SecureUp(NamedTuple):
 
     @property
     def flags(self) -> list[str]:
-        """What the command prints for Java."""
+        """The output of the command for Java."""
         return ["-Dtls.enable=true", f"-Dtls.config.file={self.folder / 'client.properties'}"]
 
     def mqadmin(self, command: str, *arguments: str) -> str:

@@ -155,7 +155,7 @@ async def test_a_java_broker_with_credentials_registers(secured: Secured) -> Non
 
 
 class JavaLog(NamedTuple):
-    """What a Java broker logs if it cannot register, and where."""
+    """The log of a Java broker that cannot register, and its place."""
 
     line: str
     file: str

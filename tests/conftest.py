@@ -127,7 +127,7 @@ def pytest_terminal_summary(
 
 
 def pytest_report_header() -> str:
-    """Which kernels are under test."""
+    """Report which kernels are under test."""
     return f"kernels: {'compiled' if kernels.COMPILED else 'pure Python'}"
 
 

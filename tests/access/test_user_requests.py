@@ -15,7 +15,7 @@ from firetrail.remoting.connection import Connection
 
 
 class Peer(NamedTuple):
-    """What a handler sees of a connection."""
+    """A connection, as a handler sees it."""
 
     is_encrypted: bool
 

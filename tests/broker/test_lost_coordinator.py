@@ -28,7 +28,7 @@ def frequent_watches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doubts(group: BrokerGroup) -> dict[int, Doubt | None]:
-    """Why each member refuses etcd; None if it does not."""
+    """The reason why each member refuses etcd; None if it does not."""
     statuses = {number: status_of(broker) for number, broker in group.members.items()}
     return {n: status.refusal.doubt if status.refusal else None for n, status in statuses.items()}
 

@@ -70,7 +70,7 @@ TEXTS = [
 
 
 class Expected(NamedTuple):
-    """How a message with some properties has to be stored."""
+    """The expected form in which a message with some properties is stored."""
 
     place: str
     """``half``, ``delayed`` or ``topic``."""

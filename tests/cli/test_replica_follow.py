@@ -307,7 +307,7 @@ async def test_the_master_and_the_command_decide_before_the_file_of_a_replica(
 
 
 class StoppedMaster(NamedTuple):
-    """Where a broker has listened."""
+    """The address of a broker that has stopped."""
 
     address: str
     ha_port: int

@@ -167,7 +167,7 @@ def test_a_broker_without_access_control_is_reported(firetrail: Firetrail) -> No
 
 
 class TestPasswords:
-    """Where a new password comes from; never from an argument."""
+    """The sources of a new password, of which an argument is none."""
 
     def test_it_is_in_a_private_file(self, tmp_path: Path) -> None:
         file = tmp_path / "password"

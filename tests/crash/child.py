@@ -50,7 +50,7 @@ class Life:
 
 @dataclass(slots=True)
 class Ended:
-    """How a child process ended, and what it had reported."""
+    """The end of a child process, and what it had reported."""
 
     killed: bool
     error: str

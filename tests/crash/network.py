@@ -30,7 +30,7 @@ NEVER = 1 << 60
 
 
 class Tap(Enum):
-    """What is done with the bytes that one end of a connection sends."""
+    """A tap on the bytes that one end of a connection sends."""
 
     LOG = "they are damaged if the test wants it"
     REPORTS = "they are noted"

@@ -38,7 +38,7 @@ def test_a_hand_over_survives_power_loss_at_any_moment(mode: str, seed: int) -> 
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """What a mutant does."""
+    """Do nothing, as a mutant does."""
 
 
 @pytest.mark.parametrize(

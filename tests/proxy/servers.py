@@ -48,7 +48,7 @@ class Text:
 
 @dataclass
 class Recorder:
-    """What the methods have seen."""
+    """Records what the methods have seen."""
 
     calls: list[Call] = field(default_factory=list)
     events: list[str] = field(default_factory=list)

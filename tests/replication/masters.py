@@ -141,7 +141,7 @@ class Replica:
 
     @property
     def end(self) -> int:
-        """Where the log ends."""
+        """The end of the log."""
         return self.store.log_range[1]
 
 

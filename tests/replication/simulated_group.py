@@ -85,7 +85,7 @@ class Member:
 
     @property
     def obstacle(self) -> str:
-        """Why the store is not that of this member."""
+        """The reason why the store is not that of this member."""
         return store_obstacle(self.election.view.identities, self.number, self.identity)
 
     @property

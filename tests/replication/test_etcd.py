@@ -76,7 +76,7 @@ def candidate(member: int) -> Candidate:
 
 
 def asked(member: int, expected: InSyncSet | None) -> tuple[InSyncSet | None, InSyncSet]:
-    """What a campaign of a member asks for."""
+    """Return the request of a member's campaign."""
     base = expected or InSyncSet(frozenset({member}), 0, 0)
     return expected, base.next(base.members, base.offset, 1000 + member)
 

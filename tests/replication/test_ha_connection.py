@@ -189,7 +189,7 @@ def test_half_a_report_is_waited_for(master: Master) -> None:
 
 
 class TestInTheEventLoop:
-    """What the loop does by itself, while the sender thread waits for a call that never comes."""
+    """The work of the loop, while the sender thread waits for a call that never comes."""
 
     @pytest.fixture
     def loop(self) -> Iterator[asyncio.AbstractEventLoop]:

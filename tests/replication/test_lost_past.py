@@ -107,7 +107,7 @@ class Case:
         return [member for member in self.world.members if member.holds]
 
     def reasons(self) -> list[str]:
-        """Why each member does not take part; empty texts for those that do."""
+        """The reasons why members do not take part; empty texts for those that do."""
         refusals = [member.election.refusal for member in self.world.members]
         return [
             member.obstacle or (refusal.reason if refusal else "")

@@ -201,7 +201,7 @@ async def test_nothing_is_removed_from_an_empty_store(count: int, tmp_path: Path
 
 
 async def test_a_topic_that_was_deleted_in_the_removed_part_may_come_again(tmp_path: Path) -> None:
-    """Where a topic was deleted must not lie after the cut: new messages of it come there."""
+    """The place of a deletion must not lie after the cut, where new messages of the topic come."""
     async with master_in(tmp_path / "old") as master:
         master.fill(10, "common")
     crash_image(tmp_path / "old", tmp_path / "new")

@@ -78,12 +78,12 @@ class Rule:
 
     @property
     def hit_at(self) -> float:
-        """When it took effect first, by the monotonic clock."""
+        """The time at which it first took effect, by the monotonic clock."""
         return int(RULE.unpack_from(self._shared, self._at)[7]) / 1e9
 
     @property
     def path(self) -> str:
-        """Where it took effect first."""
+        """The path at which it first took effect."""
         path: bytes = RULE.unpack_from(self._shared, self._at)[9]
         return path.rstrip(b"\0").decode()
 
@@ -140,12 +140,12 @@ class Faults:
 
     @property
     def operations(self) -> int:
-        """How many changes processes have asked the file system for."""
+        """The number of changes that processes have asked the file system for."""
         return int(HEAD.unpack_from(self._shared)[1])
 
     @property
     def waiting(self) -> int:
-        """How many operations are being delayed at the moment."""
+        """The number of operations that are being delayed at the moment."""
         return int(HEAD.unpack_from(self._shared)[2])
 
     @property

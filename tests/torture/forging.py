@@ -87,7 +87,7 @@ class Forge:
 
     @property
     def failure(self) -> str:
-        """Why the last failed job has failed."""
+        """The error of the last failed job."""
         return self._failed.read_text() if self._failed.exists() else "the reason is unknown"
 
     def run(self, job: str, number: int = EVER, operations: Operation = CHANGES) -> str:

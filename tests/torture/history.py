@@ -38,7 +38,7 @@ CHECK_S = 60
 
 
 class Kind(StrEnum):
-    """What a client did."""
+    """The kind of an operation of a client."""
 
     SEND = "send"
     READ = "read"

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Where a member runs.
+    """The place where a member runs.
 
     Attributes:
         bind: The address that the broker listens on; clients use it.

@@ -79,7 +79,7 @@ _ACTIONS = {
 }
 _ALL = frozenset({Action.ALL})
 _ALWAYS = {TRACE_TOPIC: frozenset({Action.PUB}), AUTO_CREATE_TOPIC: frozenset({Action.GET})}
-"""What every account may do with some topics."""
+"""The permissions of every account for some topics."""
 
 Permissions = Mapping[str, PlainPermission]
 

@@ -44,7 +44,7 @@ class UserType(StrEnum):
     SUPER = "Super"
     """Everything."""
     NORMAL = "Normal"
-    """What the user's policies allow."""
+    """A user who may do what its policies allow."""
 
 
 _SUPER = UserType.SUPER  # a member of an enum takes longer to find than a global name

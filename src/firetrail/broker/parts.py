@@ -89,7 +89,7 @@ class Environment:
     ha_port: HAPort
     """The port for replicas, bound in every role."""
     epochs: EpochFile
-    """Which master wrote which part of the log."""
+    """The epochs of the log: the master that wrote each part."""
     slave_mark: SlaveMark
     """Whether the broker was last a slave."""
     keeper: LeaseKeeper | None = None

@@ -47,7 +47,7 @@ class Unsupported(NamedTuple):
     found: str
     """The setting or file that asks for it."""
     meaning: str
-    """What happens if it is ignored."""
+    """The effect of ignoring it."""
 
 
 def refused_settings(entries: Mapping[str, Entry]) -> list[Unsupported]:

@@ -57,7 +57,7 @@ STORE_MARKS = frozenset(file.name for file in CATALOGUE if file.marks_store)
 COPY_ORDER = tuple(
     file.name for file in sorted(CATALOGUE, key=lambda file: file.copy_first) if file.copy_first
 )
-"""What a backup copies first, in this order."""
+"""The files that a backup copies first, in this order."""
 
 
 def _matcher(files: Iterable[StoreFile]) -> tuple[frozenset[str], tuple[str, ...]]:

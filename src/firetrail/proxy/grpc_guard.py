@@ -93,7 +93,7 @@ CALL_NEEDS: dict[str, CallNeeds] = {
     "SyncLiteSubscription": _consume,
     "Telemetry": _settings,
 }
-"""What each call requires; a call without an entry is refused."""
+"""The permissions that each call requires; a call without an entry is refused."""
 
 
 def check_rate(call: Call, message: ProtobufMessage) -> None:

@@ -13,7 +13,7 @@ from firetrail.remoting.connection import address_text
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""
 FREE_IT = "stop the program that listens there, or choose another port"
-"""What helps with every port."""
+"""The remedy that helps with every port."""
 
 
 @contextmanager

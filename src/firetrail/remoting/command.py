@@ -36,7 +36,7 @@ class RemotingCommand:
     size: int = field(default=0, compare=False, repr=False)
     """Bytes of the frame that it arrived in."""
     caller: Caller | None = field(default=None, compare=False, repr=False)
-    """Who sent a request, if the server checks that; None for requests of this process."""
+    """The sender of a request, if the server checks it; None for requests of this process."""
     expires_at: float | None = field(default=None, compare=False, repr=False)
     """Time of the event loop until which a request may wait for a master; None if it has not."""
 

@@ -30,7 +30,7 @@ RECEIVE_SIZE = 1 << 20
 REPORT_MAX = 16 << 20
 """Bytes that a replica receives at most between two reports, however much there is to read."""
 PURPOSE = "firetrail-ha"
-"""What the signature of a replica is for."""
+"""The purpose of the signature of a replica."""
 POLL_S = 0.5
 """How long a read waits for the master before the replica checks whether a report is due."""
 

@@ -129,7 +129,7 @@ class Problem(NamedTuple):
 
 CUT_IT = "cut it: truncate -s"
 MOVE_IT = "move it out of the store"
-"""What helps against log files that are too long, or begin inside another one."""
+"""The remedy for log files that are too long, or begin inside another one."""
 
 
 def advice(problems: Iterable[Problem], store: str) -> str | None:

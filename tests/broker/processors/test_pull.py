@@ -315,7 +315,7 @@ class TestFencedMaster:
 
 
 class TestReadHints:
-    """Which broker a consumer should read from next (``suggestWhichBrokerId``)."""
+    """The broker that a consumer should read from next (``suggestWhichBrokerId``)."""
 
     READABLE = BrokerConfig(slave_read=True)
 

@@ -85,7 +85,7 @@ class Bench:
 
     @property
     def records(self) -> list[Record]:
-        """What was delivered, in order."""
+        """The delivered messages, in order."""
         assert self.store.wait_dispatched()
         return list(self.store.read("T", 1))
 

@@ -70,7 +70,7 @@ class Taken:
     pop_time: int
     revive_queue: int = 0
     holder: ShareHolder | None = None
-    """Who takes them."""
+    """The client that takes them."""
     messages: list[bytes | memoryview] = field(default_factory=list)
     rest: int = 0
     """Messages that are left in the queues."""

@@ -41,7 +41,8 @@ COMMITS_MAX = 100_000
 """Maximum number of queues whose commits in pulls wait to be passed on; commits for more queues are
 dropped, and consumers commit again."""
 PASSED_ON = REFUSED_BY_SLAVES.keys() - {RequestCode.POP_MESSAGE}
-"""What a member of a group passes on. Pops wait for messages, and are repeated by clients."""
+"""The requests that a member of a group passes on. Pops wait for messages, and clients repeat
+them."""
 
 _log = logging.getLogger(__name__)
 

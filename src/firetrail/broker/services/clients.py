@@ -59,7 +59,7 @@ class Client:
     version: int
     last_seen: float
     caller: Caller | None = None
-    """Who sent its last heartbeat, if that is checked."""
+    """The sender of its last heartbeat, if that is checked."""
 
 
 @dataclass(slots=True)

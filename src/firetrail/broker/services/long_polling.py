@@ -74,7 +74,7 @@ class HeldRequest:
     ) -> None:
         self.connection = connection
         self.holder = NOBODY
-        """Who has sent it."""
+        """The client that sent it."""
         self.queues = queues
         """The queues it waits for; the queue id ANY_QUEUE means all queues of a topic."""
         self.offset = offset

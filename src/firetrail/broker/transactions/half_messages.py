@@ -50,7 +50,7 @@ class Half:
     immunity_ms: int | None
     """Time before the first check that the producer asked for; None if it did not specify one."""
     holder: ShareHolder
-    """Who has begun the transaction, as far as that is known."""
+    """The client that began the transaction, as far as it is known."""
     checks: int = 0
     """The number of checks so far."""
     is_known: bool = True

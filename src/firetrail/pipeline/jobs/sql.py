@@ -28,7 +28,7 @@ VIEWS = {"messages": "queue", "log": "log"}
 
 _RESULT = "result"
 Mode = Literal["failfast", "permissive"]
-"""What a read does at a damaged record: fail, or skip it."""
+"""The reaction of a read to a damaged record: fail, or skip it."""
 _NAMES = threading.RLock()
 """Held while the tables exist: threads of a session share its temporary views."""
 

@@ -64,7 +64,7 @@ class LogSplit:
     queues: QueueSet | None = None
     wanted: RowSelection = EVERYTHING
     sight: Sight | None = field(default=None, compare=False, repr=False)
-    """What the driver saw; None for remote stores, which all workers see alike."""
+    """The store as the driver saw it; None for remote stores, which all workers see alike."""
 
     @property
     def size(self) -> int:

@@ -44,7 +44,7 @@ SLICE = 128
 """Calls that are started at once when bytes arrive; the others start in later iterations."""
 
 CALL_BYTES = 4 << 10
-"""What a call takes besides the bytes of its headers and its request, about."""
+"""The approximate size of a call, besides the bytes of its headers and its request."""
 STOPPING = "the server is stopping"
 _NOT_READ = "the client does not read its responses"
 

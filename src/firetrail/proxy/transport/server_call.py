@@ -41,7 +41,7 @@ class Line(Protocol):
     arriving: set[BaseCall]
     """Calls whose request is incomplete."""
     tasks: set[asyncio.Future[Any]]
-    """What runs for the calls of the server."""
+    """The tasks that run for the calls of the server."""
 
     @property
     def certificate_user(self) -> str | None:

@@ -38,7 +38,7 @@ class Loss:
     begin: int
     end: int
     detail: str
-    """What is wrong at ``begin``."""
+    """The damage at ``begin``."""
     queues: list[QueueLoss] = field(default_factory=list)
     others: int = 0
     """Good records that are in no queue: prepared or rolled-back messages."""
