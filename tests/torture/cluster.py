@@ -149,7 +149,7 @@ class WitnessProcess:
             return answer
 
     async def acknowledged(self, count: int) -> None:
-        """Wait until so many more messages were acknowledged."""
+        """Wait until ``count`` more messages were acknowledged."""
         wanted = (await self.ask("count"))["acknowledged"] + count
         over_at = time.monotonic() + CALM_S
         while (await self.ask("count"))["acknowledged"] < wanted:

@@ -1,4 +1,4 @@
-"""What happens to a cluster in namespaces, by name.
+"""The faults of a cluster in namespaces, by name.
 
 Each fault is a coroutine that does it, with random timing, and undoes it. Afterwards the group must
 recover without an operator, unless the fault itself calls one.

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What is wrong, by kind, with examples; and figures of the last period."""
+    """The violations by kind, with examples, and figures of the last period."""
 
     wrong: dict[str, list[str]]
     figures: dict[str, float]
