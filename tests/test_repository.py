@@ -37,6 +37,8 @@ REGISTRY = re.compile(
 )
 # Words that begin a clause. A module head is a noun phrase that a reader can file.
 CLAUSE = re.compile(r"(?:What|Who|Whose|Whom|How|Which|Where|When|Why|Whether)\b", re.I)
+# A default that the reader has to work out.
+UNNAMED_DEFAULT = re.compile(r"Default:\s+(?:it|they|this|that is|nothing|nobody|everybody)\b")
 # The folders of one machine.
 MACHINE_PATH = re.compile(r"(?<![\w.~/})-])/(?:work|root|home|Users)(?=/|\b)")
 
@@ -99,6 +101,12 @@ def test_module_heads_are_noun_phrases() -> None:
     assert not found, "say what the module is: 'The limits of a user', not 'What a user may use'"
 
 
+def test_defaults_in_docstrings_are_values() -> None:
+    sources = {name: text for name, text in modules().items() if name.startswith("src/")}
+    found = [name for name, text in sources.items() if UNNAMED_DEFAULT.search(text)]
+    assert not found, "say the value: 'Default: False.', not 'Default: it is not.'"
+
+
 def test_text_files_are_tidy() -> None:
     untidy = [
         name
@@ -117,12 +125,15 @@ def test_text_files_are_tidy() -> None:
         (MACHINE_PATH, "${user.home}/store", False),
         (REGISTRY, "https://pypi" + ".org/simple", True),
         (REGISTRY, "org.apache.maven.plugins", False),
+        (UNNAMED_DEFAULT, "Default: it is not.", True),
+        (UNNAMED_DEFAULT, "Default:\n    nothing is kept.", True),
+        (UNNAMED_DEFAULT, "Default: False. It is not kept.", False),
         (CLAUSE, "What a slave refuses.", True),
         (CLAUSE, "Whether a port is open.", True),
         (CLAUSE, "Whole numbers in text.", False),
     ],
 )
-def test_the_patterns_match_addresses_paths_and_clauses_only(
+def test_the_patterns_match_nothing_else(
     pattern: re.Pattern[str], line: str, expected: bool
 ) -> None:
     assert bool(pattern.search(line)) is expected

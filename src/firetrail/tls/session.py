@@ -25,7 +25,7 @@ class TlsSession:
     Args:
         context: The certificates and rules of this side.
         server_name: The name of the server if this side is the client, to check its certificate.
-            Default: this side is the server.
+            Default: None, for the side of the server.
     """
 
     __slots__ = ("_incoming", "_is_open", "_outgoing", "_output", "_tls", "is_ended")

@@ -75,7 +75,7 @@ class HAPeers:
         return ip in self._known
 
     def _ask(self) -> None:
-        """Learn the members from name servers, unless that was done just now."""
+        """Learn the members from name servers, unless they were just learnt."""
         now = self._clock.monotonic()
         if now - self._asked_at < ASK_INTERVAL_S:
             return
