@@ -1,6 +1,6 @@
 """The same bits flipped in the stores of all sides, and the messages that each serves afterwards.
 
-``docs/durability/beside-rocketmq.md`` lists the outcomes of all sides and is compared with what
+``docs/durability/findings.md`` lists the outcomes of all sides and is compared with what
 these tests see, so that a release of RocketMQ that does better is noticed.
 """
 
@@ -18,7 +18,7 @@ from tests.crash.files_check import readable
 
 from firetrail import Store
 
-DOCS = Path(__file__).parents[1] / "docs" / "durability" / "beside-rocketmq.md"
+DOCS = Path(__file__).parents[1] / "docs" / "durability" / "findings.md"
 BY_NAME = {side.name: side for side in SIDES}
 PLAIN = ["RocketMQ 4.9.8", "RocketMQ 5.5.1", "Firetrail"]
 

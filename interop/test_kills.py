@@ -1,7 +1,7 @@
 """Brokers of both sides, killed under the same load, before the same ledger.
 
 These are a few kills. ``python -m interop.tormented`` does more of them, and
-``docs/durability/beside-rocketmq.md`` has its figures.
+``docs/durability/findings.md`` has its figures.
 """
 
 from __future__ import annotations
