@@ -63,6 +63,11 @@ def following(**changes: object) -> ReplicaStatus:
             "it has deleted old messages",
         ),
         (replace(MASTER, group=replace(GROUP, error="no etcd")), MemberState.NO_COORDINATOR, "no"),
+        (
+            replace(MASTER, group=replace(GROUP, error="[Errno 28] No space left on device")),
+            MemberState.FULL_DISK,
+            "[Errno 28]",
+        ),
         (replace(REPLICA, damaged_records=2), MemberState.DAMAGED, "2 damaged places in its log"),
         (replace(MASTER, damaged_records=1), MemberState.MASTER, "1 damaged place in its log"),
         (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,7 @@ async def test_an_operator_can_choose_a_shorter_log_and_the_rest_is_kept_aside(
         await all_doubt(group)
         done = await recover(firetrail, group, "--choose", "2", "--yes")
         assert done["members"][0]["removed_bytes"] > 0  # type: ignore[index]
+        assert done["members"][0]["removed_confirmed_bytes"] == 0  # type: ignore[index]
         assert await group.master() == 2
         await group.in_sync(1, 2)
         await group.connected(2)
@@ -134,11 +136,17 @@ async def test_a_group_without_doubts_is_left_alone(tmp_path: Path, firetrail: F
 
 
 def member(
-    number: int, end: int, version: int, in_sync: Sequence[int], history: Sequence[str] = ()
+    number: int,
+    end: int,
+    version: int,
+    in_sync: Sequence[int],
+    history: Sequence[str] = (),
+    confirmed: int = -1,
 ) -> _AskedMember:
     seen = SeenReport("g", version, f"v{version}", 1001, list(in_sync), [1, 2, 3], list(history))
     group = GroupReport(number=number, doubt="coordinator-older", seen=seen)
     status = ReplicaStatus(f"h{number}:1", "C", "B", number, "SLAVE", 1001, 0, end, group=group)
+    status = replace(status, confirmed_offset=confirmed)
     return _AskedMember(status, group, seen, (Epoch(1001, 0),))
 
 
@@ -170,7 +178,28 @@ def test_every_member_is_named_once() -> None:
 def test_the_table_names_all_members() -> None:
     one, two = member(1, 500, 7, [1], ["v6", "v7"]), member(2, 900, 6, [1, 2])
     lines = replica_recover_group._lines(_decide([one, two], None))
-    assert lines[-2:] == [
+    assert lines[-3:] == [
         "the log of member 1 will be the group's",
         "member 2 removes at most 400 B of its log, which member 1 lacks, and keeps a copy",
+        "  it may have acknowledged messages: the member does not tell what was confirmed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("confirmed", "lost", "line"),
+    [
+        (900, 400, "  ACKNOWLEDGED MESSAGES ARE LOST: 400 B of that were confirmed"),
+        (1000, 400, "  ACKNOWLEDGED MESSAGES ARE LOST: 400 B of that were confirmed"),
+        (600, 100, "  ACKNOWLEDGED MESSAGES ARE LOST: 100 B of that were confirmed"),
+        (500, 0, "  nothing of that was confirmed"),
+        (0, 0, "  nothing of that was confirmed"),
+    ],
+)
+def test_a_choice_says_whether_acknowledged_messages_are_lost(
+    confirmed: int, lost: int, line: str
+) -> None:
+    one = member(1, 500, 7, [1], ["v6", "v7"])
+    two = member(2, 900, 6, [1, 2], confirmed=confirmed)
+    decision = _decide([one, two], None)
+    assert decision.chosen.lacks_confirmed(two) == lost
+    assert replica_recover_group._lines(decision)[-1] == line

@@ -113,8 +113,9 @@ async def rewind_store(
             raise DivergedError(
                 f"the elected master {master.broker} lacks messages from offset "
                 f"{plan.removed.first} on, which all members of the in-sync set had confirmed up to"
-                f" {confirmed_end}: it was not in sync, so nothing is removed here; 'firetrail "
-                "replica recover-group' with the addresses of all members shows what to do"
+                f" {confirmed_end}: its store is older than the group, so nothing is removed here; "
+                "stop that member and replace its store with 'firetrail replica replace' or "
+                "'firetrail cluster replace'"
             )
 
     client = RemotingClient(access=access)

@@ -7,6 +7,7 @@ test compares the page with this table.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,7 @@ from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.replica_bodies import FollowerReport, ReplicaStatus
 from firetrail.replication.follower_status import FollowerState
 from firetrail.store.config import BrokerRole
+from firetrail.system import NO_SPACE
 from firetrail.text import counted
 
 PAGE = "docs/guide/what-to-do.md"
@@ -42,6 +44,7 @@ class MemberState(StrEnum):
     DIVERGED = "diverged"
     INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
+    FULL_DISK = "full-disk"
     NO_COORDINATOR = "no-coordinator"
     FOREIGN_NUMBER = "foreign-number"
     COORDINATOR_LOST = "coordinator-lost"
@@ -95,6 +98,9 @@ ADVICE: Mapping[MemberState, Advice] = {
     ),
     MemberState.DAMAGED: Advice(
         False, "wait: it repairs its log from another member; if it lasts, replace the member"
+    ),
+    MemberState.FULL_DISK: Advice(
+        False, "free space on its disk: it takes no part in the group meanwhile"
     ),
     MemberState.NO_COORDINATOR: Advice(
         False, "start etcd, or check the network to it: no master can be elected"
@@ -188,7 +194,8 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     if group is not None and not group.is_member:
         return MemberState.FOREIGN_NUMBER, group.obstacle
     if group is not None and group.error:
-        return MemberState.NO_COORDINATOR, group.error
+        is_full = any(os.strerror(number) in group.error for number in NO_SPACE)
+        return MemberState.FULL_DISK if is_full else MemberState.NO_COORDINATOR, group.error
     if status.role != BrokerRole.SLAVE.value:
         if status.refusal:
             return MemberState.REFUSING, status.refusal

@@ -87,6 +87,13 @@ class _AskedMember:
             return 0 if other.end == other.status.min_offset else UNKNOWN
         return other.end - point
 
+    def lacks_confirmed(self, other: _AskedMember) -> int:
+        """Return at most how many of these bytes the group has confirmed; -1: not known."""
+        confirmed, missing = other.status.confirmed_offset, self.lacks(other)
+        if missing == UNKNOWN or confirmed < 0:
+            return missing and UNKNOWN
+        return max(missing - (other.end - min(confirmed, other.end)), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class _ChosenLog:
@@ -204,7 +211,8 @@ def _decide(members: Sequence[_AskedMember], choice: int | None) -> _ChosenLog:
         numbers = ", ".join(str(each.number) for each in strangers)
         raise FiretrailError(
             f"members {chosen.number} and {numbers} have seen different pasts of the group, so "
-            "none of them is more advanced; choose one of them with --choose"
+            "none of them is more advanced; choose one of them with --choose, and compare first "
+            "with --dry-run what would be lost"
         )
     return _ChosenLog(chosen, [member for member in members if member is not chosen])
 
@@ -282,18 +290,30 @@ def _lines(decision: _ChosenLog) -> list[str]:
             f"member {other.number} removes {what} of its log, which member {chosen.number} lacks, "
             "and keeps a copy"
         )
+        lines.append(f"  {_acknowledged(chosen.lacks_confirmed(other))}")
     if not decision.lost:
         lines.append("no member has anything that it lacks: nothing is lost")
     return lines
 
 
+def _acknowledged(size: int) -> str:
+    """Describe the part of a removed log that producers may count on."""
+    if size == UNKNOWN:
+        return "it may have acknowledged messages: the member does not tell what was confirmed"
+    if size:
+        return f"ACKNOWLEDGED MESSAGES ARE LOST: {human_size(size)} of that were confirmed"
+    return "nothing of that was confirmed"
+
+
 def _member_lines(members: Sequence[_AskedMember]) -> list[str]:
-    head = ["member>", "address", "log up to>", "epoch>", "version>", "in sync", "state"]
+    head = ["member>", "address", "log up to>", "confirmed up to>", "epoch>", "version>"]
+    head += ["in sync", "state"]
     rows = [
         [
             member.number,
             member.status.address,
             member.end,
+            member.status.confirmed_offset if member.status.confirmed_offset >= 0 else "unknown",
             member.seen.epoch,
             member.seen.version,
             "yes" if member.number in member.seen.in_sync else "no",
@@ -319,7 +339,11 @@ def _as_json(decision: _ChosenLog, dry_run: bool) -> dict[str, object]:
                 "epoch": member.seen.epoch,
                 "version": member.seen.version,
                 "doubt": member.group.doubt,
+                "confirmed": member.status.confirmed_offset,
                 "removed_bytes": lost.get(member.number, 0),
+                "removed_confirmed_bytes": (
+                    decision.chosen.lacks_confirmed(member) if member.number in lost else 0
+                ),
             }
             for member in sorted(every, key=lambda member: member.number)
         ],

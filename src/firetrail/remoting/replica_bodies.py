@@ -141,6 +141,8 @@ class ReplicaStatus(Body):
     SYNC_MASTER cannot confirm messages now. ``epochStartOffset`` is the offset at which the newest
     epoch of the log begins; -1 if the log has none, or an older broker does not tell it.
     ``damagedRecords`` is the number of places in the log that are damaged and not repaired yet.
+    ``confirmedOffset`` is the end of the part of the log that the broker knows to be confirmed by
+    the replicas that count; -1 if it does not tell.
     """
 
     address: str
@@ -161,3 +163,4 @@ class ReplicaStatus(Body):
     unconfirmed: str = ""
     epoch_start_offset: int = -1
     damaged_records: int = 0
+    confirmed_offset: int = -1

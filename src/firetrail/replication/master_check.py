@@ -398,8 +398,10 @@ def _divergence_remedy(master: Master, copy_of: str, is_cut_by_group: bool) -> s
         )
     if is_cut_by_group:
         return (
-            "The messages that the master lacks were not acknowledged as the settings of the group "
-            "require. They are removed before the replica follows; a copy of them is kept"
+            "Messages that the group has not confirmed, or that an operator has given up with "
+            "recover-group, are removed before the replica follows; a copy of them is kept. If the "
+            "master lacks confirmed messages, nothing is removed, and the log of this broker says "
+            "what to do"
         )
     return (
         "The replica does not follow; it keeps what it has. To make it follow, stop it and remove "

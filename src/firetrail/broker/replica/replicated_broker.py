@@ -123,6 +123,7 @@ def replica_status(
         _why_unconfirmed(store),
         epoch.start_offset if epoch is not None else -1,
         len(store.damage),
+        store.confirmed_end,
     )
 
 
