@@ -13,8 +13,12 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.cli.etcd_program import PROGRAM, etcd_command
 from firetrail.cli.local_cluster import ClusterPorts, LocalCluster, create_cluster
-from firetrail.errors import ConfigError, NoSuchError
+from firetrail.cli.member_states import GroupStates, MemberState, MemberView
+from firetrail.errors import ConfigError, NoSuchError, NotReachedError
+from firetrail.remoting.replica_bodies import GroupReport, ReplicaStatus, SeenReport
+from firetrail.replication.group_memory import GroupMemory, MemberFile
 from firetrail.store.config import BrokerRole
+from firetrail.system import SYSTEM
 
 PORTS = ClusterPorts(20911, 19876, 22379)
 
@@ -48,6 +52,30 @@ def test_members_must_agree_on_their_servers(tmp_path: Path) -> None:
     member.conf.write_text(member.conf.read_text().replace(":19876", ":19877"))
     with pytest.raises(ConfigError, match="must be the same for all members"):
         assert LocalCluster(tmp_path).name_server
+
+
+def answer(group: str) -> GroupStates:
+    """Return the answer of a broker that has the number and the address of member 2."""
+    report = GroupReport(number=2, seen=SeenReport(group))
+    status = ReplicaStatus("127.0.0.1:20921", "C", "B", 2, "SLAVE", group=report)
+    return GroupStates((MemberView(2, status.address, status, MemberState.IN_SYNC, ""),))
+
+
+def test_a_broker_of_another_cluster_on_the_same_ports_is_not_taken_for_a_member(
+    tmp_path: Path,
+) -> None:
+    cluster = create_cluster(tmp_path / "shop", 3, PORTS)
+    with pytest.raises(NotReachedError, match=r"member 2 does not run; .* another cluster"):
+        cluster.check_answers(answer("theirs"))
+    cluster.check_answers(answer(""))  # it is not known to be another one
+    store = cluster.member(2).store
+    (store / "config").mkdir(parents=True)
+    file = MemberFile(SYSTEM, store)
+    file.create()
+    file.remember(GroupMemory("ours", 1))
+    cluster.check_answers(answer("ours"))
+    with pytest.raises(NotReachedError, match=r"shop: member 2 does not run"):
+        cluster.check_answers(answer("theirs"))
 
 
 def test_a_machine_without_etcd_is_told_how_to_get_it(

@@ -47,7 +47,9 @@ def add(actions: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Replace the member."""
-    member = LocalCluster(args.folder).member(args.member)
+    cluster = LocalCluster(args.folder)
+    member = cluster.member(args.member)
+    cluster.check_answers(asyncio.run(ask_members({member.number: member.address})))
     with closing(Replacement(SYSTEM, member.settings.broker, member.store)) as replacement:
         replacement.check()
         print(f"member {member.number} is stopped, and leaves the in-sync set", flush=True)

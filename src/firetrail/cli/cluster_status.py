@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,10 @@ def add(actions: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> ExitCode:
     """Print the members."""
-    states = asyncio.run(ask_members(_addresses(args)))
+    cluster = _local_cluster(args.subjects)
+    states = asyncio.run(ask_members(_addresses(args, cluster)))
+    if cluster is not None:
+        cluster.check_answers(states)
     if args.json:
         print(json.dumps(_as_json(states)))
     else:
@@ -67,12 +71,18 @@ def run(args: argparse.Namespace) -> ExitCode:
     return _exit_code(states)
 
 
-def _addresses(args: argparse.Namespace) -> dict[int, str]:
-    """Return the addresses of the members, by number or by a negative one if it is not known."""
-    subjects: list[str] = args.subjects
+def _local_cluster(subjects: Sequence[str]) -> LocalCluster | None:
+    """Return the cluster whose folder was given; None if there are addresses, or nothing."""
     if len(subjects) == 1 and (Path(subjects[0]).is_dir() or ":" not in subjects[0]):
-        members = LocalCluster(Path(subjects[0])).members
-        return {number: member.address for number, member in members.items()}
+        return LocalCluster(Path(subjects[0]))
+    return None
+
+
+def _addresses(args: argparse.Namespace, cluster: LocalCluster | None) -> dict[int, str]:
+    """Return the addresses of the members, by number or by a negative one if it is not known."""
+    if cluster is not None:
+        return {number: member.address for number, member in cluster.members.items()}
+    subjects: list[str] = args.subjects
     if not subjects:
         subjects = running_cluster.run(args, _registered(args.namesrv, args.broker))
     for subject in subjects:

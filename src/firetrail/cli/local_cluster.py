@@ -18,8 +18,11 @@ from pathlib import Path
 
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
 from firetrail.cli import serving
-from firetrail.errors import ConfigError, NoSuchError
+from firetrail.cli.member_states import GroupStates
+from firetrail.errors import ConfigError, NoSuchError, NotReachedError
 from firetrail.remoting.client import split_address
+from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.replication.group_memory import NOTHING_SEEN, MemberFile
 from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.folder import lock_owner
 from firetrail.system import SYSTEM
@@ -101,6 +104,21 @@ class LocalMember:
         """The process that has its store open; None if there is none."""
         return lock_owner(SYSTEM, self.store) if self.store.is_dir() else None
 
+    def answers(self, status: ReplicaStatus) -> bool:
+        """Return whether an answer from its address can be its own.
+
+        Another cluster may use the same ports. The store is closed for a moment during a change of
+        the role, so its process decides only if the member has never been in a group.
+
+        Args:
+            status: The answer.
+        """
+        told = status.group.seen.group if status.group and status.group.seen else ""
+        memory = MemberFile(SYSTEM, self.store).memory if self.store.is_dir() else NOTHING_SEEN
+        if memory is None or not told:
+            return True
+        return told == memory.group if memory.group else self.process is not None
+
 
 class LocalCluster:
     """A cluster in a folder of this machine.
@@ -146,6 +164,20 @@ class LocalCluster:
                 f"{', '.join(map(str, self.members))}"
             )
         return self.members[number]
+
+    def check_answers(self, states: GroupStates) -> None:
+        """Check that the members themselves have answered.
+
+        Raises:
+            NotReachedError: The broker of another cluster listens at the address of a member.
+        """
+        for view in states.members:
+            member = self.members.get(view.number)
+            if view.status is not None and member is not None and not member.answers(view.status):
+                raise NotReachedError(
+                    f"{self.folder}: member {view.number} does not run; the broker at "
+                    f"{view.address} belongs to another cluster, which uses the same ports"
+                )
 
     def _common(self, key: str, value_of: Callable[[LocalMember], str]) -> str:
         """Return a setting that all members must have in common: the address of one server."""
