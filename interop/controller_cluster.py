@@ -268,6 +268,7 @@ def main() -> int:
     jars("v5")  # it is fetched now: a namespace has no network
     logging.disable()
     rows: dict[str, Row] = {}
+    failures = 0
     over_at = time.monotonic() + 60 * args.minutes
     for seed in range(args.seed, args.seed + args.runs):
         for fault in args.fault or FAULTS:
@@ -280,8 +281,9 @@ def main() -> int:
                     run_in_namespace(_suffer(Path(folder), seed, fault, row))
                 except Exception:
                     traceback.print_exc()
+                    failures += 1
     print(table(rows.items()))
-    return 0
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
+
+from tests.torture.networks import new_namespace, run
 
 NETWORK = "10.78.0"
 PEERS = f"{NETWORK}.0/24"
 OWN = f"{NETWORK}.254"
 """The address of the tests themselves, which are never cut off."""
 TOOLS = ("ip", "nft", "unshare", "nsenter")
-NAMESPACE_S = 30.0
-"""Patience with a new namespace."""
 _CHAIN = "bridge faults passing"
 
 
@@ -71,17 +70,10 @@ class Bridge:
 
     def add(self, number: int) -> Node:
         """Create a node with this number as the end of its address."""
-        holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        self._stack.callback(holder.wait)
-        self._stack.callback(holder.kill)
-        own = os.readlink("/proc/thread-self/ns/net")
-        over_at = time.monotonic() + NAMESPACE_S
-        while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
-            assert time.monotonic() < over_at and holder.poll() is None, "no new namespace"
-            time.sleep(0.01)
-        inside = f"nsenter --net=/proc/{holder.pid}/ns/net"
+        holder = new_namespace(self._stack)
+        inside = f"nsenter --net=/proc/{holder}/ns/net"
         host = f"{NETWORK}.{number}"
-        run(f"ip link add node{number} type veth peer name eth0 netns {holder.pid}")
+        run(f"ip link add node{number} type veth peer name eth0 netns {holder}")
         run(f"ip link set node{number} master br0 up")
         run(f"{inside} ip link set lo up")
         run(f"{inside} ip addr add {host}/24 dev eth0")
@@ -106,9 +98,3 @@ class Bridge:
     def heal(self) -> None:
         """Let all packets pass."""
         run(f"nft flush chain {_CHAIN}")
-
-
-def run(command: str) -> None:
-    """Run a command, which must succeed."""
-    done = subprocess.run(command.split(), capture_output=True, text=True)
-    assert not done.returncode, f"{command}: {done.stderr}"

@@ -207,7 +207,7 @@ class Namespaces:
     def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self._stack = stack
         self._rules: dict[int, list[str]] = {}
-        _run("ip link set lo up")
+        run("ip link set lo up")
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         prefix = self._add(ETCD)
         server = etcd_server(folder, host=self._host(ETCD), prefix=prefix)
@@ -219,23 +219,16 @@ class Namespaces:
 
     def _add(self, number: int) -> list[str]:
         """Create a namespace; return the beginning of commands that run in it."""
-        holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
-        self._stack.callback(holder.wait)
-        self._stack.callback(holder.kill)
-        own = os.readlink("/proc/thread-self/ns/net")
-        over_at = time.monotonic() + NAMESPACE_S
-        while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
-            assert time.monotonic() < over_at and holder.poll() is None, "no new namespace"
-            time.sleep(0.01)
-        inside = f"nsenter --net=/proc/{holder.pid}/ns/net"
+        holder = new_namespace(self._stack)
+        inside = f"nsenter --net=/proc/{holder}/ns/net"
         router = f"10.77.{number}.1"
-        _run(f"ip link add member{number} type veth peer name eth0 netns {holder.pid}")
-        _run(f"ip addr add {router}/30 dev member{number}")
-        _run(f"ip link set member{number} up")
-        _run(f"{inside} ip link set lo up")
-        _run(f"{inside} ip addr add {self._host(number)}/30 dev eth0")
-        _run(f"{inside} ip link set eth0 up")
-        _run(f"{inside} ip route add default via {router}")
+        run(f"ip link add member{number} type veth peer name eth0 netns {holder}")
+        run(f"ip addr add {router}/30 dev member{number}")
+        run(f"ip link set member{number} up")
+        run(f"{inside} ip link set lo up")
+        run(f"{inside} ip addr add {self._host(number)}/30 dev eth0")
+        run(f"{inside} ip link set eth0 up")
+        run(f"{inside} ip route add default via {router}")
         return inside.split()
 
     async def place(self, number: int, ports: Sequence[int]) -> Place:
@@ -253,14 +246,31 @@ class Namespaces:
             if way != "in":
                 rules.append(f"from {here} to {there}")
         for rule in rules:
-            await asyncio.to_thread(_run, f"ip rule add {rule} blackhole")
+            await asyncio.to_thread(run, f"ip rule add {rule} blackhole")
 
     async def heal(self, number: int) -> None:
         """Let packets pass."""
         for rule in self._rules.pop(number, []):
-            await asyncio.to_thread(_run, f"ip rule del {rule} blackhole")
+            await asyncio.to_thread(run, f"ip rule del {rule} blackhole")
 
 
-def _run(command: str) -> None:
+def new_namespace(stack: AsyncExitStack) -> int:
+    """Create a network namespace that exists until the stack is closed.
+
+    Return the process that holds it.
+    """
+    holder = subprocess.Popen(["unshare", "--net", "sleep", "infinity"])
+    stack.callback(holder.wait)
+    stack.callback(holder.kill)
+    own = os.readlink("/proc/thread-self/ns/net")
+    over_at = time.monotonic() + NAMESPACE_S
+    while os.readlink(f"/proc/{holder.pid}/ns/net") == own:
+        assert time.monotonic() < over_at and holder.poll() is None, "no new namespace"
+        time.sleep(0.01)
+    return holder.pid
+
+
+def run(command: str) -> None:
+    """Run a command, which must succeed."""
     done = subprocess.run(command.split(), capture_output=True, text=True)
     assert not done.returncode, f"{command}: {done.stderr}"
