@@ -23,8 +23,8 @@ class ServerLimitSettings:
         10_000,
         "",
         Whole(1, 1_000_000),
-        "Open connections. For another one, the oldest is closed on which no request has succeeded."
-        " If there is none, the new one is refused.",
+        "Open connections. If all are in use, a new one replaces the oldest on which no request "
+        "has succeeded. If there is none, the new one is refused.",
     )
     connections_per_address: int = LIMITS(
         2_000,
