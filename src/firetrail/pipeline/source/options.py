@@ -246,7 +246,6 @@ _SECRET_WORDS = ("secret", "password", "token")
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
 OPTIONS = (
     Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec can open"),
-    Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("credentialsFile", "access_file", _text, "a file that only its owner can read"),
     Option("group", "group", _text, "the name of a consumer group"),
@@ -263,19 +262,6 @@ OPTIONS = (
     Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
     Option("startingTimestamp", "starting_timestamp", _not_negative, "a time in ms since 1970"),
     Option("endingTimestamp", "ending_timestamp", _not_negative, "a time in ms since 1970"),
-    Option("queueIds", "queue_ids", _ids, "a list of queue ids, separated by commas"),
-    Option(
-        "startingPhysicalOffset",
-        "starting_physical_offset",
-        _not_negative,
-        "a number of bytes, at least 0",
-    ),
-    Option(
-        "endingPhysicalOffset",
-        "ending_physical_offset",
-        _not_negative,
-        "a number of bytes, at least 0",
-    ),
     Option("key", "key", _text, "a key or unique key of messages"),
     Option("tags", "tags", _tags, "a list of tags, separated by ||"),
     Option("columns", "columns", _columns, f"some of {', '.join(NAMES)}, separated by commas"),
@@ -291,34 +277,43 @@ OPTIONS = (
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes, at least 1"),
     Option("failOnDataLoss", "fail_on_data_loss", _flag, "true or false"),
 )
-_BOUNDS = Option("bounds", "bounds", _text, "a value set by firetrail.pipeline.sql")
-_BY_KEY = {option.name.lower(): option for option in (*OPTIONS, _BOUNDS)}
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-_BATCH_ONLY = (
-    "paths",
-    "endingOffsets",
-    "endingTimestamp",
-    "queueIds",
-    "startingPhysicalOffset",
-    "endingPhysicalOffset",
-    "key",
+INTERNAL_OPTIONS = (
+    Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
+    Option("queueIds", "queue_ids", _ids, "a list of queue ids, separated by commas"),
+    Option(
+        "startingPhysicalOffset",
+        "starting_physical_offset",
+        _not_negative,
+        "a number of bytes, at least 0",
+    ),
+    Option(
+        "endingPhysicalOffset",
+        "ending_physical_offset",
+        _not_negative,
+        "a number of bytes, at least 0",
+    ),
+    Option("bounds", "bounds", _text, "a value set by firetrail.pipeline.sql"),
 )
-_TOGETHER = (
-    ("path", "paths"),
-    ("path", "namesrv"),
-    ("paths", "namesrv"),
-    ("path", "group"),
-    ("path", "credentialsFile"),
-    ("paths", "group"),
-    ("paths", "startingPhysicalOffset"),
-    ("paths", "endingPhysicalOffset"),
-    ("path", "retryTimeoutMs"),
-    ("subscribe", "subscribePattern"),
-    ("startingOffsets", "startingTimestamp"),
-    ("endingOffsets", "endingTimestamp"),
-    ("maxOffsetsPerTrigger", "maxBytesPerTrigger"),
-)
-_QUEUES_ONLY = {"startingOffsets", "endingOffsets", "queueIds", "maxOffsetsPerTrigger"}
+"""Options that Spark and the jobs set; neither the guide nor an error lists them."""
+_BY_KEY = {option.name.lower(): option for option in (*OPTIONS, *INTERNAL_OPTIONS)}
+_STREAM = "a stream; leave it out"
+_BATCH = "a batch read; leave it out"
+_LOG = "view=log, which has no queues: use startingTimestamp or maxBytesPerTrigger"
+_EXCLUDED_BY = {
+    "path": ("paths", "namesrv", "group", "credentialsFile", "retryTimeoutMs"),
+    "paths": ("namesrv", "group", "startingPhysicalOffset", "endingPhysicalOffset", _STREAM),
+    "subscribe": ("subscribePattern",),
+    "startingOffsets": ("startingTimestamp", _LOG),
+    "endingOffsets": ("endingTimestamp", _STREAM, _LOG),
+    "endingTimestamp": (_STREAM,),
+    "queueIds": (_STREAM, _LOG),
+    "startingPhysicalOffset": (_STREAM,),
+    "endingPhysicalOffset": (_STREAM,),
+    "key": (_STREAM,),
+    "maxOffsetsPerTrigger": ("maxBytesPerTrigger", _BATCH, _LOG),
+    "maxBytesPerTrigger": (_BATCH,),
+}
+"""The other options and the kinds of reads that each option cannot be combined with."""
 _DAMAGE_ONLY = ("path", "view", "minPartitions")
 
 
@@ -417,14 +412,14 @@ def _parse(option: Option, text: str) -> Any:
 def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
     """Raise ConfigError if options exclude each other, or do not apply to this kind of read."""
     given = named.keys()
-    for one, other in _TOGETHER:
-        if one in given and other in given:
-            reason = f"cannot be used together with {other}; give only one of the two"
-            raise ConfigError(one, named[one], reason)
-    for name in _BATCH_ONLY if stream else _STREAM_ONLY:
-        if name in given:
-            kind = "a stream" if stream else "a batch read"
-            raise ConfigError(name, named[name], f"does not apply to {kind}; leave it out")
+    kinds = {_STREAM if stream else _BATCH} | ({_LOG} if view is View.LOG else set())
+    for name, others in _EXCLUDED_BY.items():
+        for other in others if name in given else ():
+            if other in given:
+                reason = f"cannot be used together with {other}; give only one of the two"
+                raise ConfigError(name, named[name], reason)
+            if other in kinds:
+                raise ConfigError(name, named[name], f"does not apply to {other}")
     if "namesrv" in given and view is not View.QUEUE:
         raise ConfigError(
             "view", view.value, "brokers have only view=queue; give the path of a store instead"
@@ -436,12 +431,6 @@ def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:
             allowed = ", ".join(_DAMAGE_ONLY)
             raise ConfigError(
                 name, named[name], f"does not apply to view=damage, which has only {allowed}"
-            )
-    if view is View.LOG:
-        for name in sorted(given & _QUEUES_ONLY):
-            remedy = "use startingTimestamp, startingPhysicalOffset or maxBytesPerTrigger"
-            raise ConfigError(
-                name, named[name], f"does not apply to view=log, which has no queues: {remedy}"
             )
     if "key" in given and "subscribe" not in given:
         reason = "needs the option subscribe: the index finds keys by topic"
