@@ -40,10 +40,10 @@ ELECTIONS = [name for name, *_ in test_election_mutants.MUTANTS]
 
 
 def listed_bugs(heading: str) -> list[str]:
-    """Return the first column of the table of bugs in a section."""
+    """Return the bugs in the lists of a section, which are grouped by what catches them."""
     section = TESTING.partition(f"\n### {heading}\n")[2].partition("\n#")[0]
-    rows = section.partition("| bug | caught as |\n|---|---|\n")[2]
-    return re.findall(r"^\| (.+?) \|", rows, re.MULTILINE)
+    items = re.findall(r"- \*\*[^*]+\*\*: (.+?)\.(?= - |$)", " ".join(section.split()))
+    return [bug for item in items for bug in item.split("; ")]
 
 
 @pytest.mark.parametrize(

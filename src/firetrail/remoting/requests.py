@@ -28,7 +28,7 @@ TABLES_MAX = 4
 
 
 class RequestTarget(Enum):
-    """The server that answers a request, in the words of the page about compatibility."""
+    """The program that answers a request."""
 
     BROKER = "broker"
     NAME_SERVER = "name server"
