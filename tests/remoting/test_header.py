@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.errors import RequestError
-from firetrail.remoting import headers, json_header
+from firetrail.remoting import headers
 from firetrail.remoting.codes import ResponseCode, Serialize
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import decode_frame, encode_frame
@@ -98,12 +98,7 @@ def test_fields_within_a_process_are_encoded_when_they_are_read() -> None:
 
 
 @pytest.mark.parametrize("serialize", list(Serialize))
-@pytest.mark.parametrize("is_compiled", [True, False])
-def test_fields_within_a_process_can_be_sent_to_others(
-    monkeypatch: pytest.MonkeyPatch, serialize: Serialize, is_compiled: bool
-) -> None:
-    if not is_compiled:
-        monkeypatch.setattr(json_header, "COMPILED", False)
+def test_fields_within_a_process_can_be_sent_to_others(serialize: Serialize) -> None:
     header = headers.TopicHeader("T")
     command = RemotingCommand(1, TypedFields(header), serialize=serialize)
     frame = b"".join(encode_frame(command))

@@ -145,10 +145,6 @@ def encode_frame(command: RemotingCommand) -> list[bytes | memoryview]:
     else:
         size = sum(map(len, body))
         pieces = [piece for piece in body if len(piece)]
-    if command.serialize is Serialize.JSON:
-        quick = json_header.encode_frame(command, size)
-        if quick is not None:
-            return [quick, *pieces]
     codec = json_header if command.serialize is Serialize.JSON else binary_header
     header = codec.encode(command)
     length = _MARK_SIZE + len(header) + size

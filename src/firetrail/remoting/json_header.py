@@ -20,26 +20,15 @@ from typing import Any
 from firetrail.errors import ProtocolError
 from firetrail.remoting.codes import Language, Serialize
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.kernels.wire import COMPILED, JsonWriter, read_json_header
 
 _LANGUAGES = {language.name: language.value for language in Language}
 _NAMES = {language.value: language.name for language in Language}
 _OTHER = Language.OTHER.name
-_WRITER = JsonWriter()
 _OPAQUE_RANGE = range(-(1 << 31), 1 << 31)
 
 
 def decode(header: bytes, body: bytes) -> RemotingCommand:
-    """Decode a command from its header and body."""
-    if COMPILED:
-        members = read_json_header(header, body, _LANGUAGES, Serialize.JSON)
-        if members is not None:
-            return RemotingCommand(*members)
-    return decode_carefully(header, body)
-
-
-def decode_carefully(header: bytes, body: bytes) -> RemotingCommand:
-    """Decode any JSON header without the kernel, with error messages for invalid ones."""
+    """Decode a command from its header and body. Raises ProtocolError for an invalid header."""
     try:
         members = _LOADS(header)
     except (ValueError, RecursionError) as error:
@@ -70,27 +59,11 @@ def decode_carefully(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def encode_frame(command: RemotingCommand, body_size: int) -> bytes | None:
-    """Encode a frame up to its body; return None if only :func:`encode` can encode the header."""
-    if not COMPILED:
-        return None
-    return _WRITER.frame(
-        command.code,
-        command.fields,
-        command.flag,
-        _NAMES.get(command.language, _OTHER),
-        command.opaque,
-        command.remark,
-        command.version,
-        body_size,
-    )
-
-
 def encode(command: RemotingCommand) -> bytes:
     """Encode the header of a command."""
     members: dict[str, Any] = {"code": int(command.code)}
     if command.fields:
-        members["extFields"] = dict(command.fields)  # json knows no other mapping
+        members["extFields"] = dict(command.fields)  # JSON libraries know no other mapping
     members["flag"] = int(command.flag)
     members["language"] = _NAMES.get(command.language, _OTHER)
     members["opaque"] = command.opaque
