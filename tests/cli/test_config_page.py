@@ -35,16 +35,6 @@ def test_the_page_has_an_entry_for_every_setting() -> None:
     assert names == [*expected, *tls_config.SETTINGS]
 
 
-def test_keys_with_an_entry_are_not_listed_as_keys_without_effect() -> None:
-    entries, unused = page().split("## Keys without effect")
-    with_entry = {
-        key for line in re.findall(r"\*\* \((.+?)\),", entries) for key in line.split(", ")
-    }
-    of_broker = unused.split("In `namesrv.conf`")[0]
-    assert "`haListenPort`" in with_entry
-    assert not with_entry & set(re.findall(r"`\S+`", of_broker))
-
-
 def test_the_page_fits_into_100_columns() -> None:
     assert not [line for line in page().splitlines() if len(line) > 100]
 

@@ -6,15 +6,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from textwrap import wrap
 
 from firetrail.broker import config as broker_config
-from firetrail.broker.broker_conf import NOTHING_TO_SET
 from firetrail.namesrv import config as namesrv_config
-from firetrail.settings.conf_file import BROKERS, UNUSED
 from firetrail.settings.table import Group, Setting
 from firetrail.store import config as store_config
 from firetrail.tls import config as tls_config
@@ -29,7 +26,7 @@ INTRO = """\
      src/firetrail/store/config.py, broker/config.py, namesrv/config.py and tls/config.py. Change
      the tables, not this page. -->
 
-This page lists the settings of the [store](#files), the [broker](#broker-identity), the
+The settings of the [store](#files), the [broker](#broker-identity), the
 [name server](#name-server) and of [TLS](#tls-ports). Every setting has a default.
 
 ## Setting values
@@ -72,17 +69,14 @@ Settings marked *live* can be changed without a restart, by `mqadmin updateBroke
 `updateNamesrvConfig`.
 """
 
-UNUSED_INTRO = """\
+UNUSED_KEYS = """\
 ## Keys without effect
 
-Firetrail knows these keys of RocketMQ 4.9 and 5.x, but they have no effect. They are reported as
-`ignored`, with the reason that is given here before the keys. `*` matches any characters, and `[…]`
-matches one of the characters in it. A key that has an entry above has an effect even if it matches
-one of these patterns. In `broker.conf`:
-
+Other keys of RocketMQ 4.9 and 5.x have no effect: those of DLedger, controllers, RocksDB,
+compaction and batch queues, those that tune threads, locks and mappings of the Java store, and
+those of paths. A server reports each as `ignored`, with the reason, and so does
+`firetrail check-config FILE`.
 """
-UNUSED_BY_NAME_SERVER = "\nIn `namesrv.conf`:\n\n"
-UNUSED_BY_TLS = "\nIn `tls.properties`:\n\n"
 
 
 def page() -> str:
@@ -102,15 +96,7 @@ def page() -> str:
             seen.add(group)
             entries = "".join(_entry(setting) for setting in lines)
             sections.append(f"## {group.title}\n\n{_filled(group.intro)}\n{entries}")
-    unused = {reason.replace(BROKERS, NOTHING_TO_SET): keys for reason, keys in UNUSED.items()}
-    sections.append(
-        UNUSED_INTRO
-        + "".join(_unused(unused, store_config.SETTINGS, broker_config.SETTINGS))
-        + UNUSED_BY_NAME_SERVER
-        + "".join(_unused(namesrv_config.UNUSED, namesrv_config.SETTINGS))
-        + UNUSED_BY_TLS
-        + "".join(_unused(tls_config.UNUSED, tls_config.SETTINGS))
-    )
+    sections.append(UNUSED_KEYS)
     return "\n".join(sections)
 
 
@@ -123,14 +109,6 @@ def _entry(setting: Setting) -> str:
         f"- **`{setting.name}`** ({keys}), default {shown}{live}. {setting.doc}{allowed}",
         indent="  ",
     )
-
-
-def _unused(table: Mapping[str, str], *settings: Mapping[str, Setting]) -> Iterator[str]:
-    """Yield a list item per reason, without the keys that have an entry of their own."""
-    listed = {key for each in settings for setting in each.values() for key in setting.keys}
-    for reason, patterns in table.items():
-        keys = ", ".join(f"`{pattern}`" for pattern in patterns.split() if pattern not in listed)
-        yield _filled(f"- *{reason}*: {keys}.", indent="  ")
 
 
 def _filled(text: str, indent: str = "") -> str:
