@@ -284,5 +284,5 @@ class TestTags:
     def test_tag_expressions_are_hashed(self) -> None:
         assert tag_hashes(None) is None
         assert tag_hashes("*") is None
-        assert tag_hashes("") == frozenset()
+        assert tag_hashes("") is None
         assert tag_hashes("TagA||TagB") == frozenset({java_hash("TagA"), java_hash("TagB")})

@@ -12,6 +12,7 @@ from firetrail import cli
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.whole import parse_whole, whole_in
 from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import allow_many_files
@@ -105,8 +106,8 @@ def positive(text: str) -> int:
 
 def moment(text: str) -> int:
     """Parse a local time in the form of ISO 8601, or ms since 1970; return ms since 1970."""
-    if text.isdecimal():
-        return int(text)
+    if (ms := whole_in(text)) is not None and ms >= 0:
+        return ms
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
@@ -116,12 +117,9 @@ def moment(text: str) -> int:
 
 def _at_least(least: int, text: str) -> int:
     try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
-        raise argparse.ArgumentTypeError(f"expected a whole number, at least {least}: {text!r}")
-    return value
+        return parse_whole(text, least)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def open_view(path: Path, config: StoreConfig | None = None) -> StoreView:

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def size(text: str) -> int:
     """Parse an argument that is a number of bytes."""
-    match = re.fullmatch(r"([1-9]\d{0,8})([KMG]?)", text)
+    match = re.fullmatch(r"([1-9][0-9]{0,8})([KMG]?)", text)
     if match is None:
         raise ValueError
     return int(match[1]) * _UNITS[match[2]]

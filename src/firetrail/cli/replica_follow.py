@@ -30,6 +30,7 @@ from firetrail.cli.role_requests import broker_address
 from firetrail.cli.service import Service
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.java_properties import Entry
+from firetrail.format.whole import parse_whole
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.access import Access
 from firetrail.remoting.bodies import MASTER_ID
@@ -106,15 +107,12 @@ def add(actions: Subparsers) -> None:
 def slave_id(text: str) -> int:
     """Parse an argument that is the id of a slave."""
     try:
-        value = int(text)
+        return parse_whole(text, FIRST_SLAVE_ID)
     except ValueError:
-        value = MASTER_ID
-    if value < FIRST_SLAVE_ID:
         raise argparse.ArgumentTypeError(
             f"{text!r}: the id of a replica is a whole number, 1 or larger; {MASTER_ID} is the "
             "master's"
-        )
-    return value
+        ) from None
 
 
 def run(args: argparse.Namespace) -> ExitCode:

@@ -16,6 +16,7 @@ from firetrail.access.settings import SECRET_KEYS
 from firetrail.access.user_store import IGNORE_USERS
 from firetrail.format.hosts import PORT_MAX
 from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.whole import parse_whole
 from firetrail.system import SYSTEM, allow_many_files
 from firetrail.tls.certificates import check_private
 
@@ -51,10 +52,7 @@ def report(remarks: Iterable[object]) -> None:
 
 def port(text: str) -> int:
     """Parse an argument that is a port, or 0 for a free one."""
-    value = int(text)
-    if not 0 <= value <= PORT_MAX:
-        raise ValueError
-    return value
+    return parse_whole(text, most=PORT_MAX)
 
 
 def run(serving: Coroutine[Any, Any, T]) -> T:

@@ -20,7 +20,7 @@ from firetrail.errors import ConfigError
 from firetrail.format.arguments import number, seconds, text
 from firetrail.format.whole import INT32_MAX
 from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, SubscriptionData
+from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.codes import Permission
 
 
@@ -101,7 +101,7 @@ class PullConsumer(ClusterClient):
         checked_subscription("subscription", subscription, queue.topic)
         number("count", count, 1, INT32_MAX)
         seconds("wait_s", wait_s)
-        wanted = subscription or by_tags(queue.topic, ALL_TAGS)
+        wanted = subscription or by_tags(queue.topic)
 
         async def pull() -> Pulled:
             await self._session.route(queue.topic)

@@ -12,8 +12,8 @@ from firetrail.errors import ConfigError, RequestError, WrongTypeError
 from firetrail.format.arguments import instance, text
 from firetrail.format.javahash import java_hash
 from firetrail.format.names import check_topic
+from firetrail.format.tags import ALL_TAGS, tags_in
 from firetrail.remoting.bodies import (
-    ALL_TAGS,
     BY_SQL,
     BY_TAG,
     CheckClientBody,
@@ -38,15 +38,11 @@ def by_tags(topic: str, expression: str = ALL_TAGS) -> SubscriptionData:
     check_topic(text("topic", topic))
     instance("expression", expression, str)
     version = SYSTEM.clock.now_ms()
-    tags = [tag.strip() for tag in expression.split("||")]
-    wanted = [tag for tag in tags if tag]
-    if not wanted and expression.strip():
-        allowed = "contains no tag; use '*' for all messages"
-        raise ConfigError(f"tags of {topic}", expression, allowed)
-    if not wanted or ALL_TAGS in wanted:
+    wanted = tags_in(expression, f"tags of {topic}")
+    if wanted is None:
         return SubscriptionData(topic, ALL_TAGS, BY_TAG, version)
     codes = [java_hash(tag) for tag in wanted]
-    return SubscriptionData(topic, expression, BY_TAG, version, wanted, codes)
+    return SubscriptionData(topic, expression, BY_TAG, version, [*wanted], codes)
 
 
 def by_sql(topic: str, expression: str) -> SubscriptionData:

@@ -135,7 +135,6 @@ def completed(settings: Settings, group: SubscriptionGroupConfig | None) -> Sett
 
 def backoff_of(group: SubscriptionGroupConfig) -> RetryPolicy:
     """Return how often a message is delivered to a group, and after which delays."""
-    attempts = max(group.retry_max_times, 0) + 1
     policy = group.retry_policy.for_clients
     if isinstance(policy, ExponentialRetryPolicy):
         exponential = ExponentialBackoff(
@@ -143,9 +142,9 @@ def backoff_of(group: SubscriptionGroupConfig) -> RetryPolicy:
             max=_duration(policy.max),
             multiplier=policy.multiplier,
         )
-        return RetryPolicy(max_attempts=attempts, exponential_backoff=exponential)
+        return RetryPolicy(max_attempts=group.max_attempts, exponential_backoff=exponential)
     customized = CustomizedBackoff(next=[_duration(ms) for ms in policy.next])
-    return RetryPolicy(max_attempts=attempts, customized_backoff=customized)
+    return RetryPolicy(max_attempts=group.max_attempts, customized_backoff=customized)
 
 
 def _duration(ms: int) -> Duration:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from firetrail.format.tags import ALL_TAGS
 from firetrail.remoting.body import Body, ServerBody, named
 from firetrail.remoting.retry_policies import GroupRetryPolicy
 
@@ -77,8 +78,6 @@ class ConsumeFromWhere(StrEnum):
     """The group starts at the first message stored at a given time or later."""
 
 
-ALL_TAGS = "*"
-"""The subscription to all messages of a topic."""
 BY_TAG = "TAG"
 BY_SQL = "SQL92"
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
-from firetrail.format.whole import INT32_MAX
+from firetrail.format.whole import INT32_MAX, whole_in
 
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
@@ -34,7 +34,6 @@ HIDDEN = "(hidden)"
 T = TypeVar("T")
 E = TypeVar("E", bound=enum.Enum)
 
-_WHOLE = re.compile(r"[+-]?[0-9]+")
 _FRACTION = re.compile(r"[0-9]*\.[0-9]+")
 _STEPS: Mapping[str, tuple[tuple[int, str], ...]] = {
     "bytes": ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")),
@@ -106,9 +105,10 @@ class Whole(Kind[int]):
         return False
 
     def parse(self, text: str) -> int:
-        if _WHOLE.fullmatch(text) is None:
+        number = whole_in(text)
+        if number is None:
             raise self.refusal()
-        return int(text)
+        return number
 
     def check(self, value: int) -> int:
         if type(value) is not int or value < self.least:
@@ -224,8 +224,9 @@ class Ratio(Kind[float]):
         return f"a fraction from {self.least:.2f} to {self.most:.2f}, or whole percents in a file"
 
     def parse(self, text: str) -> float:
-        if _WHOLE.fullmatch(text):
-            return int(text) / 100
+        percents = whole_in(text)
+        if percents is not None:
+            return percents / 100
         if _FRACTION.fullmatch(text):
             return float(text)
         raise self.refusal()

@@ -34,7 +34,7 @@ class QueueRecords:
             tags: Only messages with these tags, compared exactly; None for all.
         """
         wanted = tag_hashes(tags)
-        names = None if wanted is None or tags is None else set(tag_names(tags))
+        names = None if tags is None else tag_names(tags)
         position = offset
         while True:
             result = self._reader.get(topic, queue_id, position, tags=wanted)

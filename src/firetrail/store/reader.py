@@ -16,6 +16,7 @@ from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import OFFSET_MAX
+from firetrail.format.tags import ALL_TAGS, tags_in, trimmed
 from firetrail.format.whole import INT64_MAX
 from firetrail.settings.table import Live
 from firetrail.storage.queue import SegmentQueue
@@ -443,16 +444,21 @@ def tag_hashes(tags: str | Iterable[str] | None) -> frozenset[int] | None:
     if tags is None:
         return None
     names = tag_names(tags)
-    if "*" in names:
-        return None
-    return frozenset(java_hash(name) for name in names if name)
+    return None if names is None else frozenset(map(java_hash, names))
 
 
-def tag_names(tags: str | Iterable[str]) -> list[str]:
-    """Return the tags in ``"A || B"``, or several tags; raise WrongTypeError for anything else."""
+def tag_names(tags: str | Iterable[str]) -> tuple[str, ...] | None:
+    """Return the tags in ``"A || B"``, or several tags; None for all messages.
+
+    Raises:
+        WrongTypeError: These are no tags.
+        ConfigError: The text has no tag.
+    """
+    if isinstance(tags, str):
+        return tags_in(tags)
     try:
-        names = tags.split("||") if isinstance(tags, str) else [name + "" for name in tags]
+        names = tuple(trimmed(name + "") for name in tags)
     except TypeError:
         allowed = 'expected tags, such as "A || B" or ["A", "B"]'
         raise WrongTypeError("tags", tags, allowed) from None
-    return [name.strip() for name in names]
+    return None if ALL_TAGS in names else tuple(filter(None, names))

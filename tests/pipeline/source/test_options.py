@@ -130,7 +130,7 @@ def test_view_and_columns_are_known_without_other_options() -> None:
         ("subscribe", "a,,b"),
         ("subscribe", ""),
         ("subscribePattern", "["),
-        ("tags", "A ||"),
+        ("tags", "||"),
         ("key", ""),
         ("path", ""),
         ("decompress", "yes"),

@@ -9,7 +9,7 @@ from functools import partial
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
-from firetrail.errors import RequestError
+from firetrail.errors import ConfigError, RequestError
 from firetrail.format.whole import INT64_MAX
 from firetrail.remoting.admin_bodies import (
     BrokerStatsData,
@@ -162,7 +162,10 @@ def _tag_test(wanted: SubscriptionData | None) -> Callable[[int], bool]:
     if wanted is None:
         return lambda code: False
     by_tag = wanted.expression_type in ("", BY_TAG)
-    tags = tag_hashes(wanted.sub_string) if by_tag else None
+    try:
+        tags = tag_hashes(wanted.sub_string) if by_tag else None
+    except ConfigError:  # its pulls are refused
+        tags = frozenset()
     return lambda code: tags is None or code in tags
 
 

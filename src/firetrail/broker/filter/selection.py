@@ -8,7 +8,7 @@ from typing import NamedTuple
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.broker.filter.sql92 import SqlFilter, parse
-from firetrail.errors import FormatError, RequestError
+from firetrail.errors import ConfigError, FormatError, RequestError
 from firetrail.format.record import decode_message
 from firetrail.remoting.bodies import BY_TAG
 from firetrail.remoting.codes import ResponseCode
@@ -49,7 +49,10 @@ def parse_filter(config: BrokerConfig, text: str, kind: str | None) -> MessageFi
     """Return the filter of an expression; RequestError if it is invalid or not allowed."""
     if kind in (None, "", BY_TAG):
         check_tags(text)
-        return _by_tags(text) if len(text) <= CACHED_MAX else _hashed(text)
+        try:
+            return _by_tags(text) if len(text) <= CACHED_MAX else _hashed(text)
+        except ConfigError as error:
+            raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
     if not config.property_filter:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR,
@@ -133,7 +136,8 @@ def check_tags(text: str) -> None:
 
 
 def _hashed(text: str) -> MessageFilter:
-    return MessageFilter(tag_hashes(text)) if text.strip() else ALL
+    hashes = tag_hashes(text)
+    return ALL if hashes is None else MessageFilter(hashes)
 
 
 _by_tags = lru_cache(maxsize=LISTS_MAX)(_hashed)

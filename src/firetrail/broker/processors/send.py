@@ -15,6 +15,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.type_conflicts import TypeConflicts
 from firetrail.broker.state.attributes import unsupported_value
+from firetrail.broker.state.groups import is_last
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.broker.stored import CODES
 from firetrail.broker.timer.admission import TimerAdmission, real_queue_id
@@ -47,7 +48,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode, Version
+from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler, LaterAnswer
@@ -206,10 +207,8 @@ class SendProcessor:
         if not header.topic.startswith(RETRY_PREFIX):
             return False
         group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
-        most = group.retry_max_times
-        if version >= Version.V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
-        return (header.reconsume_times or 0) > most
+        retries = (header.reconsume_times or 0) - 1  # the consumer has counted this one
+        return is_last(group, retries, header.max_reconsume_times, version)
 
     # -- answers ------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from random import randrange
 
 from firetrail.access.needs import SUB, no_record, require_consumed
 from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.state.groups import is_last
 from firetrail.broker.stored import CODES, copy_record, origin_of
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
@@ -26,7 +27,7 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode, Version
+from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Answer, Handler
@@ -57,16 +58,15 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return request.answer()
-        most = group.retry_max_times
-        if request.version >= Version.V3_4_9 and header.max_reconsume_times is not None:
-            most = header.max_reconsume_times
         record = self._store.at(header.offset)
         if record is None:
             detail = f"look message by offset failed, {header.offset}"
             raise no_record(request.caller, detail, SUB)
         if request.caller is not None:
             require_consumed(request.caller, record, header.group)
-        if record.retries >= most or header.delay_level < 0:
+        asked = header.max_reconsume_times
+        is_dead = is_last(group, record.retries, asked, request.version)
+        if is_dead or header.delay_level < 0:
             message = self._dead_letter(record, header.group)
         else:
             level = header.delay_level or FIRST_RETRY_LEVEL + record.retries

@@ -18,7 +18,7 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.codes import ResponseCode, Version
 from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.table import Live
 
@@ -215,3 +215,18 @@ def check_group(name: str) -> None:
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"the group {name!r:.140} is illegal: {GROUP_RULE}"
         )
+
+
+def is_last(group: SubscriptionGroupConfig, retries: int, asked: int | None, version: int) -> bool:
+    """Return whether a message that is not consumed becomes a dead letter, not another retry.
+
+    Args:
+        group: The settings of the consumer group.
+        retries: How often the message was retried before.
+        asked: The limit in the request, which consumers since 3.4.9 may choose; None for the
+            group's.
+        version: The version of the consumer.
+    """
+    if asked is None or version < Version.V3_4_9:
+        asked = group.retry_max_times
+    return retries >= asked

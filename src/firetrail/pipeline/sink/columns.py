@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from firetrail.errors import ConfigError
+from firetrail.format.whole import INT64_MAX, parse_whole
 from firetrail.pipeline.source.options import GROUP, RETRY_MS, shown
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import STORE, fields
@@ -186,15 +187,18 @@ def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
 
 
 def _queues(text: str) -> int:
-    if not text.isdigit() or not 1 <= int(text) <= QUEUES_MAX:
-        raise ConfigError("queues", text, f"must be a number from 1 to {QUEUES_MAX}")
-    return int(text)
+    return _number("queues", text, 1, QUEUES_MAX, f"a number from 1 to {QUEUES_MAX}")
 
 
 def _retry_ms(text: str) -> int:
-    if not text.isdigit():
-        raise ConfigError("retryTimeoutMs", text, "must be a number of ms, at least 0")
-    return int(text)
+    return _number("retryTimeoutMs", text, 0, INT64_MAX, "a number of ms, at least 0")
+
+
+def _number(name: str, text: str, least: int, most: int, allowed: str) -> int:
+    try:
+        return parse_whole(text, least, most)
+    except ValueError:
+        raise ConfigError(name, text, f"must be {allowed}") from None
 
 
 def _config(broker_conf: str | None, root: Path) -> StoreConfig:

@@ -15,10 +15,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.format.names import OFFSET_MAX
+from firetrail.format.tags import tags_in
+from firetrail.format.whole import parse_whole
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields, own_name
-from firetrail.settings.table import HIDDEN
+from firetrail.settings.table import HIDDEN, Flag
 
 EARLIEST = -2
 LATEST = -1
@@ -46,7 +48,7 @@ class QueueName(NamedTuple):
     def parse(cls, text: str) -> Self:
         """Parse a name; raise ValueError if it is not valid."""
         broker, _, queue_id = text.rpartition("/")
-        return cls(broker, int(queue_id))
+        return cls(broker, parse_whole(queue_id))
 
     def __str__(self) -> str:
         return f"{self.broker}/{self.queue_id}" if self.broker else str(self.queue_id)
@@ -135,26 +137,12 @@ def _choice(*allowed: str) -> Callable[[str], str]:
     return parse
 
 
-def _flag(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    return parse_whole(text, 1)
 
 
 def _place(text: str) -> str:
     return absolute(_text(text))
-
-
-def _not_negative(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError
-    return number
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -170,14 +158,14 @@ def _columns(text: str) -> tuple[str, ...]:
 
 
 def _ids(text: str) -> tuple[int, ...]:
-    return tuple(map(_not_negative, _list(text)))
+    return tuple(map(parse_whole, _list(text)))
 
 
 def _tags(text: str) -> tuple[str, ...]:
-    names = [name.strip() for name in text.split("||")]
-    if not all(names):
-        raise ValueError
-    return () if "*" in names else tuple(dict.fromkeys(names))
+    try:
+        return tags_in(text) or ()
+    except ConfigError:
+        raise ValueError from None
 
 
 def _paths(text: str) -> tuple[str, ...]:
@@ -249,7 +237,7 @@ OPTIONS = (
     Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
     Option("credentialsFile", "access_file", _text, "a file that only its owner can read"),
     Option("group", "group", _text, "the name of a consumer group"),
-    Option("retryTimeoutMs", "retry_ms", _not_negative, "a number of ms, at least 0"),
+    Option("retryTimeoutMs", "retry_ms", parse_whole, "a number of ms, at least 0"),
     Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
     Option("subscribe", "subscribe", _list, "a list of topics, separated by commas"),
     Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression for topics"),
@@ -260,12 +248,12 @@ OPTIONS = (
         f"earliest, latest or {_JSON}",
     ),
     Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
-    Option("startingTimestamp", "starting_timestamp", _not_negative, "a time in ms since 1970"),
-    Option("endingTimestamp", "ending_timestamp", _not_negative, "a time in ms since 1970"),
+    Option("startingTimestamp", "starting_timestamp", parse_whole, "a time in ms since 1970"),
+    Option("endingTimestamp", "ending_timestamp", parse_whole, "a time in ms since 1970"),
     Option("key", "key", _text, "a key or unique key of messages"),
     Option("tags", "tags", _tags, "a list of tags, separated by ||"),
     Option("columns", "columns", _columns, f"some of {', '.join(NAMES)}, separated by commas"),
-    Option("decompress", "decompress", _flag, "true or false"),
+    Option("decompress", "decompress", Flag().parse, "true or false"),
     Option("mode", "permissive", _choice("failfast", "permissive"), "failfast or permissive"),
     Option("minPartitions", "min_partitions", _count, "a number of partitions, at least 1"),
     Option(
@@ -275,7 +263,7 @@ OPTIONS = (
         "a number of messages, at least 1",
     ),
     Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes, at least 1"),
-    Option("failOnDataLoss", "fail_on_data_loss", _flag, "true or false"),
+    Option("failOnDataLoss", "fail_on_data_loss", Flag().parse, "true or false"),
 )
 INTERNAL_OPTIONS = (
     Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
@@ -283,13 +271,13 @@ INTERNAL_OPTIONS = (
     Option(
         "startingPhysicalOffset",
         "starting_physical_offset",
-        _not_negative,
+        parse_whole,
         "a number of bytes, at least 0",
     ),
     Option(
         "endingPhysicalOffset",
         "ending_physical_offset",
-        _not_negative,
+        parse_whole,
         "a number of bytes, at least 0",
     ),
     Option("bounds", "bounds", _text, "a value set by firetrail.pipeline.sql"),

@@ -22,6 +22,7 @@ from firetrail.errors import DataLostError, RequestError, StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import ANYWHERE, scan
+from firetrail.format.tags import ALL_TAGS
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.schema import NAMES, fields
@@ -32,7 +33,7 @@ from firetrail.pipeline.wire.gaps import is_sparse, left_out, take
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience, no_progress
 from firetrail.pipeline.wire.splits import BrokerRange, WireSplit
-from firetrail.remoting.bodies import ALL_TAGS, MessageQueue, TopicConfig
+from firetrail.remoting.bodies import MessageQueue, TopicConfig
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.headers import TopicHeader
 from firetrail.store.log.walk import CHECKSUM_STOPS, ROWS_PER_BATCH, describe_stop
