@@ -27,7 +27,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_the_page_has_an_entry_for_every_setting() -> None:
-    names = re.findall(r"^- \*\*`(\w+)`\*\* \(", page(), re.MULTILINE)
+    names = re.findall(r"^- \*\*`(\w+)`\*\*", page(), re.MULTILINE)
     shared_kinds = (ServerLimitSettings, AuditSettings, LogSettings)
     shared = {field.name for kind in shared_kinds for field in fields(kind)}
     of_name_server = [f.name for f in fields(NameServerConfig) if f.name not in shared]

@@ -64,9 +64,9 @@ have no unit: sizes are in bytes, and times are in the unit at the end of the se
 ## How to read the entries
 
 Each entry has the name of the setting in Python, its key in RocketMQ's file in parentheses, its
-default and its meaning. Where two spellings of a key are listed, the first one takes precedence.
-Settings marked *live* can be changed without a restart, by `mqadmin updateBrokerConfig` or
-`updateNamesrvConfig`.
+default and its meaning. A setting without a key is Firetrail's own, and has its name in the file.
+Where two spellings of a key are listed, the first one takes precedence. Settings marked *live* can
+be changed without a restart, by `mqadmin updateBrokerConfig` or `updateNamesrvConfig`.
 """
 
 UNUSED_KEYS = """\
@@ -101,14 +101,12 @@ def page() -> str:
 
 
 def _entry(setting: Setting) -> str:
-    keys = ", ".join(f"`{key}`" for key in setting.keys) or "Firetrail only"
+    keys = ", ".join(f"`{key}`" for key in setting.keys)
+    name = f"**`{setting.name}`** ({keys})" if keys else f"**`{setting.name}`**"
     shown = setting.kind.show(setting.default) or "empty"
     live = ", *live*" if setting.live else ""
     allowed = f" Allowed: {setting.kind.allowed}." if setting.kind.restricted else ""
-    return _filled(
-        f"- **`{setting.name}`** ({keys}), default {shown}{live}. {setting.doc}{allowed}",
-        indent="  ",
-    )
+    return _filled(f"- {name}: {shown}{live}. {setting.doc}{allowed}", indent="  ")
 
 
 def _filled(text: str, indent: str = "") -> str:
