@@ -99,8 +99,27 @@ ALLOWED: dict[tuple[str, str], str] = {
         "tls/self_signed.py",
         "tempfile.NamedTemporaryFile",
     ): "an encrypted key for OpenSSL, gone at once",
-    ("store/put/writer.py", "time.perf_counter"): "measures latencies on the hot path",
     ("store/repair/repair.py", "rmdir"): "an empty folder of a repair; a crash may bring it back",
+}
+
+
+# The layers that get their system as an argument; only what users call first knows that of the
+# process. The time of the event loop is allowed for what is compared with timers of asyncio.
+INJECTED_LAYERS = {"broker", "namesrv", "proxy", "remoting", "access", "replication", "store"}
+GLOBAL = "firetrail.system.SYSTEM"
+ENTRY_POINTS = {
+    "broker/broker.py": "Broker",
+    "namesrv/server.py": "NameServer",
+    "proxy/proxy.py": "Proxy",
+    "remoting/access.py": "secrets of clients and commands, which have no system of their own",
+    "store/bulk.py": "BulkCommit, which Spark's writers use",
+    "store/config.py": "StoreConfig.from_properties, which reads a file",
+    "store/inspect/view.py": "StoreView.open",
+    "store/store.py": "Store.open",
+}
+# Modules that use it in other ways, and why.
+GLOBAL_USERS = {
+    "remoting/handlers.py": "limits the log of unexpected errors, for all servers and clients",
 }
 
 
@@ -183,6 +202,57 @@ def test_files_clocks_and_threads_are_reached_through_the_system() -> None:
 
 def test_every_exception_is_still_needed() -> None:
     assert not set(ALLOWED) - set(found())
+
+
+def uses_of_the_global(source: str) -> Iterator[bool]:
+    """For every use of the system of the process, whether it is the default of an argument.
+
+    ``argument or SYSTEM`` and ``SYSTEM if argument is None else …`` are such defaults, too.
+    """
+    tree = ast.parse(source)
+    names = imported(tree)
+    defaults: set[int] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.arguments(defaults=positional, kw_defaults=keyword):
+                defaults |= {id(each) for each in (*positional, *keyword)}
+            case ast.BoolOp(op=ast.Or(), values=[ast.Name(), default]):
+                defaults.add(id(default))
+            case ast.IfExp(test=ast.Compare(ops=[ast.Is()]), body=default):
+                defaults.add(id(default))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name | ast.Attribute):
+            owner, _, rest = dotted(node).partition(".")
+            if f"{names.get(owner, owner)}.{rest}".rstrip(".") == GLOBAL:
+                yield id(node) in defaults
+
+
+def test_servers_and_stores_use_the_system_that_they_are_given() -> None:
+    found = {
+        path.relative_to(PACKAGE).as_posix(): all(uses)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if layer_of(path) in INJECTED_LAYERS
+        and (uses := list(uses_of_the_global(path.read_text(encoding="utf-8"))))
+    }
+    expected = {**dict.fromkeys(ENTRY_POINTS, True), **dict.fromkeys(GLOBAL_USERS, False)}
+    assert found == expected, "take the System, or its clock, as an argument"
+
+
+@pytest.mark.parametrize(
+    ("source", "is_default"),
+    [
+        ("def f(system: System = SYSTEM): ...", True),
+        ("def f(*, system: System = SYSTEM): ...", True),
+        ("files = (system or SYSTEM).files", True),
+        ("system = SYSTEM if system is None else system", True),
+        ("def f(clock: Clock = SYSTEM.clock): ...", False),
+        ("now = SYSTEM.clock.monotonic()", False),
+        ("open_it(SYSTEM)", False),
+    ],
+)
+def test_a_default_is_told_from_another_use(source: str, is_default: bool) -> None:
+    module = f"from firetrail.system import SYSTEM, System\n{source}"
+    assert list(uses_of_the_global(module)) == [is_default]
 
 
 @pytest.mark.parametrize(

@@ -85,4 +85,4 @@ class Users:
 
 
 def guard_of(*users: User, policy: AccessPolicy | None = None) -> Guard:
-    return Guard(Users(*users), policy or AccessPolicy(cluster="C1"))
+    return Guard(Users(*users), policy or AccessPolicy(cluster="C1"), SYSTEM.clock)

@@ -164,7 +164,7 @@ async def disjoint(*, is_cluster: bool = False) -> AsyncIterator[Disjoint]:
             brokers = cluster = ClusterBrokers(broker.namesrv, Access(ROOT))
             await cluster.open()
             stack.push_async_callback(cluster.close)
-        service = MessagingService(brokers, SYSTEM.clock.now_ms, guard=guard)
+        service = MessagingService(brokers, SYSTEM.clock, guard=guard)
         stack.push_async_callback(service.stop)
         yield Disjoint(broker, service, stack)
 

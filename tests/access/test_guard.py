@@ -26,6 +26,7 @@ from firetrail.errors import ConfigError, RequestError
 from firetrail.remoting.addresses import source_of
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
+from firetrail.system import SYSTEM
 
 ALICE = User("alice", credentials("alice").secret_key)
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -122,7 +123,7 @@ def test_an_unforeseen_error_lets_nothing_through(caplog: pytest.LogCaptureFixtu
         def find(self, name: str) -> User | None:
             raise KeyError(name)
 
-    guard = Guard(Broken(), AccessPolicy())
+    guard = Guard(Broken(), AccessPolicy(), SYSTEM.clock)
     request = signed(ROUTE, {"topic": "T1"}, by="alice")
     answer = guard(PEER, request)
     assert answer is not None
@@ -187,7 +188,7 @@ def test_the_caller_of_a_connection_is_kept_only_for_the_same_user() -> None:
     """Every request is verified nevertheless, and a changed user is a new object."""
     users = Users(ALICE, User("root", credentials("root").secret_key, UserType.SUPER))
     whitelist = AccessPolicy(unauthenticated=frozenset({str(int(ROUTE))}))
-    guard = Guard(users, whitelist)
+    guard = Guard(users, whitelist, SYSTEM.clock)
     connection: Any = Peer()
 
     def caller_of(request: RemotingCommand) -> Caller:
@@ -286,7 +287,11 @@ def test_a_waiting_request_loses_the_trust_of_its_address(
     sender: str, policy: AccessPolicy
 ) -> None:
     white = {"::1"}
-    guard = Guard(Users(ALICE), policy, trusts=lambda source, name: source in white)
+    guard = Guard(
+        Users(ALICE),
+        replace(policy, trusts=lambda source, name: source in white),
+        SYSTEM.clock,
+    )
     peer: Any = Peer("[::1]:5000")
     request = TRUSTED[sender]()
     assert guard(peer, request) is None
@@ -311,8 +316,8 @@ def test_a_user_at_a_former_trusted_address_keeps_its_permissions() -> None:
     entry = PolicyEntry(Resource.parse("Topic:T1"), frozenset({Action.PUB}), Decision.ALLOW)
     guard = Guard(
         Users(replace(ALICE, policies=(Policy([entry]), Policy()))),
-        AccessPolicy(),
-        trusts=lambda source, name: source in white and name == "alice",
+        AccessPolicy(trusts=lambda source, name: source in white and name == "alice"),
+        SYSTEM.clock,
     )
     peer: Any = Peer("[::1]:5000")
     allowed = signed(ROUTE, {"topic": "T1"}, by="alice")

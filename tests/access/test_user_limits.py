@@ -20,6 +20,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.server import RemotingServer
 from firetrail.settings.server_limits import ServerLimitSettings
+from firetrail.system import SYSTEM
 
 ALICE = User("alice", credentials("alice").secret_key)
 ADMIN = User("root", credentials("root").secret_key, type=UserType.SUPER)
@@ -35,8 +36,8 @@ async def limited(clock: Clock, settings: ServerLimitSettings) -> AsyncIterator[
     """A server that only knows alice and an administrator."""
     users = Users(ALICE, ADMIN)
     policy = AccessPolicy(authorization=False)
-    guard = Guard(users, policy, limits=UserLimits(settings, clock))
-    server = RemotingServer({ROUTE: answered}, guard=guard)
+    guard = Guard(users, policy, SYSTEM.clock, limits=UserLimits(settings, clock))
+    server = RemotingServer({ROUTE: answered}, SYSTEM, guard=guard)
     client = RemotingClient()
     port = await server.start("127.0.0.1", 0)
     try:

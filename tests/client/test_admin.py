@@ -52,6 +52,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import OffsetResponse
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 A, B = MessageQueue("T", "a", 0), MessageQueue("T", "b", 0)
@@ -226,7 +227,9 @@ class Brokers:
         port = await self.names.start()
         servers = []
         for name in ("a", "b"):
-            server = RemotingServer({code: self._handler(name, code) for code in self._answers})
+            server = RemotingServer(
+                {code: self._handler(name, code) for code in self._answers}, SYSTEM
+            )
             address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
             self.names.register_local(cluster="C", name=name, address=address, topics=TOPICS)
             servers.append(server)

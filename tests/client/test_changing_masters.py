@@ -35,6 +35,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 
 TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
 QUEUE = MessageQueue("T", "b", 0)
@@ -66,7 +67,7 @@ class Cluster:
             RequestCode.SEND_BATCH_MESSAGE,
             RequestCode.END_TRANSACTION,
         )
-        self.server = RemotingServer(dict.fromkeys(codes, self._take))
+        self.server = RemotingServer(dict.fromkeys(codes, self._take), SYSTEM)
         self.refusals: list[ResponseCode] = []
         self.namesrv = self.address = ""
 

@@ -74,7 +74,7 @@ class TimerBroker:
 async def at(broker: TimerBroker) -> AsyncIterator[Producer]:
     names = NameServer(NameServerConfig(listen_port=0))
     port = await names.start()
-    server = RemotingServer(broker.handlers())
+    server = RemotingServer(broker.handlers(), SYSTEM)
     address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
     topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
     names.register_local(cluster="C", name="b", address=address, topics=topics)

@@ -41,6 +41,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 
 
 async def test_a_sent_message_is_consumed_as_it_was(namesrv: str) -> None:
@@ -311,7 +312,7 @@ class TestRetries:
         servers = []
         topics = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
         for name, handler in answers.items():
-            server = RemotingServer({RequestCode.SEND_MESSAGE_V2: noting(name, handler)})
+            server = RemotingServer({RequestCode.SEND_MESSAGE_V2: noting(name, handler)}, SYSTEM)
             address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
             names.register_local(cluster="C", name=name, address=address, topics=topics)
             servers.append(server)

@@ -35,6 +35,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import SendResponse
 from firetrail.remoting.server import RemotingServer
 from firetrail.store.broker_store import BrokerStore
+from firetrail.system import SYSTEM
 
 
 async def test_addresses_stay_known_while_a_route_is_requested_again(namesrv: str) -> None:
@@ -168,7 +169,7 @@ class TestNameServerThatHasJustStarted:
         def take(connection: Connection, request: RemotingCommand) -> RemotingCommand:
             return request.answer(fields=SendResponse("00" * 16, 0, 7).encode())
 
-        broker = RemotingServer({RequestCode.SEND_MESSAGE_V2: take})
+        broker = RemotingServer({RequestCode.SEND_MESSAGE_V2: take}, SYSTEM)
         there = f"127.0.0.1:{await broker.start('127.0.0.1', 0)}"
         names = NameServer(NameServerConfig(listen_port=0))
         port = await names.start()
@@ -211,7 +212,7 @@ class TestWrongAddresses:
         async def be_silent(connection: Connection, request: RemotingCommand) -> None:
             await asyncio.sleep(0.5)
 
-        server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent})
+        server = RemotingServer({RequestCode.GET_BROKER_CLUSTER_INFO: be_silent}, SYSTEM)
         address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
         session = await Session(address).open()
         message = f"^{address}: no answer to GET_BROKER_CLUSTER_INFO within 0.05 s$"

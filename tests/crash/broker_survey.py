@@ -125,7 +125,7 @@ class Users:
             self._ledger.recalled.add(body)
 
     def _now_ms(self) -> int:
-        return self._process.broker._system.clock.now_ms()
+        return self._process.broker.system.clock.now_ms()
 
     async def _begin(self) -> None:
         await self._send_to(Sent(self._source.choice(PLAIN), self._queue(), half=True))

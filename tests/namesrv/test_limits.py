@@ -22,6 +22,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.registration import decode_registration, encode_registration
+from firetrail.system import SYSTEM
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ def test_a_compressed_registration_has_a_limited_number_of_topics(
 
 async def test_values_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_module, "VALUES_MAX", 1)
-    kv = KVConfig(tmp_path / "kv" / "kvConfig.json")
+    kv = KVConfig(tmp_path / "kv" / "kvConfig.json", SYSTEM)
     await kv.put("n", "k", "1")
     await kv.put("n", "k", "2")
     with pytest.raises(RequestError, match="there are 1 values, which is the limit"):

@@ -24,6 +24,7 @@ from firetrail.proxy.call import (
 )
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 
 SERVICE = "/test.Service"
@@ -211,7 +212,7 @@ class ServerThread:
     ) -> Iterator[Self]:
         """Run the server until the end of the block."""
         self.grace_s = PATIENCE_S
-        self.server = GrpcServer(methods or methods_of(self.recorder), limits, tls)
+        self.server = GrpcServer(methods or methods_of(self.recorder), SYSTEM, limits, tls)
         thread = threading.Thread(target=self._run, args=[self.server])
         thread.start()
         try:

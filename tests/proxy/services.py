@@ -121,7 +121,7 @@ class Service:
         self.client = ProxyClient("c1", "192.0.2.7:4321")
         self.now_ms = SYSTEM.clock.now_ms
         self.requests = PopRequests(self.brokers)
-        self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms())
+        self.renewals = Renewals(self.requests, self.brokers, lambda: self.now_ms(), lambda: 0.0)
         self.known = KnownTransactions()
         self.sending = SendCalls(self.brokers, self.known, lambda: self.now_ms(), DELAY_MAX_MS)
         self.receiving = ReceiveCalls(

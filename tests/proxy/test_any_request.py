@@ -117,7 +117,7 @@ async def _service(broker: Broker) -> MessagingService:
     types = {"T": None, "F": {"+message.type": "FIFO"}, "X": {"+message.type": "MIXED"}}
     for name, attributes in types.items():
         broker.topics.put([TopicConfig(name, 4, 4, attributes=attributes)])
-    return MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+    return MessagingService(EmbeddedBroker(broker), SYSTEM.clock)
 
 
 async def _answer(

@@ -95,7 +95,7 @@ async def brokers(broker: Broker) -> AsyncIterator[ClusterBrokers]:
 @pytest.fixture
 async def service(brokers: ClusterBrokers) -> AsyncIterator[MessagingService]:
     complete: RegisteringBrokers = brokers
-    service = MessagingService(complete, SYSTEM.clock.now_ms)
+    service = MessagingService(complete, SYSTEM.clock)
     yield service
     await service.stop()
 
@@ -170,7 +170,7 @@ async def guarded(tmp_path: Path) -> AsyncIterator[Guarded]:
         access = FileAccess(tmp_path / "proxy", AccessPolicy(), AuditSettings(), SYSTEM)
         access.open()
         guard = GrpcGuard(access.guard, SYSTEM.clock.now_ms)
-        service = MessagingService(brokers, SYSTEM.clock.now_ms, guard=guard)
+        service = MessagingService(brokers, SYSTEM.clock, guard=guard)
         yield Guarded(service, broker, users)
         await service.stop()
         await brokers.close()

@@ -77,11 +77,11 @@ class Secured:
         audit: AuditLog | None = None,
         limits: UserLimits | None = None,
     ) -> None:
-        known = Guard(users, policy, audit, limits=limits)
+        known = Guard(users, policy, SYSTEM.clock, audit, limits=limits)
         guard = GrpcGuard(known, lambda: int(NOW.timestamp() * 1000))
         self.broker = broker
         self.users = users
-        self.service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=guard)
+        self.service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock, guard=guard)
 
     async def call(self, name: str, metadata: dict[str, str], request: Any = None) -> Any:
         """Return the status of the last response."""
@@ -403,7 +403,8 @@ async def test_a_waiting_call_loses_the_trust_of_its_address(metadata: dict[str,
     call = FakeCall(metadata)
     white = {source_of(call.peer)}
     users = Users(User("alice", credentials("alice").secret_key))
-    known = Guard(users, AccessPolicy(), trusts=lambda source, name: source in white)
+    policy = AccessPolicy(trusts=lambda source, name: source in white)
+    known = Guard(users, policy, SYSTEM.clock)
     guard = GrpcGuard(known, lambda: int(NOW.timestamp() * 1000))
     request = receive_request()
     call.caller = guard.caller("ReceiveMessage", call, request)
@@ -456,7 +457,7 @@ async def test_a_receive_that_waits_ends_with_the_permission(tmp_path: Path, cha
         broker.groups.require("CG")
         broker.topics.ensure("T1", 1)
         known = GrpcGuard(guard, lambda: int(NOW.timestamp() * 1000))
-        service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms, guard=known)
+        service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock, guard=known)
         service.clients.of(FakeCall(signed_by("alice")))
         method: Any = service.methods[f"{SERVICE}ReceiveMessage"]
         request = receive_request(topic="T1", group="CG", broker=broker.config.name)

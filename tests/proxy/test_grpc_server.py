@@ -25,6 +25,7 @@ from firetrail.errors import AddressInUseError
 from firetrail.proxy.call import Call, UnaryMethod
 from firetrail.proxy.grpc_server import GrpcServer
 from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.system import SYSTEM
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
 
@@ -309,7 +310,7 @@ def test_a_stop_ends_calls_that_take_too_long(loops: Loops) -> None:
 
 
 async def test_a_port_in_use_is_named() -> None:
-    first, second = GrpcServer({}), GrpcServer({})
+    first, second = GrpcServer({}, SYSTEM), GrpcServer({}, SYSTEM)
     port = await first.start("127.0.0.1", 0)
     assert first.port == port
     expected = f"127.0.0.1:{port}: the port is in use; stop the program that listens there"

@@ -47,7 +47,7 @@ async def broker() -> AsyncIterator[Broker]:
 
 @pytest.fixture
 async def service(broker: Broker) -> AsyncIterator[MessagingService]:
-    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock)
     service.start()
     yield service
     await service.stop()
@@ -180,7 +180,7 @@ async def test_silent_clients_are_forgotten(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SWEEP_S", 0.01)
-    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock.now_ms)
+    service = MessagingService(EmbeddedBroker(broker), SYSTEM.clock)
     service.start()
     stream = await joined(service, broker)
     service.clients.of(stream).last_seen -= SILENT_S + 1

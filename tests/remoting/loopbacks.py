@@ -17,6 +17,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import RemotingServer, RequestAudit, RequestGuard
+from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 
 ECHO, SLOW, FAIL, BROKEN, UNWRITABLE, NOTE = range(1, 7)
@@ -80,7 +81,8 @@ async def serving(
     guard: RequestGuard | None = None,
     tls: ServerTls | None = None,
 ) -> AsyncIterator[Loopback]:
-    server = RemotingServer(handlers, limits, on_closed, guard, tls, audit)
+    server = RemotingServer(handlers, SYSTEM, limits, guard, tls, audit)
+    server.on_closed = on_closed
     client = RemotingClient(client_handlers)
     port = await server.start("127.0.0.1", 0)
     try:

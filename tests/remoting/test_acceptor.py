@@ -11,6 +11,7 @@ from tests.client.clusters import until
 from firetrail.remoting import acceptor
 from firetrail.remoting.acceptor import Acceptor
 from firetrail.remoting.limits import ConnectionLimits
+from firetrail.system import SYSTEM
 
 
 def connection(peer: str = "192.0.2.7:1") -> Mock:
@@ -21,7 +22,7 @@ def accepting(limits: ConnectionLimits | None = None) -> Acceptor[Mock]:
     def check(accepted: Mock, now: float) -> None:
         accepted.check(now)
 
-    return Acceptor(asyncio.Protocol, check, limits or ConnectionLimits())
+    return Acceptor(asyncio.Protocol, check, limits or ConnectionLimits(), SYSTEM)
 
 
 async def test_the_check_of_one_connection_does_not_end_those_of_others(

@@ -32,6 +32,7 @@ from firetrail.remoting.frames import FrameReader, Limits, encode_frame
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.server import BUSY, RemotingServer
+from firetrail.system import SYSTEM
 
 
 @pytest.fixture
@@ -372,7 +373,10 @@ class TestLimits:
         def guard(connection: Connection, request: RemotingCommand) -> None:
             asked.append(len(request.body))
 
-        server, client = RemotingServer(HANDLERS, ServerLimits(body=1000), guard=guard), None
+        server, client = (
+            RemotingServer(HANDLERS, SYSTEM, ServerLimits(body=1000), guard=guard),
+            None,
+        )
         try:
             address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
             client = RemotingClient()
@@ -416,7 +420,7 @@ async def test_heartbeats_are_handled_before_other_requests(
 
 
 async def test_a_stop_answers_requests_in_progress() -> None:
-    server, client = RemotingServer(HANDLERS), RemotingClient()
+    server, client = RemotingServer(HANDLERS, SYSTEM), RemotingClient()
     port = await server.start("127.0.0.1", 0)
     asked = asyncio.ensure_future(client.request(f"127.0.0.1:{port}", RemotingCommand(SLOW)))
     while not server._tasks:

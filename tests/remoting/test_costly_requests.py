@@ -21,6 +21,7 @@ from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import COSTLY_BURST_S, COSTLY_WAIT_S, ServerLimits
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 
 TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG
 REQUEST = RemotingCommand(TOPICS)
@@ -67,7 +68,7 @@ def scene() -> Scene:
 
 
 def connected() -> Connection:
-    connection = Connection(RemotingServer({}))
+    connection = Connection(RemotingServer({}, SYSTEM))
     connection.host = "10.0.0.1"
     return connection
 

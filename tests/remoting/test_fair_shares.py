@@ -10,13 +10,14 @@ import pytest
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User, UserType
 from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of, unknown_holder
+from firetrail.system import SYSTEM
 
 ALICE, BOB = ShareHolder("user alice"), ShareHolder("user bob")
 ROOT = ShareHolder("user root", is_super=True)
 
 
 def shares(most: int) -> FairShares:
-    return FairShares("things", "Give some back.", lambda: most)
+    return FairShares("things", "Give some back.", lambda: most, SYSTEM.clock.monotonic)
 
 
 def take_all(table: FairShares, holder: ShareHolder) -> int:

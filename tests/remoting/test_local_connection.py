@@ -16,6 +16,7 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.limits import ServerLimits
 from firetrail.remoting.local_connection import LocalConnection
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 
 NOW, SOON, LATER, REFUSED, SOON_THEN_LATER = range(1, 6)
 
@@ -32,7 +33,7 @@ class Scene:
             REFUSED: self.refused,
             SOON_THEN_LATER: self.soon_then_later,
         }
-        self.server = RemotingServer(handlers, limits)
+        self.server = RemotingServer(handlers, SYSTEM, limits)
         self.requests: list[RemotingCommand] = []
         self.closings = 0
         self.gate = asyncio.Event()

@@ -29,6 +29,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.frames import FrameReader, encode_frame
 from firetrail.remoting.server import RemotingServer
+from firetrail.system import SYSTEM
 from firetrail.tls import certificates, channel, client_tls, server_tls
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
@@ -74,7 +75,7 @@ class Port:
 
 @asynccontextmanager
 async def serving(config: TlsConfig) -> AsyncIterator[Port]:
-    server = RemotingServer({ECHO: echo, WHO: who}, tls=ServerTls(config))
+    server = RemotingServer({ECHO: echo, WHO: who}, SYSTEM, tls=ServerTls(config))
     number = await server.start("127.0.0.1", 0)
     try:
         yield Port(server, number)
@@ -178,7 +179,7 @@ async def test_activemq_cve_2026_39304_a_flood_of_key_updates_is_not_read(
 ) -> None:
     monkeypatch.setattr(connection_module, "WRITE_HIGH", 20_000)
     tls = ServerTls(TlsConfig(certificate=issued.certificate, key=issued.key))
-    server = RemotingServer({}, tls=tls)
+    server = RemotingServer({}, SYSTEM, tls=tls)
     connection = server._new_connection()
     transport = DeafTransport(connection)
     transport.flood(tmp_path / "keys")
@@ -330,7 +331,7 @@ async def test_a_server_without_tls_is_named() -> None:
 
 async def test_a_connection_that_is_lost_before_the_handshake() -> None:
     session = ClientTls(insecure=True).session("localhost")
-    connection = Connection(RemotingServer({}), tls=session)
+    connection = Connection(RemotingServer({}, SYSTEM), tls=session)
     connection.connection_lost(None)
     with pytest.raises(TlsError, match="lost during the TLS handshake"):
         await connection.secure()
@@ -363,7 +364,7 @@ async def test_requests_are_signed() -> None:
         assert Verifier("canary").accepts(request.fields, request.body)
         return request.answer()
 
-    server = RemotingServer({ECHO: note})
+    server = RemotingServer({ECHO: note}, SYSTEM)
     number = await server.start("127.0.0.1", 0)
     async with client_of(Access(Credentials("alice", "canary"))) as client:
         command = RemotingCommand(ECHO, {"b": "1", "a": "2"}, b"body")

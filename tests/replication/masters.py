@@ -73,7 +73,7 @@ class FakeMaster:
             RequestCode.GET_BROKER_RUNTIME_INFO: self._handler(self._runtime),
             RequestCode.VIEW_MESSAGE_BY_ID: self._handler(self._record),
         }
-        self._server = RemotingServer(handlers, ServerLimits())
+        self._server = RemotingServer(handlers, SYSTEM, ServerLimits())
         self.address = MasterAddress("")
 
     async def start(self) -> None:

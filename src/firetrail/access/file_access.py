@@ -47,7 +47,7 @@ class FileAccess:
     ) -> None:
         self._users = UserStore(system, folder)
         self.audit = AuditLog(folder, audit, system) if audit.audit_log else None
-        self.guard = Guard(self._users, policy, self.audit, limits=limits, files=self)
+        self.guard = Guard(self._users, policy, system.clock, self.audit, limits=limits, files=self)
 
     def open(self, first: Credentials | None = None) -> None:
         """Load the users.

@@ -26,7 +26,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import failure
 from firetrail.remoting.local_connection import LocalConnection
-from firetrail.system import SYSTEM
+from firetrail.system import Clock
 from firetrail.text import printable
 
 NAME_SHOWN = 64
@@ -85,6 +85,9 @@ class AccessPolicy:
         cluster: The cluster of the server; empty for a name server of its own, whose administrators
             need a permission for ``Cluster:*``.
         wording: The remarks of refusals.
+        trusts: Returns whether requests from an IP address, with the name of a user, are not
+            checked. Such a client may do everything except what only super users may do. Default:
+            None, which checks all requests.
     """
 
     authorization: bool = True
@@ -92,6 +95,7 @@ class AccessPolicy:
     unauthorized: frozenset[str] = field(default_factory=frozenset)
     cluster: str = ""
     wording: Wording = Wording()
+    trusts: Callable[[str, str], bool] | None = None
 
 
 class Guard:
@@ -100,10 +104,8 @@ class Guard:
     Args:
         users: The users.
         policy: What to check.
+        clock: The clock.
         audit: Records logins. Default: logins are not recorded.
-        trusts: Returns whether requests from an IP address, with the name of a user, are not
-            checked. Such a client may do everything except what only super users may do. Default:
-            None, which checks all requests.
         limits: What each user may use. Default: users have no limits.
         files: The files of the users, if others change them. Default: only requests change users.
 
@@ -118,18 +120,18 @@ class Guard:
         self,
         users: Directory,
         policy: AccessPolicy,
+        clock: Clock,
         audit: AuditLog | None = None,
-        trusts: Callable[[str, str], bool] | None = None,
         limits: UserLimits | None = None,
         files: UserFiles | None = None,
     ) -> None:
-        self.owners = ClientOwners(SYSTEM.clock.monotonic)
+        self.owners = ClientOwners(clock.monotonic)
         self.limits = limits
         self._files = files
         self.users = users
         self.audit = audit
         self.policy = policy
-        self._trusts = trusts
+        self._trusts = policy.trusts
         self._unauthenticated = _codes("authenticationWhitelist", policy.unauthenticated)
         self._unauthorized = _codes("authorizationWhitelist", policy.unauthorized)
 

@@ -133,7 +133,7 @@ class Broker:
         check_id(self.config, store or StoreConfig())
         self._conf = conf
         self._ignored = ignore_unsupported
-        self._system = system or SYSTEM
+        self.system = system or SYSTEM
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or server_limits(self.config)
@@ -143,7 +143,7 @@ class Broker:
         self.access = BrokerAccess(
             self.config,
             self._folder,
-            self._system,
+            self.system,
             lambda: self.address,
             ignore_users=ignore_users,
         )
@@ -152,20 +152,21 @@ class Broker:
         self.insecure = insecure
         self._server = RemotingServer(
             self._handlers,
+            self.system,
             self._limits,
-            on_closed=self.closed,
             guard=guard,
             tls=tls,
             audit=audit.answered if audit is not None else None,
         )
+        self._server.on_closed = self.closed
         costly = self._server.costly
         self._name_server = (
-            NameServer(name_server, self._system, guard, tls, insecure=insecure, costly=costly)
+            NameServer(name_server, self.system, guard, tls, insecure=insecure, costly=costly)
             if name_server is not None
             else None
         )
         role = self._store_config.role
-        self._replicas = ReplicasManager(self, self._system, self._folder, role)
+        self._replicas = ReplicasManager(self, self.system, self._folder, role)
         self.roles = self._replicas.roles
         self._resources = AsyncExitStack()
         own_handlers = combined([self._replicas.handlers, self.access.handlers])
@@ -236,10 +237,10 @@ class Broker:
             # Nothing is awaited until all handlers exist, so no client finds a broker without them.
             host = asked._replace(port=port)
             self.address = str(host)
-            self._ha_port, self._live.current = open_ha_port(self._system, self.config, asked)
+            self._ha_port, self._live.current = open_ha_port(self.system, self.config, asked)
             resources.push_async_callback(asyncio.to_thread, self._ha_port.close)
-            self.epochs = EpochFile(self._system, self._folder)
-            self.slave_mark = SlaveMark(self._system, self._folder)
+            self.epochs = EpochFile(self.system, self._folder)
+            self.slave_mark = SlaveMark(self.system, self._folder)
             self._live.current, store = self._replicas.begin(self._store_config)
             resources.push_async_callback(self._replicas.leave)
             plan = TermPlan(
@@ -275,7 +276,7 @@ class Broker:
         return Environment(
             self._folder,
             self._live,
-            self._system,
+            self.system,
             self._limits,
             self.address,
             self._name_server,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from firetrail.access.audit_log import AuditLog
@@ -68,12 +69,13 @@ class BrokerAccess:
             self.audit = AuditLog(folder, config, system)
         if config.acl:
             self._plain = plain = PlainAcl(system, config.plain_file, config.cluster)
-            self.guard = Guard(plain, policy, self.audit, plain.trusts, limits, plain)
+            policy = replace(policy, trusts=plain.trusts)
+            self.guard = Guard(plain, policy, system.clock, self.audit, limits, plain)
             names = BrokerNames(config.cluster, config.name, address)
             self.handlers = PlainRequests(plain, names).handlers
         elif config.authentication:
             self.users = UserStore(system, folder)
-            self.guard = Guard(self.users, policy, self.audit, limits=limits)
+            self.guard = Guard(self.users, policy, system.clock, self.audit, limits=limits)
             self.handlers = UserRequests(self.users, config.return_passwords).handlers
         elif not ignore_users:
             refuse_users(system, folder)

@@ -160,6 +160,7 @@ def build(
     """
     is_slave = store.config.role is BrokerRole.SLAVE
     system, now_ms = env.system, env.system.clock.now_ms
+    now = system.clock.monotonic
     topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags)
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
@@ -170,7 +171,7 @@ def build(
     delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
     schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
-    checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms)
+    checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
     timer = TimerService(system, env.folder, store, env.live.current, topics.revive)
     overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
     overruns: list[Overrun] = []
@@ -203,7 +204,7 @@ def build(
         orders,
         ReviveService(store, topics, groups, checkpoints, now_ms),
         RebalanceLockManager(
-            asyncio.get_running_loop().time,
+            now,
             env.live.current.name,
             topics,
             groups,
@@ -254,10 +255,10 @@ def _state(
     filters: ConsumerFilters | None,
 ) -> BrokerState:
     live = env.live
-    loop = asyncio.get_running_loop()
+    loop, now = asyncio.get_running_loop(), env.system.clock.monotonic
     store.dispatch_in(loop)
     if clients is None:
-        clients = Clients(topics, groups, loop.time, live, env.guard)
+        clients = Clients(topics, groups, now, live, env.guard)
     else:
         clients.serve(topics, groups)
     clients.evaluate(filters)
@@ -272,7 +273,7 @@ def _state(
         clients,
         MessageSelector(store, live, filters),
         LongPolling(store, loop),
-        Traffic(store, loop.time),
+        Traffic(store, now),
     )
 
 

@@ -289,7 +289,9 @@ class Term:
             return replica.master.broker if replica.master is not None else None
 
         in_group, has_guard = env.keeper is not None, env.guard is not None
-        return Relay(env.client_access, master, in_group=in_group, has_guard=has_guard)
+        return Relay(
+            env.client_access, master, env.system.clock, in_group=in_group, has_guard=has_guard
+        )
 
     def _divergence(self) -> str:
         """Return why the log of a slave is not that of its master; empty if it is."""

@@ -13,7 +13,7 @@ from firetrail.errors import ConfigError, FiretrailError, RequestError
 from firetrail.format import config_json
 from firetrail.remoting.body import Body
 from firetrail.remoting.codes import ResponseCode
-from firetrail.system import SYSTEM, System
+from firetrail.system import System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"
 """The namespace with the order of brokers of topics that are ordered across brokers."""
@@ -36,16 +36,16 @@ class KVConfig:
     Every change is durable in the file before it is acknowledged or visible to readers.
 
     Args:
-        path: The file. Default: None, which keeps the values in memory only.
-        system: Files to use; tests replace them. Default: those of the machine.
+        path: The file; None keeps the values in memory only.
+        system: Files to use.
 
     Raises:
         ConfigError: The file exists and cannot be read.
     """
 
-    def __init__(self, path: Path | None = None, system: System | None = None) -> None:
+    def __init__(self, path: Path | None, system: System) -> None:
         self._path = path
-        self._files = (system or SYSTEM).files
+        self._files = system.files
         self._table: dict[str, dict[str, str]] = {}
         self._changing = asyncio.Lock()
         if path is not None and path.exists():

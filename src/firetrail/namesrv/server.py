@@ -86,12 +86,13 @@ class NameServer:
         audit = guard.audit if guard is not None else None
         self._server = RemotingServer(
             self.handlers,
+            system,
             server_limits(config),
-            on_closed=self.disconnected,
             guard=guard,
             tls=tls,
             audit=audit.answered if audit is not None else None,
         )
+        self._server.on_closed = self.disconnected
         self._server.costly = costly or self._server.costly
         self._sweeper: asyncio.Task[None] | None = None
 

@@ -8,7 +8,7 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.rivals import Rivals
 from firetrail.namesrv.routes import Routes
-from firetrail.system import SYSTEM, Clock
+from firetrail.system import Clock
 
 
 @dataclass(slots=True)
@@ -17,8 +17,8 @@ class State:
 
     config: NameServerConfig
     kv: KVConfig
+    clock: Clock
     routes: Routes = field(default_factory=Routes)
-    clock: Clock = SYSTEM.clock
     rivals: Rivals = field(init=False)
 
     def __post_init__(self) -> None:

@@ -97,7 +97,7 @@ class ProxyClients:
     """The table of all clients.
 
     Args:
-        now: the event loop's clock.
+        now: a monotonic clock.
         audit: records logins. Default: logins are not recorded.
         limits: what each user may use. Default: users have no limits.
         owners: the users that client ids belong to. Default: there is no access control.
@@ -119,7 +119,7 @@ class ProxyClients:
         self._audit = audit
         self._clients: dict[str, ProxyClient] = {}
         remedy = "Close clients that are not used, or use fewer client ids"
-        self._shares = FairShares("gRPC clients", remedy, lambda: CLIENTS_MAX)
+        self._shares = FairShares("gRPC clients", remedy, lambda: CLIENTS_MAX, now)
         self.on_left: list[Callable[[ProxyClient], None]] = []
 
     def __len__(self) -> int:

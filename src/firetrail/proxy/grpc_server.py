@@ -14,6 +14,7 @@ from firetrail.remoting.acceptor import Acceptor, wait_until
 from firetrail.remoting.binding import FREE_IT
 from firetrail.remoting.buffer_budget import BufferBudget
 from firetrail.remoting.fair_shares import FairShares
+from firetrail.system import System
 from firetrail.tls.server_tls import ServerTls
 
 
@@ -22,6 +23,7 @@ class GrpcServer:
 
     Args:
         methods: the methods by path.
+        system: the clock, and the limit of descriptors.
         limits: what clients may cost.
         tls: how clients that start with TLS, and others, are treated; None refuses the former.
 
@@ -32,19 +34,21 @@ class GrpcServer:
     def __init__(
         self,
         methods: Methods,
+        system: System,
         limits: GrpcLimits | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self.methods = methods
         self.limits = limits or GrpcLimits()
         self.tls = tls
+        self.now = system.clock.monotonic
         self.memory = MemoryAccount(self.limits.server_bytes)
         self.budget = BufferBudget(self.limits.server_bytes, self.limits.stranger_bytes)
         self.tasks: set[asyncio.Future[Any]] = set()
         remedy = "Close calls that wait, or make fewer at once"
-        self.shares = FairShares("gRPC calls", remedy, lambda: self.limits.calls)
+        self.shares = FairShares("gRPC calls", remedy, lambda: self.limits.calls, self.now)
         self._acceptor = Acceptor[GrpcConnection](
-            lambda: GrpcConnection(self), GrpcConnection.check, self.limits, tls
+            lambda: GrpcConnection(self), GrpcConnection.check, self.limits, system, tls
         )
         self.connections = self._acceptor.connections
         self.log = self._acceptor.log

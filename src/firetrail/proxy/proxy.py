@@ -48,7 +48,7 @@ class Proxy:
                 which Java, Go and C# clients accept, or plaintext.
             limits: Limits on connections and calls. Default: ``GrpcLimits()``.
             delay_max_ms: The longest delay of a message. Default: a day.
-            system: The clock to use; tests replace it. Default: that of the machine.
+            system: Files and clock to use; tests replace them. Default: those of the machine.
             guard: Knows the users, and what they may do. Default: every call is allowed.
         """
         self._guard = guard
@@ -69,6 +69,7 @@ class Proxy:
             tls=broker.tls,
             limits=grpc_limits(broker.config),
             delay_max_ms=broker.config.grpc_delay_max_ms,
+            system=broker.system,
             guard=broker.access.guard,
         )
 
@@ -100,11 +101,11 @@ class Proxy:
         """
         check_exposure(host, self._tls, self._guard, insecure=insecure)
         tls = self._tls or ServerTls.of_context(await asyncio.to_thread(self_signed_context))
-        now_ms = self._system.clock.now_ms
-        guard = GrpcGuard(self._guard, now_ms) if self._guard is not None else None
-        service = MessagingService(self._brokers, now_ms, self._delay_max_ms, guard)
+        clock = self._system.clock
+        guard = GrpcGuard(self._guard, clock.now_ms) if self._guard is not None else None
+        service = MessagingService(self._brokers, clock, self._delay_max_ms, guard)
         chosen = tls if tls.mode is not TlsMode.DISABLED else None
-        server = GrpcServer(service.methods, self._limits, chosen)
+        server = GrpcServer(service.methods, self._system, self._limits, chosen)
         bound = await server.start(host, port, remedy)
         self.address = reachable(server.listens, address_text((advertised or host, bound)))
         service.start()

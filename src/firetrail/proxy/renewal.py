@@ -87,14 +87,20 @@ class Renewals:
         now_ms: the clock.
     """
 
-    def __init__(self, requests: PopRequests, brokers: Brokers, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        requests: PopRequests,
+        brokers: Brokers,
+        now_ms: Callable[[], int],
+        now: Callable[[], float],
+    ) -> None:
         self._requests = requests
         self._brokers = brokers
         self._now_ms = now_ms
         self._messages: dict[RenewalKey, RenewedMessage] = {}
         self._by_client: dict[str, dict[RenewalKey, RenewedMessage]] = {}
         remedy = "Acknowledge messages, or receive fewer at once."
-        self._shares = FairShares("renewed messages", remedy, lambda: HANDLES_MAX)
+        self._shares = FairShares("renewed messages", remedy, lambda: HANDLES_MAX, now)
         self._due: list[tuple[int, int, RenewedMessage]] = []
         self._numbers = count()
         self._task: asyncio.Task[None] | None = None

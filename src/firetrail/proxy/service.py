@@ -44,6 +44,7 @@ from firetrail.proxy.sessions import SessionCalls
 from firetrail.proxy.telemetry import Telemetry
 from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
 from firetrail.remoting.requests import BODY_MAX
+from firetrail.system import Clock
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 DELAY_MAX_MS = BrokerConfig().grpc_delay_max_ms
@@ -62,7 +63,7 @@ class MessagingService:
 
     Args:
         brokers: the brokers behind the service.
-        now_ms: the clock.
+        clock: the clock.
         delay_max_ms: the longest delay of a message. Default: a day.
         guard: decides about every call. Default: every call is allowed.
 
@@ -74,19 +75,19 @@ class MessagingService:
     def __init__(
         self,
         brokers: RegisteringBrokers,
-        now_ms: Callable[[], int],
+        clock: Clock,
         delay_max_ms: int = DELAY_MAX_MS,
         guard: GrpcGuard | None = None,
     ) -> None:
         self._guard = guard
-        now = asyncio.get_running_loop().time
+        now, now_ms = clock.monotonic, clock.now_ms
         if guard is None:
             self.clients = ProxyClients(now)
         else:
             self.clients = ProxyClients(now, guard.audit, guard.limits, guard.owners)
         known = KnownTransactions()
         requests = PopRequests(brokers)
-        self._renewals = Renewals(requests, brokers, now_ms)
+        self._renewals = Renewals(requests, brokers, now_ms, now)
         self._receiving = ReceiveCalls(brokers, requests, self._renewals, now_ms, guard)
         self._transactions = TransactionCalls(brokers, known)
         self._sending = SendCalls(brokers, known, now_ms, delay_max_ms)

@@ -17,7 +17,7 @@ from firetrail.remoting.binding import FREE_IT, Listeners
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.limits import ConnectionLimits
 from firetrail.remoting.slots import ConnectionSlots
-from firetrail.system import SYSTEM
+from firetrail.system import System
 from firetrail.tls.server_tls import ServerTls
 
 SWEEP_S = 1.0
@@ -56,6 +56,7 @@ class Acceptor(Generic[C]):
             :meth:`closed`.
         check: Ends a connection if it is idle, dead or slow at a time of the event loop.
         limits: What clients may cost.
+        system: The clock, and the limit of descriptors.
         tls: The TLS of the ports, whose files are looked at again. Default: none.
         steps: What else is done in each sweep.
 
@@ -69,17 +70,18 @@ class Acceptor(Generic[C]):
         connected: Callable[[], asyncio.BaseProtocol],
         check: Callable[[C, float], None],
         limits: ConnectionLimits,
+        system: System,
         tls: ServerTls | None = None,
         *steps: GuardedStep,
     ) -> None:
         self.connections: set[C] = set()
-        self.log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self.log = LimitedLog(_log, system.clock.monotonic)
         self._check = check
         self._tls = tls
         self._steps = steps
         self._listeners = Listeners(connected)
-        self._addresses = ClientAddresses(limits, SYSTEM.clock.monotonic)
-        self._slots = ConnectionSlots(limits.connections)
+        self._addresses = ClientAddresses(limits, system.clock.monotonic)
+        self._slots = ConnectionSlots(limits.connections, system.files.descriptor_limit)
         self._shares: dict[C, Share] = {}
         self._sweeper: asyncio.Task[None] | None = None
 

@@ -26,7 +26,7 @@ from typing import Self
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import parse_properties
-from firetrail.system import SYSTEM
+from firetrail.system import SYSTEM, System
 from firetrail.text import os_reason
 from firetrail.tls.certificates import check_private
 from firetrail.tls.client_tls import ClientTls
@@ -105,17 +105,18 @@ class Access:
         return cls(credentials, tls)
 
 
-def secret_content(name: str, path: str) -> str:
+def secret_content(name: str, path: str, system: System = SYSTEM) -> str:
     """Return the text of a file with a secret.
 
     Args:
         name: The name of the setting, for errors.
         path: The file.
+        system: Reads the file. Default: that of the machine.
 
     Raises:
         ConfigError: The file cannot be read, is too large, or others can read it.
     """
-    files, file = SYSTEM.files, Path(path)
+    files, file = system.files, Path(path)
     try:
         check_private(name, path)
         if files.size(file) > _FILE_BYTES_MAX:

@@ -15,7 +15,6 @@ from typing import NamedTuple, TypeVar
 from firetrail.auth.caller import Caller
 from firetrail.remoting.addresses import counted_as
 from firetrail.remoting.limited_log import LimitedLog
-from firetrail.system import SYSTEM
 
 RESERVED = 50
 """One in this many is kept for super users: administrators get in even if many users are greedy."""
@@ -70,18 +69,21 @@ class FairShares:
         what: What is counted, in the plural.
         remedy: What a holder can do that gets no more, as a sentence.
         most: Returns the limit for all holders together.
+        now: A monotonic clock in seconds.
 
     Attributes:
         total: How many all holders have together.
     """
 
-    def __init__(self, what: str, remedy: str, most: Callable[[], int]) -> None:
+    def __init__(
+        self, what: str, remedy: str, most: Callable[[], int], now: Callable[[], float]
+    ) -> None:
         self._what = what
         self._remedy = remedy
         self._most = most
         self._held: dict[str, int] = {}
         self._of_groups: dict[tuple[str, str], int] = {}  # by name and group
-        self._log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._log = LimitedLog(_log, now)
         self.total = 0
 
     def __len__(self) -> int:

@@ -36,7 +36,7 @@ from firetrail.remoting.handlers import (
 from firetrail.remoting.limits import QUEUED_MAX, UNHANDLED_MAX, ServerLimits
 from firetrail.remoting.refusals import CompoundRequest, Refusals
 from firetrail.remoting.requests import COSTLY, URGENT
-from firetrail.system import SYSTEM
+from firetrail.system import System
 from firetrail.tls.config import TlsMode
 from firetrail.tls.server_tls import ServerTls
 
@@ -66,14 +66,15 @@ class RemotingServer:
 
     Attributes:
         costly: The turns of costly requests. Servers in one event loop have the same.
+        on_closed: Called with each connection that has ended. Default: None.
         running: How many requests that take time are in progress, by code.
     """
 
     def __init__(
         self,
         handlers: Mapping[int, Handler],
+        system: System,
         limits: ServerLimits | None = None,
-        on_closed: Callable[[Connection], None] | None = None,
         guard: RequestGuard | None = None,
         tls: ServerTls | None = None,
         audit: RequestAudit | None = None,
@@ -82,8 +83,8 @@ class RemotingServer:
 
         Args:
             handlers: The handlers by request code.
+            system: The clock, and the limit of descriptors.
             limits: Limits for clients. Default: ``ServerLimits()``.
-            on_closed: Called with each connection that has ended.
             guard: Decides about every request. Default: None, which allows all.
             tls: The TLS of the ports. Default: plaintext only.
             audit: Called with every request before its answer is sent. Default: None.
@@ -93,11 +94,13 @@ class RemotingServer:
         self._guard = guard
         self._tls = tls if tls is not None and tls.mode is not TlsMode.DISABLED else None
         self._limits = limits or ServerLimits()
-        self._refusals = Refusals(SYSTEM.clock.monotonic)
+        self._now = system.clock.monotonic
+        self._refusals = Refusals(self._now)
         self._acceptor = Acceptor[Connection](
             self._new_connection,
             self._check,
             self._limits,
+            system,
             self._tls,
             GuardedStep(self._refusals.flush, "refusals could not be logged", _log),
         )
@@ -105,7 +108,7 @@ class RemotingServer:
         self._running_max = self._limits.running
         self._waiting_max = self._limits.waiting_requests
         self._body_max, self._bodies_max = self._limits.body, self._limits.bodies
-        self._on_closed = on_closed
+        self.on_closed: Callable[[Connection], None] | None = None
         self._urgent: deque[tuple[Connection, RemotingCommand]] = deque()
         self._ordinary: deque[tuple[Connection, RemotingCommand]] = deque()
         self._is_scheduled = False
@@ -115,7 +118,7 @@ class RemotingServer:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._later = 0  # requests that a callback will answer
         self._budget = BufferBudget(self._limits.buffered_bytes, self._limits.stranger_bytes)
-        self.costly = CostlyRequests(SYSTEM.clock.monotonic)
+        self.costly = CostlyRequests(self._now)
         self._has_rates = bool(self._limits.request_rate or self._limits.byte_rate)
         # Requests of connections whose peers do not read.
         self._deferred: dict[Connection, deque[RemotingCommand]] = {}
@@ -185,8 +188,8 @@ class RemotingServer:
         """Forget the connection."""
         if self._acceptor.closed(connection):
             self._deferred.pop(connection, None)
-            if self._on_closed is not None:
-                self._on_closed(connection)
+            if self.on_closed is not None:
+                self.on_closed(connection)
 
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Queue the requests."""
@@ -208,7 +211,7 @@ class RemotingServer:
         if share is None:
             return
         size = sum(request.size for request in requests)
-        pause = share.charge(len(requests), size, SYSTEM.clock.monotonic())
+        pause = share.charge(len(requests), size, self._now())
         if pause:
             connection.hold(_TOO_FAST)
             loop = asyncio.get_running_loop()

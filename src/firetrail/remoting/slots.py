@@ -16,7 +16,6 @@ from typing import ClassVar, Protocol
 from weakref import WeakSet
 
 from firetrail.settings.descriptors import connections_max
-from firetrail.system import SYSTEM
 
 
 class Occupant(Protocol):
@@ -31,15 +30,13 @@ class ConnectionSlots:
 
     Args:
         most: How many connections the server may have.
-        descriptors: Returns how many descriptors the process may have. Default: asks the system.
+        descriptors: Returns how many descriptors the process may have.
     """
 
     _of_process: ClassVar[WeakSet[ConnectionSlots]] = WeakSet()
     _arrivals: ClassVar[count[int]] = count()
 
-    def __init__(
-        self, most: int, descriptors: Callable[[], int] = SYSTEM.files.descriptor_limit
-    ) -> None:
+    def __init__(self, most: int, descriptors: Callable[[], int]) -> None:
         self._most = most
         self._descriptors = descriptors
         self._occupants: set[Occupant] = set()

@@ -64,7 +64,7 @@ from firetrail.store.config_rules import (
     relocated,
 )
 from firetrail.store.file_settings import FileSettings
-from firetrail.system import SYSTEM
+from firetrail.system import SYSTEM, System
 from firetrail.text import did_you_mean
 
 __all__ = ["SETTINGS", "BrokerRole", "FlushMode", "LoadedConfig", "StoreConfig"]
@@ -386,7 +386,9 @@ class StoreConfig(FileSettings):
         return self.replace(max_message_size=min(self.max_message_size, room), **sizes)
 
     @classmethod
-    def from_properties(cls, source: str | os.PathLike[str]) -> LoadedConfig:
+    def from_properties(
+        cls, source: str | os.PathLike[str], system: System = SYSTEM
+    ) -> LoadedConfig:
         """Return the settings in a ``broker.conf``, with defaults for those that it lacks.
 
         Python names of settings are accepted beside RocketMQ's keys and take precedence. A file
@@ -395,10 +397,11 @@ class StoreConfig(FileSettings):
 
         Args:
             source: The file as a ``Path``, or its content as a string.
+            system: Reads the file. Default: that of the machine.
         """
         if isinstance(source, os.PathLike):
             # UTF-8 matters only in comments: all values are ASCII.
-            text = SYSTEM.files.read(Path(source)).decode("utf-8-sig", "replace")
+            text = system.files.read(Path(source)).decode("utf-8-sig", "replace")
             return _load(parse_properties(text, os.fspath(source)))
         if source and not any(mark in source for mark in "=: \t\r\n"):
             raise ConfigError(

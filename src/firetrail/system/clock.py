@@ -15,9 +15,8 @@ class Clock:
         """Return the wall time in milliseconds since 1970."""
         return self.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        """Return a time in seconds that never runs backwards."""
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
+    """Return a time in seconds that never runs backwards."""
 
     def since_boot(self) -> float:
         """Return a monotonic time in seconds that continues while the machine is suspended."""

@@ -52,7 +52,9 @@ class Parts:
         self.offsets = OffsetTable(
             OffsetFiles(system, folder), self.store, self.topics, self.groups
         )
-        self.points = PopCheckpoints(self.store, self.topics, self.offsets, "broker-a", now_ms)
+        self.points = PopCheckpoints(
+            self.store, self.topics, self.offsets, "broker-a", now_ms, system.clock.monotonic
+        )
         self.reviving = ReviveService(self.store, self.topics, self.groups, self.points, now_ms)
         self.topics.put([TopicConfig("T", 4, 4)])
         self.groups.require("G")

@@ -19,6 +19,7 @@ from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.headers import ConsumerOffsetHeader
+from firetrail.system import SYSTEM
 
 OK = ResponseCode.SUCCESS
 
@@ -92,7 +93,7 @@ async def test_waiting_and_passing_on_share_one_time_limit() -> None:
     """A client that has given up would send the message again."""
     loop = asyncio.get_running_loop()
     request = RemotingCommand(RequestCode.SEND_MESSAGE)
-    passing = Relay(None, lambda: None, in_group=True, has_guard=False)
+    passing = Relay(None, lambda: None, SYSTEM.clock, in_group=True, has_guard=False)
     held = HeldRequests(lambda connection, request: None)
     held.hold(Connection(RemotingClient()), request)
     assert request.expires_at is not None

@@ -36,7 +36,7 @@ class Table:
     """The memberships, and heartbeats that join groups."""
 
     def __init__(self) -> None:
-        self.kept = Memberships()
+        self.kept = Memberships(lambda: 0.0)
 
     def beat(
         self, connection: Connection, groups: set[GroupMembership], by: Caller | None = None

@@ -27,6 +27,7 @@ from firetrail.proxy.transport.framing import frame_message
 from firetrail.proxy.transport.grpc_connection import GrpcConnection
 from firetrail.proxy.transport.limits import GrpcLimits
 from firetrail.remoting.limited_log import BURST
+from firetrail.system import SYSTEM
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
 
@@ -224,7 +225,9 @@ async def test_activemq_cve_2026_39304_a_flood_of_key_updates_is_not_read(
 ) -> None:
     monkeypatch.setattr(grpc_connection, "WRITE_HIGH", 20_000)
     context = self_signed_context()
-    server = GrpcServer({}, GrpcLimits(stranger_bytes=1_000_000), ServerTls.of_context(context))
+    server = GrpcServer(
+        {}, SYSTEM, GrpcLimits(stranger_bytes=1_000_000), ServerTls.of_context(context)
+    )
     connection = GrpcConnection(server)
     transport = DeafTransport(connection)
     transport.flood(tmp_path / "keys")

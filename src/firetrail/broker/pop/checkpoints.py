@@ -118,7 +118,16 @@ class _Ack(NamedTuple):
 
 
 class PopCheckpoints:
-    """All open checkpoints. ``name`` is the name of the broker."""
+    """All open checkpoints.
+
+    Args:
+        store: The store.
+        topics: The topics.
+        offsets: The offsets of consumers.
+        name: The name of the broker.
+        now_ms: The wall clock.
+        now: A monotonic clock.
+    """
 
     def __init__(
         self,
@@ -127,6 +136,7 @@ class PopCheckpoints:
         offsets: OffsetTable,
         name: str,
         now_ms: Callable[[], int],
+        now: Callable[[], float],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -140,6 +150,7 @@ class PopCheckpoints:
             "open pops",
             "Acknowledge messages, pop more of them at once, or shorten invisibleTime.",
             lambda: OPEN_MAX,
+            now,
         )
         self._times: list[tuple[int, int, PopCheckpoint]] = []
         self._numbers = count()

@@ -20,7 +20,6 @@ from firetrail.remoting.headers import PullHeader, PullResponse
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.store.config import BrokerRole
 from firetrail.store.results import GetResult, GetStatus
-from firetrail.system import SYSTEM
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
 _RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -80,7 +79,7 @@ class PullProcessor:
         self._long_polling = state.long_polling
         self._live = state.live
         self._count_get = state.traffic.count_get
-        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._limited_log = LimitedLog(_log, state.system.clock.monotonic)
         self.handlers: dict[int, Handler] = {
             RequestCode.PULL_MESSAGE: self._pull,
             RequestCode.LITE_PULL_MESSAGE: self._pull,

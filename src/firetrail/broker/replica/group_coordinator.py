@@ -27,7 +27,7 @@ def group_coordinator(config: BrokerConfig, system: System) -> EtcdCoordinator:
     """
     password = ""
     if config.etcd_password_file:
-        password = secret_content("etcd_password_file", config.etcd_password_file).strip()
+        password = secret_content("etcd_password_file", config.etcd_password_file, system).strip()
     access = EtcdAccess(
         tuple(config.etcd_servers),
         min(ETCD_S, config.ha_lease_s / ETCD_PART),

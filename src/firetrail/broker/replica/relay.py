@@ -23,7 +23,7 @@ from firetrail.remoting.handlers import Answer, Handler
 from firetrail.remoting.headers import ConsumerOffsetHeader
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.requests import REFUSED_BY_SLAVES
-from firetrail.system import SYSTEM
+from firetrail.system import Clock
 
 CHANGE_S = 2.5
 """How long a request waits for a master and for its answer, in all. Stock clients give a send up
@@ -54,6 +54,7 @@ class Relay:
         self,
         access: Access | None,
         master: Callable[[], str | None],
+        clock: Clock,
         *,
         in_group: bool,
         has_guard: bool,
@@ -63,6 +64,7 @@ class Relay:
         Args:
             access: Credentials and TLS of the broker; None for those in the environment.
             master: Returns ``ip:port`` of the master, None if there is none at the moment.
+            clock: The clock.
             in_group: Whether the broker is a member of a group. Then there is a master again soon.
             has_guard: Whether requests are checked. Then only signed ones are passed on.
         """
@@ -76,7 +78,7 @@ class Relay:
         self._committing: asyncio.Task[None] | None = None
         self.hold: Handler | None = None
         """Lets requests wait for the next term, once this one ends."""
-        self._limited_log = LimitedLog(_log, SYSTEM.clock.monotonic)
+        self._limited_log = LimitedLog(_log, clock.monotonic)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -108,7 +108,7 @@ class Clients:
     Args:
         topics: The topics of the broker.
         groups: Its consumer groups.
-        now: The event loop's clock.
+        now: A monotonic clock.
         config: The settings.
         guard: Knows the users. Default: there is no access control.
     """
@@ -130,7 +130,7 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.filters: ConsumerFilters | None = None
         """Evaluates the filters of consumers when messages arrive, if the broker does that."""
-        self._memberships = Memberships()
+        self._memberships = Memberships(now)
         self._kept_bytes = 0  # of all subscriptions
         self.handlers: dict[int, Handler] = {
             RequestCode.HEART_BEAT: self._heartbeat,

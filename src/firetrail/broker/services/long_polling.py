@@ -106,6 +106,7 @@ class LongPolling:
             "bytes of pulls and pops that wait",
             "Wait with fewer of them at the same time; this one is answered at once.",
             lambda: HELD_BYTES,
+            loop.time,
         )
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         self.announcements = 0

@@ -6,7 +6,7 @@ for a connection, and in all, of which each user (or address, if there are no us
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 from firetrail.auth.caller import Caller
 from firetrail.errors import RequestError
@@ -24,13 +24,13 @@ GroupMembership = tuple[str, str]
 
 
 class Memberships:
-    """The groups of each connection."""
+    """The groups of each connection. ``now`` is a monotonic clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
         self._groups: dict[Connection, set[GroupMembership]] = {}
         self._holders: dict[Connection, ShareHolder] = {}
         remedy = "Unregister unused groups, or use fewer groups or clients."
-        self._shares = FairShares("groups of clients", remedy, lambda: TOTAL_MAX)
+        self._shares = FairShares("groups of clients", remedy, lambda: TOTAL_MAX, now)
 
     @property
     def total(self) -> int:

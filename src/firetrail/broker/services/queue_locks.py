@@ -68,7 +68,7 @@ class RebalanceLockManager:
         self._groups = groups
         self._held: dict[str, dict[MessageQueue, QueueLock]] = {}
         remedy = "Unlock queues that are not consumed, or use fewer groups in order."
-        self._shares = FairShares("locked queues", remedy, lambda: LOCKS_MAX)
+        self._shares = FairShares("locked queues", remedy, lambda: LOCKS_MAX, now)
         self.handlers: dict[int, Handler] = {
             RequestCode.LOCK_BATCH_MQ: self._lock,
             RequestCode.UNLOCK_BATCH_MQ: self._unlock,

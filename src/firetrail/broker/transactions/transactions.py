@@ -95,6 +95,7 @@ class Transactions:
             "open transactions",
             "End transactions, or raise open_transactions_max.",
             lambda: self._live.current.open_transactions_max,
+            state.system.clock.monotonic,
         )
         self._next = 0  # half messages before this offset are in _open, or have ended
         self._absent: set[str] = set()  # groups without a producer in the last round of checks

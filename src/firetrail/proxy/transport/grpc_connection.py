@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 from firetrail.auth.caller import Caller, proves
@@ -35,7 +36,6 @@ from firetrail.remoting.connection import COUNTED_MIN, WRITE_HIGH, address_text
 from firetrail.remoting.fair_shares import FairShares, holder_of
 from firetrail.remoting.limited_log import LimitedLog
 from firetrail.remoting.output_queue import OutputQueue
-from firetrail.system import SYSTEM
 from firetrail.tls.channel import ServerChannel
 from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import reason_of
@@ -62,6 +62,8 @@ class GrpcOwner(Protocol):
     log: LimitedLog
     shares: FairShares
     """Calls in progress, by their callers."""
+    now: Callable[[], float]
+    """A monotonic clock."""
 
     def opened(self, connection: GrpcConnection) -> None:
         """Handle a new connection."""
@@ -447,7 +449,7 @@ class GrpcConnection(asyncio.Protocol):
         if self.rates is None:
             return False
         size = request.ByteSize() if self._limits.byte_rate else 0
-        return not self.rates.admits(size, SYSTEM.clock.monotonic())
+        return not self.rates.admits(size, self._owner.now())
 
     @property
     def certificate_user(self) -> str | None:

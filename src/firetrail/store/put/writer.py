@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from time import perf_counter
 
 from firetrail.errors import (
     DiskFullError,
@@ -40,6 +39,7 @@ class Writer(StoreStatus):
         self._live = engine.live
         self._sync = engine.config.flush is FlushMode.SYNC
         self._acks = engine.acks
+        self._now = engine.system.clock.monotonic
 
     @property
     def _waits(self) -> bool:
@@ -79,7 +79,7 @@ class Writer(StoreStatus):
         Args:
             message: The message to store.
         """
-        started = perf_counter()
+        started = self._now()
         result = self._append(message)
         if self._waits and result.ok and message.wait_for_flush:
             return self._wait_durable(result, started)
@@ -98,7 +98,7 @@ class Writer(StoreStatus):
 
     def _begin_put(self, message: Message | Batch) -> PutResult | Awaitable[PutResult]:
         """Store a message at once; return the result, or what waits for disk and replicas."""
-        started = perf_counter()
+        started = self._now()
         result = (
             self._append_batch(message) if isinstance(message, Batch) else self._append(message)
         )
@@ -132,7 +132,7 @@ class Writer(StoreStatus):
         Args:
             batch: The batch to store.
         """
-        started = perf_counter()
+        started = self._now()
         result = self._append_batch(batch)
         if self._waits and result.ok and batch.wait_for_flush:
             return self._wait_durable(result, started)
@@ -312,7 +312,7 @@ class Writer(StoreStatus):
             timer.cancel()
 
     def _note_latency(self, started: float) -> None:
-        self._statistics.note_latency(perf_counter() - started)
+        self._statistics.note_latency(self._now() - started)
 
     def _without_replicas(self, result: PutResult) -> PutResult:
         missing = self._acks.missing
