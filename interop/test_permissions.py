@@ -23,12 +23,13 @@ from tests.broker.test_every_request import ALL_GOOD, GOOD_BODIES
 
 from firetrail.access.bodies import AclInfo, UserInfo
 from firetrail.access.guard import AccessPolicy
-from firetrail.access.rules import PLAIN_CODES, RULES
+from firetrail.access.rules import RULES
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Policy, User, UserStatus, UserType
 from firetrail.auth.signature import Signer
 from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.client import RemotingClient
+from firetrail.remoting.codes import PLAIN_CODES
 from firetrail.remoting.command import RemotingCommand
 
 CLUSTER = "DefaultCluster"

@@ -61,6 +61,8 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("broker/background.py", "threading.Thread"): "the event loop of Broker.running()",
     ("broker/services/ha_admission.py", "threading.Timer"): "not converted yet",
     ("broker/broker.py", "tempfile.TemporaryDirectory"): "Broker.running() without a folder",
+    ("cli/compatibility_page.py", "read_text"): "writes a page of the documentation",
+    ("cli/compatibility_page.py", "write_text"): "writes a page of the documentation",
     ("cli/config_page.py", "write_text"): "writes a page of the documentation",
     ("cli/main.py", "os.open"): "/dev/null in the place of a closed standard output",
     ("cli/send.py", "open"): "reads messages from a file or from standard input",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.access.actors import SECURE, Peer, credentials, guard_of, signed
 from tests.broker.test_every_request import GOOD_BODIES
 
 from firetrail.access.needs import is_internal
-from firetrail.access.rules import PLAIN_CODES, RULES, USER_CODES, Asked
+from firetrail.access.rules import RULES, Asked, _checked
 from firetrail.auth.policies import (
     Decision,
     Policy,
@@ -25,7 +27,10 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.state.topics import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
 from firetrail.errors import RequestError
 from firetrail.format.batch import BatchItem, encode_batch
+from firetrail.remoting.codes import PLAIN_CODES, USER_CODES
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.header import _plan
+from firetrail.remoting.requests import REQUESTS
 
 FIELDS = {
     "topic": "T1",
@@ -82,6 +87,8 @@ EXPECTED: dict[tuple[int, ...], list[str]] = {
     (*USER_CODES, *PLAIN_CODES): SUPER,
 }
 """What each request requires, by its code."""
+NAMED = {"topic", "group", "consumerGroup", "filterGroups", "compareGroup"}
+"""Fields that the rule for GET_BOTH asks for, although each request has only some of them."""
 CODES = {code: needs for codes, needs in EXPECTED.items() for code in codes}
 
 
@@ -134,8 +141,28 @@ async def test_every_code_has_a_rule_and_an_expectation(tmp_path: Path) -> None:
         assert of_broker | of_name_server | set(PLAIN_CODES) == set(RULES) == set(CODES)
 
 
+class NotingFields(dict[str, str]):
+    """Fields of a request that note which of them were asked for."""
+
+    def __init__(self, fields: Mapping[str, str]) -> None:
+        super().__init__(fields)
+        self.asked: set[str] = set()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        self.asked.add(name)
+        return super().get(name, default)
+
+
 @pytest.mark.parametrize("code", sorted(CODES))
 class TestEveryCode:
+    def test_the_rule_asks_for_fields_of_the_header(self, code: int) -> None:
+        request = request_of(code)
+        request.fields = fields = NotingFields(request.fields)
+        list(RULES[code].needs(Asked(request, "C1")))
+        RULES[code].key(request)
+        unknown = fields.asked - {field.wire for field in _plan(REQUESTS[code].header)}
+        assert not unknown - (NAMED if CODES[code] is GET_BOTH else set())
+
     def test_the_rule_is_as_expected(self, code: int) -> None:
         if CODES[code] == SUPER:
             assert RULES[code].is_super
@@ -181,6 +208,14 @@ class TestEveryCode:
         assert not is_refused(
             code, user(replace(EVERYTHING, sources=(parse_source("10.0.0.0/8"),)))
         )
+
+
+def test_a_table_without_a_row_for_a_request_is_refused() -> None:
+    rows = {code: rule for code, rule in RULES.items() if code != 10}
+    with pytest.raises(ValueError, match=r"these need a row here and in .*: SEND_MESSAGE$"):
+        _checked(rows)
+    with pytest.raises(ValueError, match=r"these need a row here and in .*: request 4711$"):
+        _checked({**RULES, 4711: RULES[10]})
 
 
 def test_a_code_without_a_rule_is_refused_unless_a_super_user_asks() -> None:

@@ -173,12 +173,6 @@ def test_permissions_without_signatures_are_refused() -> None:
         NameServerConfig(authentication=True)
 
 
-def test_a_broker_whose_handlers_lack_a_rule_does_not_start(tmp_path: Path) -> None:
-    broker = Broker(tmp_path, SECURE)
-    with pytest.raises(ValueError, match=r"add rules for the requests \[4711\]"):
-        broker.access.open([10, 4711])
-
-
 async def test_the_name_in_a_certificate_is_a_user(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     server, alice = authority.issue(file="server"), authority.issue("alice")

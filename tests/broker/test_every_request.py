@@ -7,10 +7,8 @@ with any code will do, except for an unexpected error, which would be logged.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import logging
-import pkgutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any
 import pytest
 from tests.broker.brokers import Talk, talking
 
-import firetrail.remoting
 from firetrail.remoting.bodies import (
     CheckClientBody,
     ConsumerData,
@@ -36,8 +33,9 @@ from firetrail.remoting.bodies import (
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.handlers import answer_to
-from firetrail.remoting.header import Header, _plan
+from firetrail.remoting.header import _plan
 from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
+from firetrail.remoting.requests import REQUESTS
 from firetrail.store.store import Store
 
 GOOD = {
@@ -135,13 +133,7 @@ BAD_VALUES: tuple[object, ...] = (
 
 def header_names() -> list[str]:
     """Every field of every request."""
-    for module in pkgutil.iter_modules(firetrail.remoting.__path__):
-        importlib.import_module(f"firetrail.remoting.{module.name}")
-    kinds = [Header]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    wanted = [kind for kind in kinds if not kind.__name__.endswith("Response")]
-    return sorted({field.wire for kind in wanted for field in _plan(kind)})
+    return sorted({field.wire for row in REQUESTS.values() for field in _plan(row.header)})
 
 
 NAMES = header_names()

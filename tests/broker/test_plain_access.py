@@ -22,11 +22,10 @@ from tests.extras import require
 from tests.helpers import PATIENCE_S
 
 from firetrail.access import plain_acl
-from firetrail.access.rules import PLAIN_CODES
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.codes import PLAIN_CODES, RequestCode
 from firetrail.remoting.command import RemotingCommand
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from firetrail.access.rules import PLAIN_CODES
+import pytest
+
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.requests import REQUESTS, RequestSpec, RequestTarget
+from firetrail.cli.compatibility_page import with_lists
+from firetrail.remoting.codes import PLAIN_CODES, RequestCode
+from firetrail.remoting.requests import REQUESTS, RequestTarget
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
@@ -19,32 +21,27 @@ def codes_of(target: RequestTarget) -> set[int]:
     return {code for code, row in REQUESTS.items() if row.target is target}
 
 
-def answered_by(row: RequestSpec) -> str:
-    """Return the name of the list on the page that has the request."""
-    if row.target is RequestTarget.BROKER:
-        if row.on_slave is None:
-            return "Brokers, slaves included"
-        return f"Brokers; slaves refuse with code {row.on_slave.code}"
-    return {
-        RequestTarget.NAME_SERVER: "Name servers",
-        RequestTarget.CLIENT: "Clients of a broker",
-        RequestTarget.NOBODY: "Not supported",
-    }[row.target]
+def test_the_lists_are_up_to_date() -> None:
+    page = PAGE.read_text("utf-8")
+    command = "python -m firetrail.cli.compatibility_page docs/compatibility.md"
+    assert with_lists(page) == page, f"run: {command}"
+    section = page.partition("\n## Requests\n")[2].partition("\n### ")[0]
+    shown = {int(code): name for code, name in re.findall(r"(\d+) `([A-Z_0-9]+)`", section)}
+    assert shown == {code.value: code.name for code in RequestCode}
 
 
-async def test_the_page_lists_every_code_and_who_answers_it() -> None:
+def test_a_page_without_a_place_for_the_lists_is_refused() -> None:
+    with pytest.raises(ValueError, match="the page lacks the comment"):
+        with_lists("# Compatibility\n")
+
+
+async def test_servers_answer_the_codes_that_their_rows_say() -> None:
     config = BrokerConfig(authentication=True, init_user=Credentials("admin", "not-easy-to-guess"))
     async with Broker.running(config=config) as broker:
         of_broker, of_name_server = broker.answered_codes
     of_broker |= set(PLAIN_CODES)  # a broker answers these with ACL 1.0, and not those of ACL 2.0
-    expected: dict[str, list[str]] = {}
-    for code in RequestCode:
-        expected.setdefault(answered_by(REQUESTS[code]), []).append(f"{code:d} `{code.name}`")
     assert of_broker == codes_of(RequestTarget.BROKER)
     assert of_name_server == codes_of(RequestTarget.NAME_SERVER)
-    section = PAGE.read_text("utf-8").partition("\n## Requests\n")[2].partition("\n### ")[0]
-    items = re.findall(r"- \*\*(.+?)\*\*: (.+?)\.(?= - |$)", " ".join(section.split()))
-    assert {name: codes.split(", ") for name, codes in items} == expected
 
 
 def test_the_list_of_other_codes_has_only_unknown_ones() -> None:

@@ -14,7 +14,15 @@ from firetrail.remoting import headers
 from firetrail.remoting.codes import ResponseCode, Serialize
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.frames import decode_frame, encode_frame
-from firetrail.remoting.header import Header, Long, TypedFields
+from firetrail.remoting.header import (
+    GroupName,
+    Header,
+    Long,
+    OtherText,
+    ShownName,
+    TopicName,
+    TypedFields,
+)
 
 KINDS = [
     kind
@@ -22,7 +30,7 @@ KINDS = [
     if isinstance(kind, type) and issubclass(kind, Header) and kind is not Header
 ]
 VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    str: st.text(max_size=9),
+    **dict.fromkeys((str, TopicName, GroupName, ShownName, OtherText), st.text(max_size=9)),
     int: st.integers(-(2**31), 2**31 - 1),
     Long: st.integers(-(2**63), 2**63 - 1),
     bool: st.booleans(),

@@ -19,22 +19,13 @@ from firetrail.format.java_properties import parse_properties
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.codes import request_name
 from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.requests import REQUESTS
 from firetrail.text import printable
 
 NAME_MAX, NAMES_MAX = 255, 32
 """Characters of a name, and number of names in an event."""
 WORD_MAX, WORDS_MAX = 64, 8
 """Characters of an action, address or other word, and number of them in an entry of a policy."""
-NAMED_FIELDS: Mapping[str, str] = {
-    **{name: name for name in ("topic", "srcGroup", "destGroup")},
-    **{name: name for name in ("clusterName", "brokerName", "brokerAddr")},
-    **{name: name for name in ("username", "subject", "resource", "policyType")},
-    **{name: name for name in ("namespace", "key", "accessKey")},
-    "b": "topic",
-    **dict.fromkeys(("group", "consumerGroup", "groupName"), "group"),
-}
-"""The fields of requests that an event contains, and how it calls them. Their values are names."""
-
 _BODY_MAX = 64 << 10
 _ACCOUNT_WORDS = ("admin", "defaultTopicPerm", "defaultGroupPerm", "whiteRemoteAddress")
 _ACCOUNT_LISTS = ("topicPerms", "groupPerms")
@@ -48,10 +39,11 @@ def audit_details(request: RemotingCommand) -> dict[str, Any]:
     Args:
         request: The request.
     """
+    row = REQUESTS.get(request.code)
     details: dict[str, Any] = {
-        shown: audit_name(request.fields[field])
-        for field, shown in NAMED_FIELDS.items()
-        if request.fields.get(field)
+        shown: audit_name(value)
+        for field, shown in (row.header.shown_names() if row is not None else {}).items()
+        if (value := request.fields.get(field))
     }
     detailed = _DETAILED.get(request.code)
     if detailed is not None and request.caller is not None and len(request.body) <= _BODY_MAX:

@@ -8,7 +8,7 @@ refused with code 16.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -319,11 +319,6 @@ class Guard:
     def forged(self, name: str) -> RequestError:
         """Return the refusal of a signature that is not the one of a user."""
         return RequestError(NO_PERMISSION, self.policy.wording.forged.format(name=name))
-
-
-def unruled(codes: Collection[int]) -> list[int]:
-    """Return the codes that have no rule. A server may only answer codes that have a rule."""
-    return sorted(code for code in codes if code not in RULES)
 
 
 def _codes(key: str, words: Iterable[str]) -> frozenset[int]:

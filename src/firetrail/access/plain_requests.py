@@ -20,6 +20,7 @@ from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
+from firetrail.remoting.user_headers import AccountHeader, WhiteAddressesHeader
 
 UPDATE_FAILED, DELETE_FAILED, WHITE_ADDRESSES_FAILED = 209, 210, 211
 """Response codes of RocketMQ 4.9. Clients of 5.x have other names for these numbers."""
@@ -78,12 +79,12 @@ class PlainRequests:
         }
 
     async def _put(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        key = request.fields.get("accessKey", "").strip()
+        key = AccountHeader.decode(request.fields).access_key.strip()
         work = asyncio.to_thread(self._acl.put, key, request.fields)
         return await _done(request, work, UPDATE_FAILED, f"changed account {key!r}")
 
     async def _delete(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        key = request.fields.get("accessKey", "").strip()
+        key = AccountHeader.decode(request.fields).access_key.strip()
         if request.caller is not None and request.caller.user_name == key:
             raise RequestError(DELETE_FAILED, f"account {key} cannot delete itself")
         work = asyncio.to_thread(self._acl.delete, key)
@@ -92,9 +93,9 @@ class PlainRequests:
     async def _set_white_addresses(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        text = request.fields.get("globalWhiteAddrs", "")
-        patterns = [each.strip() for each in text.split(",") if each.strip()]
-        path = request.fields.get("aclFileFullPath", "").strip()
+        header = WhiteAddressesHeader.decode(request.fields)
+        patterns = [each.strip() for each in header.global_white_addrs.split(",") if each.strip()]
+        path = header.acl_file_full_path.strip()
         work = asyncio.to_thread(self._acl.set_white_addresses, patterns, path)
         done = f"set the white addresses {', '.join(patterns)!r}"
         return await _done(request, work, WHITE_ADDRESSES_FAILED, done)

@@ -1,6 +1,7 @@
 """The one table of permissions: what each request requires, by its code.
 
-A request whose code has no row is refused. The needs of a row are computed from the names in the
+The module cannot be imported if a request to a server has no row, and requests with other codes are
+refused. The needs of a row are computed from the names in the
 request. Where a request names a record instead of a topic (33, 36, 37, 309, 323), its handler asks
 the caller for the topic of the record that it has found.
 """
@@ -41,15 +42,12 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupList,
     TopicConfigList,
 )
+from firetrail.remoting.codes import PLAIN_CODES, USER_CODES, request_name
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.kernels.fields import TRUE
 from firetrail.remoting.pop_bodies import BatchAckBody, RequestModeBody
-
-USER_CODES = range(3001, 3011)
-"""The requests that create, change, delete and show users and their policies."""
-PLAIN_CODES = range(50, 55)
-"""The requests about the accounts of ACL 1.0."""
+from firetrail.remoting.requests import REQUESTS, RequestTarget
 
 
 class Asked(NamedTuple):
@@ -334,7 +332,7 @@ _REGISTER = Rule(_register, is_admin=True, is_routine=True)
 _INSPECT = _on_cluster(GET)
 _GET_BOTH = _get_named(("consumerGroup", "group", "filterGroups", "compareGroup"))
 
-RULES: Mapping[int, Rule] = {
+_ROWS: Mapping[int, Rule] = {
     # messages
     Code.SEND_MESSAGE: _SEND,
     Code.SEND_MESSAGE_V2: _SEND_V2,
@@ -451,4 +449,17 @@ RULES: Mapping[int, Rule] = {
     # users and policies
     **{code: _SUPER for code in (*USER_CODES, *PLAIN_CODES)},
 }
-"""The rules by request code."""
+
+
+def _checked(rows: Mapping[int, Rule]) -> Mapping[int, Rule]:
+    """Return the rows; raise ValueError if they are not those of the requests to servers."""
+    servers = (RequestTarget.BROKER, RequestTarget.NAME_SERVER)
+    answered = {code for code, row in REQUESTS.items() if row.target in servers}
+    if wrong := sorted(answered ^ rows.keys()):
+        names = ", ".join(request_name(code) for code in wrong)
+        raise ValueError(f"these need a row here and in remoting/requests.py: {names}")
+    return rows
+
+
+RULES: Mapping[int, Rule] = _checked(_ROWS)
+"""The rules by request code. There is one for each request that brokers or name servers answer."""

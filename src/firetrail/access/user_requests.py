@@ -19,6 +19,7 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
 from firetrail.remoting.handlers import Handler
+from firetrail.remoting.user_headers import AclFilterHeader, UserFilterHeader
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class UserRequests:
         return request.answer(body=self._shown(user, connection).encode(standard=True))
 
     def _list_users(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        wanted = request.fields.get("filter", "")
+        wanted = UserFilterHeader.decode(request.fields).filter
         users = (user for user in self._store.users if wanted in user.name)
         return request.answer(body=_list([self._shown(u, connection).to_json() for u in users]))
 
@@ -113,8 +114,8 @@ class UserRequests:
         return request.answer(body=b"" if acl is None else acl.encode(standard=True))
 
     def _list_acls(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        subject = request.fields.get("subjectFilter", "")
-        resource = request.fields.get("resourceFilter", "")
+        header = AclFilterHeader.decode(request.fields)
+        subject, resource = header.subject_filter, header.resource_filter
         acls = (AclInfo.of(user) for user in self._store.users)
         found = [
             acl.to_json()

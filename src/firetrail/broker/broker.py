@@ -258,7 +258,7 @@ class Broker:
             self._terms.open(plan)
             resources.push_async_callback(self._terms.end)
             self._replicas.opened()
-            self.access.open(self._handlers)
+            self.access.open()
             resources.push_async_callback(self._replicas.stop)
             if self._name_server is not None:
                 namesrv_port = await self._name_server.start()

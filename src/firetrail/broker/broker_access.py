@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from firetrail.access.audit_log import AuditLog
-from firetrail.access.guard import Guard, unruled
+from firetrail.access.guard import Guard
 from firetrail.access.plain_acl import PlainAcl
 from firetrail.access.plain_requests import BrokerNames, PlainRequests
 from firetrail.access.user_limits import user_limits
@@ -80,18 +80,15 @@ class BrokerAccess:
         elif not ignore_users:
             refuse_users(system, folder)
 
-    def open(self, answered: Collection[int]) -> None:
+    def open(self) -> None:
         """Load the users. Called after the store was locked; until then every request is refused.
 
         Raises:
-            ValueError: A request code that the broker answers has no rule.
             StoreError: The file with the users cannot be used.
             ConfigError: A file with accounts of ACL 1.0 cannot be used.
         """
         if self.guard is None:
             return
-        if missing := unruled(answered):
-            raise ValueError(f"add rules for the requests {missing} to access/rules.py")
         created: list[User] = []
         if self._plain is not None:
             self._plain.load()

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import GroupName, Header, Long, OtherText, ShownName, TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumeStatsHeader(Header):
     """GET_CONSUME_STATS, for one topic or for all topics."""
 
-    consumer_group: str
-    topic: str | None = None
+    consumer_group: GroupName
+    topic: TopicName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerGroupHeader(Header):
     """GET_PRODUCER_CONNECTION_LIST."""
 
-    producer_group: str
+    producer_group: OtherText
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteGroupHeader(Header):
     """DELETE_SUBSCRIPTIONGROUP."""
 
-    group_name: str
+    group_name: GroupName
     clean_offset: bool = False
 
 
@@ -34,23 +34,23 @@ class DeleteGroupHeader(Header):
 class GroupNameHeader(Header):
     """QUERY_TOPICS_BY_CONSUMER and GET_SUBSCRIPTIONGROUP_CONFIG."""
 
-    group: str
+    group: GroupName
 
 
 @dataclass(frozen=True, slots=True)
 class TopicGroupHeader(Header):
     """QUERY_CONSUME_TIME_SPAN and QUERY_SUBSCRIPTION_BY_CONSUMER."""
 
-    topic: str
-    group: str
+    topic: TopicName
+    group: GroupName
 
 
 @dataclass(frozen=True, slots=True)
 class ForbiddenHeader(Header):
     """UPDATE_AND_GET_GROUP_FORBIDDEN."""
 
-    group: str
-    topic: str
+    group: GroupName
+    topic: TopicName
     readable: bool | None = None
 
 
@@ -58,17 +58,17 @@ class ForbiddenHeader(Header):
 class ConsumerStatusHeader(Header):
     """GET_CONSUMER_STATUS_FROM_CLIENT and INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
 
-    topic: str
-    group: str
-    client_addr: str | None = None
+    topic: TopicName
+    group: GroupName
+    client_addr: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RunningInfoHeader(Header):
     """GET_CONSUMER_RUNNING_INFO."""
 
-    consumer_group: str
-    client_id: str
+    consumer_group: GroupName
+    client_id: OtherText
     jstack_enable: bool = False
 
 
@@ -76,29 +76,29 @@ class RunningInfoHeader(Header):
 class ConsumeDirectlyHeader(Header):
     """CONSUME_MESSAGE_DIRECTLY."""
 
-    consumer_group: str
-    client_id: str | None = None
-    msg_id: str | None = None
-    broker_name: str | None = None
-    topic: str | None = None
+    consumer_group: GroupName
+    client_id: OtherText | None = None
+    msg_id: OtherText | None = None
+    broker_name: ShownName | None = None
+    topic: TopicName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CorrectionHeader(Header):
     """QUERY_CORRECTION_OFFSET."""
 
-    topic: str
-    filter_groups: str | None = None
-    compare_group: str | None = None
+    topic: TopicName
+    filter_groups: OtherText | None = None
+    compare_group: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CloneOffsetHeader(Header):
     """CLONE_GROUP_OFFSET."""
 
-    src_group: str
-    dest_group: str
-    topic: str | None = None
+    src_group: ShownName
+    dest_group: ShownName
+    topic: TopicName | None = None
     offline: bool = False
 
 
@@ -106,8 +106,8 @@ class CloneOffsetHeader(Header):
 class StatsHeader(Header):
     """VIEW_BROKER_STATS_DATA."""
 
-    stats_name: str
-    stats_key: str
+    stats_name: OtherText
+    stats_key: OtherText
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,19 +121,19 @@ class BrokerConsumeStatsHeader(Header):
 class ConsumeQueueHeader(Header):
     """QUERY_CONSUME_QUEUE."""
 
-    topic: str
+    topic: TopicName
     queue_id: int
     index: Long
     count: int
-    consumer_group: str | None = None
+    consumer_group: GroupName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class MessageIdHeader(Header):
     """RESUME_CHECK_HALF_MESSAGE."""
 
-    msg_id: str
-    topic: str | None = None
+    msg_id: OtherText
+    topic: TopicName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,6 @@ class VersionResponse(Header):
 class ExchangeHAInfoHeader(Header):
     """EXCHANGE_BROKER_HA_INFO, and the answer to it: where the HA port of a master is."""
 
-    master_ha_address: str | None = None
+    master_ha_address: OtherText | None = None
     master_flush_offset: Long | None = None
-    master_address: str | None = None
+    master_address: OtherText | None = None

@@ -210,6 +210,12 @@ class RequestCode(IntEnum):
     BATCH_ACK_MESSAGE = 200151
 
 
+USER_CODES = range(3001, 3011)
+"""The requests that create, change, delete and show users and their policies."""
+PLAIN_CODES = range(50, 55)
+"""The requests about the accounts of ACL 1.0."""
+
+
 class ResponseCode(IntEnum):
     """The result of a request. Names and numbers are those of RocketMQ."""
 

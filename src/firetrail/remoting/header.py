@@ -2,7 +2,8 @@
 
 A header is a frozen dataclass. On the wire its fields are text, under the camel-case form of their
 names; a field without a default is required. ``int`` is a 32-bit number, ``Long`` a 64-bit number,
-``bool`` is "true" or "false".
+``bool`` is "true" or "false". The text fields of a request say whether they are the name of a
+topic, of a group or of something else, so that the audit log can contain what a request names.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fi
 from firetrail.text import camel
 
 Long = Annotated[int, "64 bits"]
+TopicName = Annotated[str, "topic"]
+GroupName = Annotated[str, "group"]
+ShownName = Annotated[str, "a name that the audit log has under that of its field"]
+OtherText = Annotated[str, "text that the audit log does not have"]
 _PLANS: dict[type[Header], tuple[_Field, ...]] = {}
 _QUICK: dict[type[Header], tuple[tuple[str, str, int, bool, Any], ...]] = {}
 
@@ -24,7 +29,7 @@ _QUICK: dict[type[Header], tuple[tuple[str, str, int, bool, Any], ...]] = {}
 class _Field(NamedTuple):
     name: str
     wire: str
-    parse: Callable[[str], Any]
+    kind: Any
     default: Any
 
 
@@ -45,8 +50,10 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
     int: _integer(32),
     Long: _integer(64),
     bool: lambda text: text in TRUE,
+    **dict.fromkeys((TopicName, GroupName, ShownName, OtherText), str),
 }
-_QUICK_KINDS = {_PARSERS[int]: INT32, _PARSERS[Long]: INT64, _PARSERS[bool]: BOOL}
+_SHOWN_AS = {TopicName: "topic", GroupName: "group"}
+_QUICK_KINDS = {int: INT32, Long: INT64, bool: BOOL}
 _KINDS = {int: "a 32-bit number", Long: "a 64-bit number"}
 
 
@@ -62,9 +69,9 @@ def _fields(kind: type[Header]) -> Iterator[_Field]:
     hints = get_type_hints(kind, include_extras=True)
     for position, declared in enumerate(fields(kind)):
         hint = hints[declared.name]
-        parse = _PARSERS[get_args(hint)[0] if hint not in _PARSERS else hint]  # or None
+        value = get_args(hint)[0] if hint not in _PARSERS else hint  # without "or None"
         wire = kind.SHORT[position] if kind.SHORT else camel(declared.name)
-        yield _Field(declared.name, wire, parse, declared.default)
+        yield _Field(declared.name, wire, value, declared.default)
 
 
 def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ...]:
@@ -73,7 +80,7 @@ def _quick_plan(kind: type[Header]) -> tuple[tuple[str, str, int, bool, Any], ..
         (
             field.name,
             field.wire,
-            _QUICK_KINDS.get(field.parse, TEXT),
+            _QUICK_KINDS.get(field.kind, TEXT),
             field.default is MISSING,
             field.default,
         )
@@ -88,6 +95,23 @@ class Header:
 
     SHORT: ClassVar[str] = ""
     """One letter per field, for headers with abbreviated names."""
+
+    @classmethod
+    def shown_names(cls) -> dict[str, str]:
+        """Return the fields with names of topics, groups and the like, and how events call them.
+
+        Raises:
+            ValueError: A field does not say whether its text is such a name.
+        """
+        plain = [field.name for field in _plan(cls) if field.kind is str]
+        if plain:
+            kinds = "a TopicName, GroupName, ShownName or OtherText"
+            raise ValueError(f"declare each of {plain} of {cls.__name__} as {kinds}")
+        return {
+            field.wire: _SHOWN_AS.get(field.kind, camel(field.name))
+            for field in _plan(cls)
+            if field.kind in (TopicName, GroupName, ShownName)
+        }
 
     @classmethod
     def decode(cls, wire: Mapping[str, str]) -> Self:
@@ -111,7 +135,7 @@ class Header:
                 values.append(field.default)
                 continue
             try:
-                values.append(field.parse(text))
+                values.append(_PARSERS[field.kind](text))
             except ValueError:
                 raise _invalid(cls, field, f"is {text!r:.50}") from None
         return cls(*values)
@@ -129,6 +153,11 @@ class Header:
                 value = "false"
             found[wire] = value if type(value) is str else str(value)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class NoHeader(Header):
+    """The header of a request without fields."""
 
 
 class TypedFields(Mapping[str, str]):
@@ -162,8 +191,7 @@ class TypedFields(Mapping[str, str]):
 
 
 def _invalid(kind: type[Header], field: _Field, what: str) -> RequestError:
-    parser = field.parse
-    expected = next((name for t, name in _KINDS.items() if _PARSERS[t] is parser), "text")
+    expected = _KINDS.get(field.kind, "text")
     return RequestError(
         ResponseCode.SYSTEM_ERROR,
         f"the field {field.wire} of {kind.__name__} {what}; it must be {expected}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import GroupName, Header, Long, OtherText, ShownName, TopicName
 
 # -- send -------------------------------------------------------------------------------------
 
@@ -14,20 +14,20 @@ from firetrail.remoting.header import Header, Long
 class SendHeader(Header):
     """SEND_MESSAGE and SEND_REPLY_MESSAGE."""
 
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: OtherText
+    topic: TopicName
+    default_topic: OtherText
     default_topic_queue_nums: int
     queue_id: int
     sys_flag: int
     born_timestamp: Long
     flag: int
-    properties: str | None = None
+    properties: OtherText | None = None
     reconsume_times: int | None = None
     unit_mode: bool | None = None
     max_reconsume_times: int | None = None
     batch: bool | None = None
-    broker_name: str | None = None
+    broker_name: ShownName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class SendHeaderV2(SendHeader):
 class PushReplyHeader(Header):
     """PUSH_REPLY_MESSAGE_TO_CLIENT: a reply, for the producer that waits for it."""
 
-    born_host: str
-    store_host: str
+    born_host: OtherText
+    store_host: OtherText
     store_timestamp: Long
-    producer_group: str
-    topic: str
-    default_topic: str
+    producer_group: OtherText
+    topic: TopicName
+    default_topic: OtherText
     default_topic_queue_nums: int
     queue_id: int
     sys_flag: int
     born_timestamp: Long
     flag: int
-    properties: str | None = None
+    properties: OtherText | None = None
     reconsume_times: int | None = None
     unit_mode: bool | None = None
 
@@ -73,10 +73,10 @@ class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK: a message that was not consumed and is to be redelivered later."""
 
     offset: Long
-    group: str
+    group: GroupName
     delay_level: int
-    origin_msg_id: str | None = None
-    origin_topic: str | None = None
+    origin_msg_id: OtherText | None = None
+    origin_topic: OtherText | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
 
@@ -85,9 +85,9 @@ class SendBackHeader(Header):
 class RecallHeader(Header):
     """RECALL_MESSAGE: do not deliver a message that waits for its delivery time."""
 
-    topic: str
-    recall_handle: str
-    producer_group: str | None = None
+    topic: TopicName
+    recall_handle: OtherText
+    producer_group: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class RecallResponse(Header):
 class EndTransactionHeader(Header):
     """END_TRANSACTION: commit or roll back a half message."""
 
-    producer_group: str
+    producer_group: OtherText
     tran_state_table_offset: Long
     commit_log_offset: Long
     commit_or_rollback: int
     from_transaction_check: bool = False
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    topic: str | None = None
+    msg_id: OtherText | None = None
+    transaction_id: OtherText | None = None
+    topic: TopicName | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class CheckTransactionHeader(Header):
 
     tran_state_table_offset: Long
     commit_log_offset: Long
-    msg_id: str | None = None
-    transaction_id: str | None = None
-    offset_msg_id: str | None = None
+    msg_id: OtherText | None = None
+    transaction_id: OtherText | None = None
+    offset_msg_id: OtherText | None = None
 
 
 # -- consume ----------------------------------------------------------------------------------
@@ -129,8 +129,8 @@ class CheckTransactionHeader(Header):
 class PullHeader(Header):
     """PULL_MESSAGE and LITE_PULL_MESSAGE."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
     queue_offset: Long
     max_msg_nums: int
@@ -138,8 +138,8 @@ class PullHeader(Header):
     commit_offset: Long
     suspend_timeout_millis: Long
     sub_version: Long
-    subscription: str | None = None
-    expression_type: str | None = None
+    subscription: OtherText | None = None
+    expression_type: OtherText | None = None
     max_msg_bytes: int | None = None
 
 
@@ -157,8 +157,8 @@ class PullResponse(Header):
 class ConsumerOffsetHeader(Header):
     """QUERY_CONSUMER_OFFSET and, with ``commit_offset``, UPDATE_CONSUMER_OFFSET."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
     commit_offset: Long | None = None
     set_zero_if_not_found: bool | None = None
@@ -168,7 +168,7 @@ class ConsumerOffsetHeader(Header):
 class QueueHeader(Header):
     """A queue: GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
 
-    topic: str
+    topic: TopicName
     queue_id: int
     committed: bool | None = None
 
@@ -177,10 +177,10 @@ class QueueHeader(Header):
 class SearchOffsetHeader(Header):
     """SEARCH_OFFSET_BY_TIMESTAMP."""
 
-    topic: str
+    topic: TopicName
     queue_id: int
     timestamp: Long
-    boundary_type: str | None = None
+    boundary_type: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,16 +201,16 @@ class TimestampResponse(Header):
 class GroupHeader(Header):
     """A consumer group: GET_CONSUMER_LIST_BY_GROUP, NOTIFY_CONSUMER_IDS_CHANGED and others."""
 
-    consumer_group: str
+    consumer_group: GroupName
 
 
 @dataclass(frozen=True, slots=True)
 class UnregisterClientHeader(Header):
     """UNREGISTER_CLIENT."""
 
-    client_i_d: str  # clientID on the wire
-    producer_group: str | None = None
-    consumer_group: str | None = None
+    client_i_d: OtherText  # clientID on the wire
+    producer_group: OtherText | None = None
+    consumer_group: GroupName | None = None
 
 
 # -- query ------------------------------------------------------------------------------------
@@ -220,8 +220,8 @@ class UnregisterClientHeader(Header):
 class QueryMessageHeader(Header):
     """QUERY_MESSAGE: by key or unique key."""
 
-    topic: str
-    key: str
+    topic: TopicName
+    key: ShownName
     max_num: int
     begin_timestamp: Long
     end_timestamp: Long
@@ -240,6 +240,7 @@ class ViewMessageHeader(Header):
     """VIEW_MESSAGE_BY_ID: by physical offset, which the id contains."""
 
     offset: Long
+    topic: TopicName | None = None
 
 
 # -- topics, groups, routes -------------------------------------------------------------------
@@ -249,7 +250,7 @@ class ViewMessageHeader(Header):
 class TopicHeader(Header):
     """A topic: GET_ROUTEINFO_BY_TOPIC, DELETE_TOPIC_IN_BROKER, GET_TOPIC_STATS_INFO and others."""
 
-    topic: str
+    topic: TopicName
     accept_standard_json_only: bool | None = None
 
 
@@ -257,15 +258,15 @@ class TopicHeader(Header):
 class CreateTopicHeader(Header):
     """UPDATE_AND_CREATE_TOPIC."""
 
-    topic: str
-    default_topic: str
+    topic: TopicName
+    default_topic: OtherText
     read_queue_nums: int
     write_queue_nums: int
     perm: int
-    topic_filter_type: str
+    topic_filter_type: OtherText
     topic_sys_flag: int | None = None
     order: bool = False
-    attributes: str | None = None
+    attributes: OtherText | None = None
     force: bool | None = None
 
 
@@ -273,8 +274,8 @@ class CreateTopicHeader(Header):
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET."""
 
-    topic: str
-    group: str
+    topic: TopicName
+    group: GroupName
     timestamp: Long
     is_force: bool = False
     queue_id: int | None = None
@@ -285,11 +286,11 @@ class ResetOffsetHeader(Header):
 class RegisterBrokerHeader(Header):
     """REGISTER_BROKER and QUERY_DATA_VERSION."""
 
-    broker_name: str
-    broker_addr: str
-    cluster_name: str
+    broker_name: ShownName
+    broker_addr: ShownName
+    cluster_name: ShownName
     broker_id: Long
-    ha_server_addr: str | None = None
+    ha_server_addr: OtherText | None = None
     compressed: bool = False
     body_crc32: int | None = None
     heartbeat_timeout_millis: Long | None = None

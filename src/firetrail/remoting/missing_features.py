@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from firetrail.remoting.codes import PLAIN_CODES, USER_CODES
+
 _CODES: Mapping[str, Iterable[int]] = {
     "queues, settings or pops in RocksDB": (354, 355, 5001, 200056),
     "static topics": (513,),
@@ -12,8 +14,8 @@ _CODES: Mapping[str, Iterable[int]] = {
     "lite topics": range(200070, 200080),
 }
 _SWITCHES = {
-    **dict.fromkeys(range(3001, 3011), "authenticationEnabled"),
-    **dict.fromkeys(range(50, 55), "aclEnable"),
+    **dict.fromkeys(USER_CODES, "authenticationEnabled"),
+    **dict.fromkeys(PLAIN_CODES, "aclEnable"),
 }
 """The settings without which there are no users, or no accounts of ACL 1.0, by request code."""
 FEATURES: Mapping[int, str] = {code: name for name, codes in _CODES.items() for code in codes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import GroupName, Header, Long, OtherText, TopicName
 
 ANY_QUEUE = -1
 """The queue id of a pop from any queue that has messages."""
@@ -14,18 +14,18 @@ ANY_QUEUE = -1
 class PopHeader(Header):
     """POP_MESSAGE."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
     max_msg_nums: int
     invisible_time: Long
     poll_time: Long
     born_time: Long
     init_mode: int
-    exp_type: str | None = None
-    exp: str | None = None
+    exp_type: OtherText | None = None
+    exp: OtherText | None = None
     order: bool = False
-    attempt_id: str | None = None
+    attempt_id: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class PopResponse(Header):
 class PeekHeader(Header):
     """PEEK_MESSAGE: requests the messages that the next pop would get."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
     max_msg_nums: int
 
@@ -66,10 +66,10 @@ class PeekResponse(Header):
 class AckHeader(Header):
     """ACK_MESSAGE."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
-    extra_info: str
+    extra_info: OtherText
     offset: Long
 
 
@@ -77,10 +77,10 @@ class AckHeader(Header):
 class ChangeInvisibleTimeHeader(Header):
     """CHANGE_MESSAGE_INVISIBLETIME: redeliver the message ``invisible_time`` ms from now."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
-    extra_info: str
+    extra_info: OtherText
     offset: Long
     invisible_time: Long
 
@@ -98,13 +98,13 @@ class ChangeInvisibleTimeResponse(Header):
 class NotificationHeader(Header):
     """NOTIFICATION: answered as soon as there are messages to pop."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
     poll_time: Long
     born_time: Long
     order: bool = False
-    attempt_id: str | None = None
+    attempt_id: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,8 @@ class NotificationResponse(Header):
 class PollingInfoHeader(Header):
     """POLLING_INFO: asks how many pops wait for messages."""
 
-    consumer_group: str
-    topic: str
+    consumer_group: GroupName
+    topic: TopicName
     queue_id: int
 
 

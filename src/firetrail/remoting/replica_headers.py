@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import Header, Long, OtherText
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class PromoteHeader(Header):
     """
 
     force: bool = False
-    role: str | None = None
+    role: OtherText | None = None
     override: bool = False
 
 
@@ -29,7 +29,7 @@ class RecoverGroupHeader(Header):
     spaces. ``version`` and ``epoch`` are the largest ones that any of them has seen.
     """
 
-    others: str = ""
+    others: OtherText = ""
     version: int = 0
     epoch: int = 0
 
@@ -49,7 +49,7 @@ class HandOverHeader(Header):
     0 if it is in none.
     """
 
-    successor: str
+    successor: OtherText
     cancel: bool = False
     member: int = 0
 
@@ -62,7 +62,7 @@ class StepDownHeader(Header):
     lease to its successor.
     """
 
-    successor: str
+    successor: OtherText
     broker_id: int
     epoch: int = 0
 

@@ -1,22 +1,95 @@
 """One row per request: everything about a request code but its handler and its permission.
 
-The server reads its limits and its order of work here, a slave what it refuses, the log which
-rejections cost a message, and ``docs/compatibility.md`` who answers. The permission of a request is
-its row in :mod:`firetrail.access.rules`. The module cannot be imported if a code
-has no row.
+The server reads its limits and its order of work here, a slave what it refuses, the audit log which
+fields are names, the log which rejections cost a message, and ``docs/compatibility.md`` who
+answers. The permission of a request is its row in :mod:`firetrail.access.rules`. The module cannot
+be imported if a code has no row, or a text field of a header no kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, Flag, auto
 from typing import NamedTuple
 
+from firetrail.remoting.admin_headers import (
+    BrokerConsumeStatsHeader,
+    CloneOffsetHeader,
+    ConsumeDirectlyHeader,
+    ConsumeQueueHeader,
+    ConsumerStatusHeader,
+    ConsumeStatsHeader,
+    CorrectionHeader,
+    DeleteGroupHeader,
+    ExchangeHAInfoHeader,
+    ForbiddenHeader,
+    GroupNameHeader,
+    MessageIdHeader,
+    ProducerGroupHeader,
+    RunningInfoHeader,
+    StatsHeader,
+    TopicGroupHeader,
+)
 from firetrail.remoting.body import DIALECT_MAX
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.codes import RequestCode as Code
 from firetrail.remoting.frames import FRAME_MAX
+from firetrail.remoting.header import Header, NoHeader
+from firetrail.remoting.headers import (
+    CheckTransactionHeader,
+    ConsumerOffsetHeader,
+    CreateTopicHeader,
+    EndTransactionHeader,
+    GroupHeader,
+    PullHeader,
+    PushReplyHeader,
+    QueryMessageHeader,
+    QueueHeader,
+    RecallHeader,
+    RegisterBrokerHeader,
+    ResetOffsetHeader,
+    SearchOffsetHeader,
+    SendBackHeader,
+    SendHeader,
+    SendHeaderV2,
+    TopicHeader,
+    UnregisterClientHeader,
+    ViewMessageHeader,
+)
+from firetrail.remoting.pop_headers import (
+    AckHeader,
+    ChangeInvisibleTimeHeader,
+    NotificationHeader,
+    PeekHeader,
+    PollingInfoHeader,
+    PopHeader,
+)
+from firetrail.remoting.replica_headers import (
+    EpochHeader,
+    HandOverHeader,
+    LogRecordsHeader,
+    PromoteHeader,
+    RecoverGroupHeader,
+    StepDownHeader,
+)
+from firetrail.remoting.route_headers import (
+    BrokerGroupHeader,
+    BrokerHeartbeatHeader,
+    BrokerNameHeader,
+    ClusterHeader,
+    DeleteRouteHeader,
+    KVHeader,
+    NamespaceHeader,
+)
+from firetrail.remoting.user_headers import (
+    AccountHeader,
+    AclFilterHeader,
+    AclHeader,
+    UserFilterHeader,
+    UserHeader,
+    WhiteAddressesHeader,
+)
 
 BODY_MAX = 1 << 20
 """Bytes of the body of an ordinary request. A heartbeat with a thousand subscriptions has a fifth
@@ -69,6 +142,37 @@ NO_RESET = SlaveRefusal(
 )
 
 
+class RequestTrait(Flag):
+    """What distinguishes a request from others."""
+
+    URGENT = auto()
+    """It is handled before all others, because a delay would make clients look dead."""
+    COSTLY = auto()
+    """Its cost grows with the number of topics, groups or messages. The time that such requests
+    take is limited for each address."""
+    STORES = auto()
+    """It has a message, which is not stored if it is rejected."""
+    AWAITS = auto()
+    """It may wait for messages. Such a request of the gRPC port has a connection of its own, whose
+    end withdraws it."""
+    TABLE = auto()
+    """It asks for a table of all topics, groups, queues or producers: few may be in progress."""
+    LIST = auto()
+    """Its body is a list of topics or groups."""
+    DIALECT = auto()
+    """Its body is JSON as RocketMQ writes it, with numbers as keys."""
+    FRAME = auto()
+    """Its body may be as large as a frame."""
+
+
+_BODIES_MAX = {
+    RequestTrait.LIST: LISTS_MAX,
+    RequestTrait.DIALECT: DIALECT_MAX,
+    RequestTrait.FRAME: FRAME_MAX,
+}
+_ORDINARY = RequestTrait(0)
+
+
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
     """The row of a request.
@@ -76,197 +180,190 @@ class RequestSpec:
     Attributes:
         code: The name and the number.
         target: Who answers it.
+        header: The fields of the request.
         on_slave: The refusal of a slave, or ANSWERED. What changes messages or tables has to be
             sent to the master; a slave gets it from there. There is no default.
-        body_max: Bytes of the body; a request with more is answered with INVALID_PARAMETER.
-        running_max: Handlers that may work at once, for tables of all topics, groups, queues or
-            producers; more are answered with SYSTEM_BUSY. None means no limit of its own.
-        is_urgent: Whether it is handled before all others, because a delay would make clients look
-            dead.
-        is_costly: Whether its cost grows with the number of topics, groups or messages. The time
-            that such requests take is limited for each address.
-        stores_message: Whether it has a message, which is not stored if it is rejected.
-        awaits_messages: Whether it may wait for messages. Such a request of the gRPC port has a
-            connection of its own, whose end withdraws it.
+        traits: What distinguishes it.
     """
 
     code: RequestCode
     target: RequestTarget
+    header: type[Header]
     on_slave: SlaveRefusal | None
-    body_max: int = BODY_MAX
-    running_max: int | None = None
-    is_urgent: bool = False
-    is_costly: bool = False
-    stores_message: bool = False
-    awaits_messages: bool = False
+    traits: RequestTrait
+
+    @property
+    def body_max(self) -> int:
+        """Bytes of the body; a request with more is answered with INVALID_PARAMETER."""
+        return next((most for trait, most in _BODIES_MAX.items() if trait in self.traits), BODY_MAX)
 
 
-_BROKER, _NAME_SERVER = RequestTarget.BROKER, RequestTarget.NAME_SERVER
-_CLIENT, _NOBODY = RequestTarget.CLIENT, RequestTarget.NOBODY
+def _broker(
+    code: RequestCode,
+    header: type[Header],
+    on_slave: SlaveRefusal | None,
+    traits: RequestTrait = _ORDINARY,
+) -> RequestSpec:
+    return RequestSpec(code, RequestTarget.BROKER, header, on_slave, traits)
+
+
+def _name_server(
+    code: RequestCode, header: type[Header], traits: RequestTrait = _ORDINARY
+) -> RequestSpec:
+    return RequestSpec(code, RequestTarget.NAME_SERVER, header, ANSWERED, traits)
+
+
+def _client(code: RequestCode, header: type[Header]) -> RequestSpec:
+    return RequestSpec(code, RequestTarget.CLIENT, header, ANSWERED, _ORDINARY)
+
+
+def _nobody(code: RequestCode) -> RequestSpec:
+    return RequestSpec(code, RequestTarget.NOBODY, NoHeader, ANSWERED, _ORDINARY)
+
+
+_URGENT, _COSTLY, _STORES, _AWAITS, _TABLE, _LIST, _DIALECT, _FRAME = RequestTrait
 
 _ROWS = (
     # messages
-    RequestSpec(Code.SEND_MESSAGE, _BROKER, BUSY, body_max=FRAME_MAX, stores_message=True),
-    RequestSpec(Code.SEND_MESSAGE_V2, _BROKER, BUSY, body_max=FRAME_MAX, stores_message=True),
-    RequestSpec(Code.SEND_BATCH_MESSAGE, _BROKER, BUSY, body_max=FRAME_MAX, stores_message=True),
-    RequestSpec(Code.SEND_REPLY_MESSAGE, _BROKER, BUSY, body_max=FRAME_MAX, stores_message=True),
-    RequestSpec(Code.SEND_REPLY_MESSAGE_V2, _BROKER, BUSY, body_max=FRAME_MAX, stores_message=True),
-    RequestSpec(Code.RECALL_MESSAGE, _BROKER, NO_RECALL),
-    RequestSpec(Code.END_TRANSACTION, _BROKER, NO_TRANSACTIONS, stores_message=True),
-    RequestSpec(Code.CONSUMER_SEND_MSG_BACK, _BROKER, BUSY, stores_message=True),
-    RequestSpec(Code.PULL_MESSAGE, _BROKER, ANSWERED, awaits_messages=True),
-    RequestSpec(Code.LITE_PULL_MESSAGE, _BROKER, ANSWERED, awaits_messages=True),
-    RequestSpec(Code.POP_MESSAGE, _BROKER, BUSY, awaits_messages=True),
-    RequestSpec(Code.ACK_MESSAGE, _BROKER, BUSY),
-    RequestSpec(Code.BATCH_ACK_MESSAGE, _BROKER, BUSY),
-    RequestSpec(Code.PEEK_MESSAGE, _BROKER, ANSWERED),
-    RequestSpec(Code.CHANGE_MESSAGE_INVISIBLETIME, _BROKER, BUSY),
-    RequestSpec(Code.NOTIFICATION, _BROKER, ANSWERED),
-    RequestSpec(Code.POLLING_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.QUERY_MESSAGE, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.VIEW_MESSAGE_BY_ID, _BROKER, ANSWERED),
-    RequestSpec(Code.QUERY_CONSUMER_OFFSET, _BROKER, ANSWERED),
-    RequestSpec(Code.UPDATE_CONSUMER_OFFSET, _BROKER, ANSWERED),
-    RequestSpec(Code.SEARCH_OFFSET_BY_TIMESTAMP, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_MAX_OFFSET, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_MIN_OFFSET, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_EARLIEST_MSG_STORETIME, _BROKER, ANSWERED),
+    _broker(Code.SEND_MESSAGE, SendHeader, BUSY, _FRAME | _STORES),
+    _broker(Code.SEND_MESSAGE_V2, SendHeaderV2, BUSY, _FRAME | _STORES),
+    _broker(Code.SEND_BATCH_MESSAGE, SendHeaderV2, BUSY, _FRAME | _STORES),
+    _broker(Code.SEND_REPLY_MESSAGE, SendHeader, BUSY, _FRAME | _STORES),
+    _broker(Code.SEND_REPLY_MESSAGE_V2, SendHeaderV2, BUSY, _FRAME | _STORES),
+    _broker(Code.RECALL_MESSAGE, RecallHeader, NO_RECALL),
+    _broker(Code.END_TRANSACTION, EndTransactionHeader, NO_TRANSACTIONS, _STORES),
+    _broker(Code.CONSUMER_SEND_MSG_BACK, SendBackHeader, BUSY, _STORES),
+    _broker(Code.PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS),
+    _broker(Code.LITE_PULL_MESSAGE, PullHeader, ANSWERED, _AWAITS),
+    _broker(Code.POP_MESSAGE, PopHeader, BUSY, _AWAITS),
+    _broker(Code.ACK_MESSAGE, AckHeader, BUSY),
+    _broker(Code.BATCH_ACK_MESSAGE, NoHeader, BUSY),
+    _broker(Code.PEEK_MESSAGE, PeekHeader, ANSWERED),
+    _broker(Code.CHANGE_MESSAGE_INVISIBLETIME, ChangeInvisibleTimeHeader, BUSY),
+    _broker(Code.NOTIFICATION, NotificationHeader, ANSWERED),
+    _broker(Code.POLLING_INFO, PollingInfoHeader, ANSWERED),
+    _broker(Code.QUERY_MESSAGE, QueryMessageHeader, ANSWERED, _COSTLY),
+    _broker(Code.VIEW_MESSAGE_BY_ID, ViewMessageHeader, ANSWERED),
+    _broker(Code.QUERY_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED),
+    _broker(Code.UPDATE_CONSUMER_OFFSET, ConsumerOffsetHeader, ANSWERED),
+    _broker(Code.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, ANSWERED),
+    _broker(Code.GET_MAX_OFFSET, QueueHeader, ANSWERED),
+    _broker(Code.GET_MIN_OFFSET, QueueHeader, ANSWERED),
+    _broker(Code.GET_EARLIEST_MSG_STORETIME, QueueHeader, ANSWERED),
     # clients
-    RequestSpec(Code.HEART_BEAT, _BROKER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.UNREGISTER_CLIENT, _BROKER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.GET_CONSUMER_LIST_BY_GROUP, _BROKER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.LOCK_BATCH_MQ, _BROKER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.UNLOCK_BATCH_MQ, _BROKER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.CHECK_CLIENT_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.QUERY_ASSIGNMENT, _BROKER, ANSWERED),
+    _broker(Code.HEART_BEAT, NoHeader, ANSWERED, _URGENT),
+    _broker(Code.UNREGISTER_CLIENT, UnregisterClientHeader, ANSWERED, _URGENT),
+    _broker(Code.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, ANSWERED, _URGENT),
+    _broker(Code.LOCK_BATCH_MQ, NoHeader, ANSWERED, _URGENT),
+    _broker(Code.UNLOCK_BATCH_MQ, NoHeader, ANSWERED, _URGENT),
+    _broker(Code.CHECK_CLIENT_CONFIG, NoHeader, ANSWERED),
+    _broker(Code.QUERY_ASSIGNMENT, NoHeader, ANSWERED),
     # topics and groups
-    RequestSpec(Code.UPDATE_AND_CREATE_TOPIC, _BROKER, NO_CHANGES),
-    RequestSpec(Code.UPDATE_AND_CREATE_TOPIC_LIST, _BROKER, NO_CHANGES, body_max=LISTS_MAX),
-    RequestSpec(Code.DELETE_TOPIC_IN_BROKER, _BROKER, NO_CHANGES),
-    RequestSpec(Code.GET_TOPIC_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_TOPIC_STATS_INFO, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.QUERY_TOPIC_CONSUME_BY_WHO, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(
-        Code.GET_ALL_TOPIC_CONFIG, _BROKER, ANSWERED, running_max=TABLES_MAX, is_costly=True
-    ),
-    RequestSpec(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, _BROKER, NO_CHANGES),
-    RequestSpec(
-        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, _BROKER, NO_CHANGES, body_max=LISTS_MAX
-    ),
-    RequestSpec(Code.DELETE_SUBSCRIPTIONGROUP, _BROKER, NO_CHANGES),
-    RequestSpec(Code.GET_SUBSCRIPTIONGROUP_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.QUERY_TOPICS_BY_CONSUMER, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.GET_CONSUMER_CONNECTION_LIST, _BROKER, ANSWERED),
-    RequestSpec(
-        Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-        _BROKER,
-        ANSWERED,
-        running_max=TABLES_MAX,
-        is_costly=True,
-    ),
-    RequestSpec(Code.GET_CONSUMER_RUNNING_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_CONSUME_STATS, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.QUERY_CONSUME_TIME_SPAN, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.QUERY_CORRECTION_OFFSET, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.QUERY_CONSUME_QUEUE, _BROKER, ANSWERED, is_costly=True),
-    RequestSpec(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, _BROKER, ANSWERED),
-    RequestSpec(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, _BROKER, ANSWERED),
-    RequestSpec(Code.INVOKE_BROKER_TO_RESET_OFFSET, _BROKER, NO_RESET),
-    RequestSpec(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, _BROKER, NO_CHANGES),
-    RequestSpec(Code.CLONE_GROUP_OFFSET, _BROKER, NO_RESET),
-    RequestSpec(Code.SET_MESSAGE_REQUEST_MODE, _BROKER, NO_CHANGES),
-    RequestSpec(Code.CONSUME_MESSAGE_DIRECTLY, _BROKER, ANSWERED),
-    RequestSpec(Code.RESUME_CHECK_HALF_MESSAGE, _BROKER, NO_CHECKS),
+    _broker(Code.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, NO_CHANGES),
+    _broker(Code.UPDATE_AND_CREATE_TOPIC_LIST, NoHeader, NO_CHANGES, _LIST),
+    _broker(Code.DELETE_TOPIC_IN_BROKER, TopicHeader, NO_CHANGES),
+    _broker(Code.GET_TOPIC_CONFIG, TopicHeader, ANSWERED),
+    _broker(Code.GET_TOPIC_STATS_INFO, TopicHeader, ANSWERED, _COSTLY),
+    _broker(Code.QUERY_TOPIC_CONSUME_BY_WHO, TopicHeader, ANSWERED, _COSTLY),
+    _broker(Code.GET_ALL_TOPIC_CONFIG, NoHeader, ANSWERED, _TABLE | _COSTLY),
+    _broker(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoHeader, NO_CHANGES),
+    _broker(Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, NoHeader, NO_CHANGES, _LIST),
+    _broker(Code.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, NO_CHANGES),
+    _broker(Code.GET_SUBSCRIPTIONGROUP_CONFIG, GroupNameHeader, ANSWERED),
+    _broker(Code.QUERY_TOPICS_BY_CONSUMER, GroupNameHeader, ANSWERED, _COSTLY),
+    _broker(Code.GET_CONSUMER_CONNECTION_LIST, GroupHeader, ANSWERED),
+    _broker(Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoHeader, ANSWERED, _TABLE | _COSTLY),
+    _broker(Code.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, ANSWERED),
+    _broker(Code.GET_CONSUME_STATS, ConsumeStatsHeader, ANSWERED, _COSTLY),
+    _broker(Code.QUERY_CONSUME_TIME_SPAN, TopicGroupHeader, ANSWERED, _COSTLY),
+    _broker(Code.QUERY_CORRECTION_OFFSET, CorrectionHeader, ANSWERED, _COSTLY),
+    _broker(Code.QUERY_CONSUME_QUEUE, ConsumeQueueHeader, ANSWERED, _COSTLY),
+    _broker(Code.QUERY_SUBSCRIPTION_BY_CONSUMER, TopicGroupHeader, ANSWERED),
+    _broker(Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, ANSWERED),
+    _broker(Code.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, NO_RESET),
+    _broker(Code.UPDATE_AND_GET_GROUP_FORBIDDEN, ForbiddenHeader, NO_CHANGES),
+    _broker(Code.CLONE_GROUP_OFFSET, CloneOffsetHeader, NO_RESET),
+    _broker(Code.SET_MESSAGE_REQUEST_MODE, NoHeader, NO_CHANGES),
+    _broker(Code.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, ANSWERED),
+    _broker(Code.RESUME_CHECK_HALF_MESSAGE, MessageIdHeader, NO_CHECKS),
     # the broker
-    RequestSpec(Code.UPDATE_BROKER_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.CLEAN_EXPIRED_CONSUMEQUEUE, _BROKER, ANSWERED),
-    RequestSpec(Code.CLEAN_UNUSED_TOPIC, _BROKER, NO_CHANGES),
-    RequestSpec(Code.DELETE_EXPIRED_COMMITLOG, _BROKER, ANSWERED),
-    RequestSpec(Code.EXCHANGE_BROKER_HA_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.PROMOTE_REPLICA, _BROKER, ANSWERED),
-    RequestSpec(Code.HAND_OVER, _BROKER, ANSWERED),
-    RequestSpec(Code.STEP_DOWN, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_LOG_RECORDS, _BROKER, ANSWERED),
-    RequestSpec(Code.RECOVER_GROUP, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_RUNTIME_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_PRODUCER_CONNECTION_LIST, _BROKER, ANSWERED),
-    RequestSpec(Code.VIEW_BROKER_STATS_DATA, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_CONSUME_STATS, _BROKER, ANSWERED, running_max=TABLES_MAX),
-    RequestSpec(
-        Code.GET_ALL_PRODUCER_INFO, _BROKER, ANSWERED, running_max=TABLES_MAX, is_costly=True
-    ),
-    RequestSpec(
-        Code.GET_ALL_CONSUMER_OFFSET, _BROKER, ANSWERED, running_max=TABLES_MAX, is_costly=True
-    ),
-    RequestSpec(Code.GET_ALL_DELAY_OFFSET, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_ALL_MESSAGE_REQUEST_MODE, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_TIMER_CHECK_POINT, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_TIMER_METRICS, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_HA_STATUS, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_EPOCH_CACHE, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_COLD_DATA_FLOW_CTR_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_REPLICA_STATUS, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, _BROKER, ANSWERED),
+    _broker(Code.UPDATE_BROKER_CONFIG, NoHeader, ANSWERED),
+    _broker(Code.CLEAN_EXPIRED_CONSUMEQUEUE, NoHeader, ANSWERED),
+    _broker(Code.CLEAN_UNUSED_TOPIC, NoHeader, NO_CHANGES),
+    _broker(Code.DELETE_EXPIRED_COMMITLOG, NoHeader, ANSWERED),
+    _broker(Code.EXCHANGE_BROKER_HA_INFO, ExchangeHAInfoHeader, ANSWERED),
+    _broker(Code.PROMOTE_REPLICA, PromoteHeader, ANSWERED),
+    _broker(Code.HAND_OVER, HandOverHeader, ANSWERED),
+    _broker(Code.STEP_DOWN, StepDownHeader, ANSWERED),
+    _broker(Code.GET_LOG_RECORDS, LogRecordsHeader, ANSWERED),
+    _broker(Code.RECOVER_GROUP, RecoverGroupHeader, ANSWERED),
+    _broker(Code.GET_BROKER_CONFIG, NoHeader, ANSWERED),
+    _broker(Code.GET_BROKER_RUNTIME_INFO, NoHeader, ANSWERED),
+    _broker(Code.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, ANSWERED),
+    _broker(Code.VIEW_BROKER_STATS_DATA, StatsHeader, ANSWERED),
+    _broker(Code.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, ANSWERED, _TABLE),
+    _broker(Code.GET_ALL_PRODUCER_INFO, NoHeader, ANSWERED, _TABLE | _COSTLY),
+    _broker(Code.GET_ALL_CONSUMER_OFFSET, NoHeader, ANSWERED, _TABLE | _COSTLY),
+    _broker(Code.GET_ALL_DELAY_OFFSET, NoHeader, ANSWERED),
+    _broker(Code.GET_ALL_MESSAGE_REQUEST_MODE, NoHeader, ANSWERED),
+    _broker(Code.GET_TIMER_CHECK_POINT, NoHeader, ANSWERED),
+    _broker(Code.GET_TIMER_METRICS, NoHeader, ANSWERED),
+    _broker(Code.GET_BROKER_HA_STATUS, NoHeader, ANSWERED),
+    _broker(Code.GET_BROKER_EPOCH_CACHE, EpochHeader, ANSWERED),
+    _broker(Code.GET_COLD_DATA_FLOW_CTR_INFO, NoHeader, ANSWERED),
+    _broker(Code.GET_REPLICA_STATUS, NoHeader, ANSWERED),
+    _broker(Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoHeader, ANSWERED),
     # the name server
-    RequestSpec(Code.GET_ROUTEINFO_BY_TOPIC, _NAME_SERVER, ANSWERED, is_urgent=True),
-    RequestSpec(Code.GET_BROKER_CLUSTER_INFO, _NAME_SERVER, ANSWERED, is_costly=True),
-    RequestSpec(Code.GET_BROKER_MEMBER_GROUP, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.REGISTER_BROKER, _NAME_SERVER, ANSWERED, body_max=FRAME_MAX, is_urgent=True),
-    RequestSpec(Code.UNREGISTER_BROKER, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.BROKER_HEARTBEAT, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.REGISTER_TOPIC_IN_NAMESRV, _NAME_SERVER, ANSWERED, body_max=DIALECT_MAX),
-    RequestSpec(Code.QUERY_DATA_VERSION, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.PUT_KV_CONFIG, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.DELETE_KV_CONFIG, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.WIPE_WRITE_PERM_OF_BROKER, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.ADD_WRITE_PERM_OF_BROKER, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.DELETE_TOPIC_IN_NAMESRV, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.UPDATE_NAMESRV_CONFIG, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_KV_CONFIG, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_KVLIST_BY_NAMESPACE, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_NAMESRV_CONFIG, _NAME_SERVER, ANSWERED),
-    RequestSpec(
-        Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        _NAME_SERVER,
-        ANSWERED,
-        running_max=TABLES_MAX,
-        is_costly=True,
-    ),
-    RequestSpec(
-        Code.GET_TOPICS_BY_CLUSTER, _NAME_SERVER, ANSWERED, running_max=TABLES_MAX, is_costly=True
-    ),
-    RequestSpec(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_UNIT_TOPIC_LIST, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_HAS_UNIT_SUB_TOPIC_LIST, _NAME_SERVER, ANSWERED),
-    RequestSpec(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, _NAME_SERVER, ANSWERED),
+    _name_server(Code.GET_ROUTEINFO_BY_TOPIC, TopicHeader, _URGENT),
+    _name_server(Code.GET_BROKER_CLUSTER_INFO, NoHeader, _COSTLY),
+    _name_server(Code.GET_BROKER_MEMBER_GROUP, BrokerGroupHeader),
+    _name_server(Code.REGISTER_BROKER, RegisterBrokerHeader, _FRAME | _URGENT),
+    _name_server(Code.UNREGISTER_BROKER, RegisterBrokerHeader),
+    _name_server(Code.BROKER_HEARTBEAT, BrokerHeartbeatHeader),
+    _name_server(Code.REGISTER_TOPIC_IN_NAMESRV, TopicHeader, _DIALECT),
+    _name_server(Code.QUERY_DATA_VERSION, RegisterBrokerHeader),
+    _name_server(Code.PUT_KV_CONFIG, KVHeader),
+    _name_server(Code.DELETE_KV_CONFIG, KVHeader),
+    _name_server(Code.WIPE_WRITE_PERM_OF_BROKER, BrokerNameHeader),
+    _name_server(Code.ADD_WRITE_PERM_OF_BROKER, BrokerNameHeader),
+    _name_server(Code.DELETE_TOPIC_IN_NAMESRV, DeleteRouteHeader),
+    _name_server(Code.UPDATE_NAMESRV_CONFIG, NoHeader),
+    _name_server(Code.GET_KV_CONFIG, KVHeader),
+    _name_server(Code.GET_KVLIST_BY_NAMESPACE, NamespaceHeader),
+    _name_server(Code.GET_NAMESRV_CONFIG, NoHeader),
+    _name_server(Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, NoHeader, _TABLE | _COSTLY),
+    _name_server(Code.GET_TOPICS_BY_CLUSTER, ClusterHeader, _TABLE | _COSTLY),
+    _name_server(Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, NoHeader),
+    _name_server(Code.GET_UNIT_TOPIC_LIST, NoHeader),
+    _name_server(Code.GET_HAS_UNIT_SUB_TOPIC_LIST, NoHeader),
+    _name_server(Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, NoHeader),
     # users and policies
-    RequestSpec(Code.UPDATE_AND_CREATE_ACL_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.DELETE_ACL_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_CLUSTER_ACL_INFO, _BROKER, ANSWERED),
-    RequestSpec(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.GET_BROKER_CLUSTER_ACL_CONFIG, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_CREATE_USER, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_UPDATE_USER, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_DELETE_USER, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_GET_USER, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_LIST_USER, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_CREATE_ACL, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_UPDATE_ACL, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_DELETE_ACL, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_GET_ACL, _BROKER, ANSWERED),
-    RequestSpec(Code.AUTH_LIST_ACL, _BROKER, ANSWERED),
+    _broker(Code.UPDATE_AND_CREATE_ACL_CONFIG, AccountHeader, ANSWERED),
+    _broker(Code.DELETE_ACL_CONFIG, AccountHeader, ANSWERED),
+    _broker(Code.GET_BROKER_CLUSTER_ACL_INFO, NoHeader, ANSWERED),
+    _broker(Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG, WhiteAddressesHeader, ANSWERED),
+    _broker(Code.GET_BROKER_CLUSTER_ACL_CONFIG, NoHeader, ANSWERED),
+    _broker(Code.AUTH_CREATE_USER, UserHeader, ANSWERED),
+    _broker(Code.AUTH_UPDATE_USER, UserHeader, ANSWERED),
+    _broker(Code.AUTH_DELETE_USER, UserHeader, ANSWERED),
+    _broker(Code.AUTH_GET_USER, UserHeader, ANSWERED),
+    _broker(Code.AUTH_LIST_USER, UserFilterHeader, ANSWERED),
+    _broker(Code.AUTH_CREATE_ACL, AclHeader, ANSWERED),
+    _broker(Code.AUTH_UPDATE_ACL, AclHeader, ANSWERED),
+    _broker(Code.AUTH_DELETE_ACL, AclHeader, ANSWERED),
+    _broker(Code.AUTH_GET_ACL, AclHeader, ANSWERED),
+    _broker(Code.AUTH_LIST_ACL, AclFilterHeader, ANSWERED),
     # sent to clients
-    RequestSpec(Code.CHECK_TRANSACTION_STATE, _CLIENT, ANSWERED),
-    RequestSpec(Code.NOTIFY_CONSUMER_IDS_CHANGED, _CLIENT, ANSWERED),
-    RequestSpec(Code.RESET_CONSUMER_CLIENT_OFFSET, _CLIENT, ANSWERED),
-    RequestSpec(Code.GET_CONSUMER_STATUS_FROM_CLIENT, _CLIENT, ANSWERED),
-    RequestSpec(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, _CLIENT, ANSWERED),
+    _client(Code.CHECK_TRANSACTION_STATE, CheckTransactionHeader),
+    _client(Code.NOTIFY_CONSUMER_IDS_CHANGED, GroupHeader),
+    _client(Code.RESET_CONSUMER_CLIENT_OFFSET, ResetOffsetHeader),
+    _client(Code.GET_CONSUMER_STATUS_FROM_CLIENT, ConsumerStatusHeader),
+    _client(Code.PUSH_REPLY_MESSAGE_TO_CLIENT, PushReplyHeader),
     # not supported
-    RequestSpec(Code.QUERY_BROKER_OFFSET, _NOBODY, ANSWERED),
-    RequestSpec(Code.GET_TOPIC_CONFIG_LIST, _NOBODY, ANSWERED),
-    RequestSpec(Code.GET_TOPIC_NAME_LIST, _NOBODY, ANSWERED),
-    RequestSpec(Code.TRIGGER_DELETE_FILES, _NOBODY, ANSWERED),
+    _nobody(Code.QUERY_BROKER_OFFSET),
+    _nobody(Code.GET_TOPIC_CONFIG_LIST),
+    _nobody(Code.GET_TOPIC_NAME_LIST),
+    _nobody(Code.TRIGGER_DELETE_FILES),
 )
 
 
@@ -275,6 +372,7 @@ def _by_code(rows: Iterable[RequestSpec]) -> dict[int, RequestSpec]:
     for row in rows:
         if row.code in found:
             raise ValueError(f"{row.code.name} has two rows")
+        row.header.shown_names()  # fails if it is not known which of its fields are names
         found[row.code] = row
     missing = [code.name for code in RequestCode if code not in found]
     if missing:
@@ -286,21 +384,19 @@ REQUESTS: Mapping[int, RequestSpec] = _by_code(_ROWS)
 """The rows by code."""
 
 
-def _codes(holds: Callable[[RequestSpec], bool]) -> frozenset[int]:
-    return frozenset(int(row.code) for row in _ROWS if holds(row))
+def _codes(trait: RequestTrait) -> frozenset[int]:
+    return frozenset(int(row.code) for row in _ROWS if trait in row.traits)
 
 
 # What the server looks up for every request.
-URGENT = _codes(lambda row: row.is_urgent)
-COSTLY = _codes(lambda row: row.is_costly)
-STORING = _codes(lambda row: row.stores_message)
-AWAITING = _codes(lambda row: row.awaits_messages)
+URGENT = _codes(_URGENT)
+COSTLY = _codes(_COSTLY)
+STORING = _codes(_STORES)
+AWAITING = _codes(_AWAITS)
 BODIES: Mapping[int, int] = {
     int(row.code): row.body_max for row in _ROWS if row.body_max != BODY_MAX
 }
-RUNNING: Mapping[int, int] = {
-    int(row.code): row.running_max for row in _ROWS if row.running_max is not None
-}
+RUNNING: Mapping[int, int] = dict.fromkeys(_codes(_TABLE), TABLES_MAX)
 REFUSED_BY_SLAVES: Mapping[int, SlaveRefusal] = {
     int(row.code): row.on_slave for row in _ROWS if row.on_slave is not None
 }

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.remoting.header import Header, Long
+from firetrail.remoting.header import Header, Long, OtherText, ShownName, TopicName
 
 
 @dataclass(frozen=True, slots=True)
 class KVHeader(Header):
     """PUT_KV_CONFIG and, without a value, GET_KV_CONFIG and DELETE_KV_CONFIG."""
 
-    namespace: str
-    key: str
-    value: str | None = None
+    namespace: ShownName
+    key: ShownName
+    value: OtherText | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceHeader(Header):
     """GET_KVLIST_BY_NAMESPACE."""
 
-    namespace: str
+    namespace: ShownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,22 @@ class ValueResponse(Header):
 class ClusterHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
-    cluster: str
+    cluster: OtherText
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteRouteHeader(Header):
     """DELETE_TOPIC_IN_NAMESRV, everywhere or in one cluster."""
 
-    topic: str
-    cluster_name: str | None = None
+    topic: TopicName
+    cluster_name: ShownName | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerNameHeader(Header):
     """WIPE_WRITE_PERM_OF_BROKER and ADD_WRITE_PERM_OF_BROKER."""
 
-    broker_name: str
+    broker_name: ShownName
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ class DataVersionResponse(Header):
 class BrokerGroupHeader(Header):
     """GET_BROKER_MEMBER_GROUP: the brokers of one name."""
 
-    cluster_name: str
-    broker_name: str
+    cluster_name: ShownName
+    broker_name: ShownName
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerHeartbeatHeader(Header):
     """BROKER_HEARTBEAT."""
 
-    cluster_name: str
-    broker_addr: str
-    broker_name: str
+    cluster_name: ShownName
+    broker_addr: ShownName
+    broker_name: ShownName
     broker_id: Long | None = None

@@ -7,7 +7,6 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,9 +78,7 @@ async def test_an_absent_name_server_does_not_delay_registration_with_others(
         raise TimeoutError
 
     monkeypatch.setattr(RemotingClient, "ask", absent)
-    clock = SimpleNamespace(monotonic=lambda: now)
-    system = SimpleNamespace(clock=clock)
-    monkeypatch.setattr("firetrail.broker.services.registration.SYSTEM", system)
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now)
     config = Live(BrokerConfig(namesrv="127.0.0.1:1"))
     registering = RegistrationService(config, "127.0.0.1:2", lambda _: TopicConfigTable(), None)
     assert await registering._register_all() == 0
