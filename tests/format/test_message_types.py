@@ -6,9 +6,8 @@ import pytest
 
 from firetrail.format.message_types import (
     MessageType,
-    fits,
-    is_typed,
     queue_of_priority,
+    type_conflict,
     type_of_message,
     type_of_topic,
 )
@@ -76,14 +75,26 @@ def test_the_attribute_is_the_type_of_a_topic(
     assert type_of_topic(attributes) is expected
 
 
-@pytest.mark.parametrize("message", [MessageType.NORMAL, MessageType.FIFO, MessageType.PRIORITY])
-def test_messages_fit_topics_of_their_type_and_mixed_ones(message: MessageType) -> None:
-    fitting = {topic for topic in MessageType if fits(topic, message)}
-    assert fitting == {message, MessageType.MIXED}
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        ({}, MessageType.NORMAL),
+        ({"__SHARDINGKEY": "g"}, MessageType.FIFO),
+        ({"_SYS_MSG_PRIORITY_": "1"}, MessageType.PRIORITY),
+    ],
+)
+def test_messages_fit_topics_of_their_type_and_mixed_ones(
+    properties: dict[str, str], message: MessageType
+) -> None:
+    for topic in MessageType:
+        conflict = type_conflict("T", {"message.type": topic.value}, properties)
+        fits = topic in (message, MessageType.MIXED)
+        assert conflict == (None if fits else (topic, message))
 
 
-def test_retries_and_moved_messages_have_no_type_to_fit() -> None:
-    assert is_typed("T", {})
-    assert not is_typed("%RETRY%G", {})
-    assert not is_typed("%DLQ%G", {})
-    assert not is_typed("T", {"TRANSFER_FLAG": "x"})
+def test_retries_and_moved_messages_fit_every_topic() -> None:
+    fifo = {"message.type": "FIFO"}
+    assert type_conflict("T", fifo, {}) is not None
+    assert type_conflict("%RETRY%G", fifo, {}) is None
+    assert type_conflict("%DLQ%G", fifo, {}) is None
+    assert type_conflict("T", fifo, {"TRANSFER_FLAG": "x"}) is None

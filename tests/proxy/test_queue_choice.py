@@ -71,12 +71,6 @@ def test_a_topic_without_writable_queues_has_no_choice() -> None:
     assert choice.choose("T", route(("a", 4, 6), without_master="a"), "g") is None
 
 
-def test_a_priority_is_the_number_of_the_queue() -> None:
-    choice = QueueChoice()
-    assert choice.choose("T", route(("a", 4, 6)), None, 2) == WriteQueue("a", 2)
-    assert choice.choose("T", route(("a", 4, 6)), None, 99) == WriteQueue("a", 3)
-
-
 def test_the_number_of_remembered_topics_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_choice, "TOPICS_MAX", 3)
     choice = QueueChoice()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import NamedTuple
 
 from firetrail.format.delay import level_in
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -115,9 +116,27 @@ def type_of_topic(attributes: Mapping[str, str] | None) -> MessageType:
     return _TYPES.get(value, MessageType.UNSPECIFIED)
 
 
-def fits(topic: MessageType, message: MessageType) -> bool:
-    """Return whether a message of a type belongs into a topic of a type."""
-    return topic in (message, MessageType.MIXED)
+class TypeConflict(NamedTuple):
+    """The type of a topic, and that of a message that does not fit it."""
+
+    wanted: MessageType
+    found: MessageType
+
+
+def type_conflict(
+    topic: str, attributes: Mapping[str, str] | None, properties: Mapping[str, str]
+) -> TypeConflict | None:
+    """Return how a message with these properties conflicts with its topic; None if it fits.
+
+    It fits every topic of retries and dead letters, and always if it was moved from another
+    cluster.
+    """
+    wanted, found = type_of_topic(attributes), type_of_message(properties)
+    if wanted in (found, MessageType.MIXED):
+        return None
+    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) or TRANSFER_FLAG in properties:
+        return None
+    return TypeConflict(wanted, found)
 
 
 def queue_of_priority(properties: Mapping[str, str], queues: int, queue_id: int) -> int:
@@ -133,12 +152,3 @@ def queue_of_priority(properties: Mapping[str, str], queues: int, queue_id: int)
         return queue_id
     is_priority = type_of_message(properties) is _PRIORITY
     return min(int(priority), queues - 1) if is_priority else queue_id
-
-
-def is_typed(topic: str, properties: Mapping[str, str]) -> bool:
-    """Return whether the type of a message has to fit its topic.
-
-    It does not in topics of retries and dead letters, nor for messages that were moved from
-    another cluster.
-    """
-    return not topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and TRANSFER_FLAG not in properties

@@ -2,7 +2,7 @@
 
 Clients of the gRPC service do not choose queues. Messages of a group go to one queue, which is
 determined by a consistent hash, so that their order is kept. All others are distributed over the
-queues in turn.
+queues in turn; the broker puts those with a priority into the queue that is for it.
 """
 
 from __future__ import annotations
@@ -37,17 +37,13 @@ class QueueChoice:
         self._turns: dict[str, Iterator[int]] = {}
         self._writable: dict[str, tuple[TopicRouteData, list[tuple[str, int]]]] = {}
 
-    def choose(
-        self, topic: str, route: TopicRouteData, group: str | None, priority: int | None = None
-    ) -> WriteQueue | None:
+    def choose(self, topic: str, route: TopicRouteData, group: str | None) -> WriteQueue | None:
         """Return the queue for a message; None if the topic has no writable queue.
 
         Args:
             topic: the name of the topic.
             route: the brokers and queues of the topic.
             group: the message group, None for a message without one.
-            priority: the priority of the message, for topics of this type. The queue with this
-                number is chosen, or the last one.
         """
         known, brokers = self._writable.get(topic, (None, []))
         if known is not route:  # routes are replaced when they change
@@ -61,8 +57,7 @@ class QueueChoice:
             number = self._turn(topic) % size
         for broker_name, queues in brokers:
             if number < queues:
-                queue_id = number if priority is None else min(priority, queues - 1)
-                return WriteQueue(broker_name, queue_id)
+                return WriteQueue(broker_name, number)
             number -= queues
         raise AssertionError("the number is less than the size")
 

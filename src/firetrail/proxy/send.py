@@ -12,7 +12,7 @@ from typing import NamedTuple
 from firetrail.errors import ProxyError
 from firetrail.format.kernels.properties import join_properties
 from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
-from firetrail.format.message_types import fits, is_typed, type_of_message, type_of_topic
+from firetrail.format.message_types import type_conflict
 from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.format.properties import SHARDING_KEY
 from firetrail.proxy.brokers import Brokers, resolved
@@ -146,17 +146,17 @@ class SendCalls:
         found = []
         for message in request.messages:
             properties = stored_properties(message, topic, call.peer)
-            kind, wanted = type_of_message(properties), type_of_topic(config.attributes)
-            if not fits(wanted, kind) and is_typed(topic, properties):
+            conflict = type_conflict(topic, config.attributes, properties)
+            if conflict is not None:
                 raise ProxyError(
                     Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
-                    f"topic {topic} is for {wanted} messages, but this is a {kind} message; change "
-                    "the type of the topic or send to another one",
+                    f"topic {topic} is for {conflict.wanted} messages, but this is a "
+                    f"{conflict.found} message; change the type of the topic or send to another "
+                    "one",
                 )
-            system = message.system_properties
-            priority = system.priority if kind is kind.PRIORITY else None
-            group = properties.get(SHARDING_KEY) or system.lite_topic or None
-            queue = self._choice.choose(topic, route, group, priority)
+            lite_topic = message.system_properties.lite_topic
+            group = properties.get(SHARDING_KEY) or lite_topic or None
+            queue = self._choice.choose(topic, route, group)
             if queue is None:
                 raise ProxyError(Code.FORBIDDEN, f"topic {topic} has no writable queue")
             command = _command(message, topic, queue, properties)
@@ -291,19 +291,18 @@ def _command(
             f"all properties together have {size} bytes, the limit is {STORED_SIZE_MAX}",
         )
     header = SendHeaderV2(
-        topic,
-        topic,
-        AUTO_CREATE_TOPIC,
-        DEFAULT_QUEUES,
-        queue.queue_id,
-        sys_flag,
-        milliseconds(system.born_timestamp),
-        0,
-        text,
-        0,
-        False,
-        None,
-        False,
-        queue.broker_name,
+        producer_group=topic,
+        topic=topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=DEFAULT_QUEUES,
+        queue_id=queue.queue_id,
+        sys_flag=sys_flag,
+        born_timestamp=milliseconds(system.born_timestamp),
+        flag=0,
+        properties=text,
+        reconsume_times=0,
+        unit_mode=False,
+        batch=False,
+        broker_name=queue.broker_name,
     )
     return RemotingCommand(RequestCode.SEND_MESSAGE_V2, TypedFields(header), message.body)

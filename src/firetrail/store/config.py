@@ -385,6 +385,14 @@ class StoreConfig(FileSettings):
         room = body_room(sizes.get("commit_log_file_size", self.commit_log_file_size))
         return self.replace(max_message_size=min(self.max_message_size, room), **sizes)
 
+    @property
+    def corrects_offsets(self) -> bool:
+        """Whether readers at an offset that a queue does not have are moved to one that it has.
+
+        A slave does so only with ``offset_check_in_slave``, because it may lag behind.
+        """
+        return self.role is not BrokerRole.SLAVE or self.offset_check_in_slave
+
     @classmethod
     def from_properties(
         cls, source: str | os.PathLike[str], system: System = SYSTEM

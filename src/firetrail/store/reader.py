@@ -176,8 +176,7 @@ class Reader:
         self, status: GetStatus, asked: int, next_offset: int, low: int, high: int
     ) -> GetResult:
         """Return an empty result that moves the reader; on a slave the reader stays in place."""
-        config = self._live.current
-        if config.role is BrokerRole.SLAVE and not config.offset_check_in_slave:
+        if not self._live.current.corrects_offsets:
             next_offset = asked
         return GetResult(status, next_offset, low, high)
 

@@ -12,7 +12,7 @@ from tests.broker.timer.bench import START_S, Bench
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import encode_properties
+from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
@@ -118,7 +118,7 @@ async def test_two_topics_may_have_messages_with_the_same_key(tmp_path: Path) ->
 
 def mark(bench: Bench, message: Message, key: str, value: str, topic: str = "T") -> None:
     """Store a mark of any form for a message."""
-    text = bench.admission.recall_handle(message)
+    text = bench.admission.recall_handle(decode_properties(message.raw_properties or b""))
     assert text is not None
     handle = decode_handle(text)
     properties = {
@@ -126,8 +126,7 @@ def mark(bench: Bench, message: Message, key: str, value: str, topic: str = "T")
         "TIMER_DELIVER_MS": str(handle.time_ms),
         "TIMER_DEL_UNIQKEY": value,
     }
-    raw = encode_properties(properties)
-    bench.store.put(bench.admission.admitted(Message(topic, b"0", raw_properties=raw)))
+    bench.put(topic, b"0", properties)
 
 
 @pytest.mark.parametrize("form", [0, 1])
@@ -155,7 +154,7 @@ async def test_a_mark_names_one_topic(tmp_path: Path) -> None:
 async def test_a_recall_that_comes_too_late_has_no_effect(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     message = bench.send(b"a", 3_000)
-    handle = bench.admission.recall_handle(message)
+    handle = bench.admission.recall_handle(decode_properties(message.raw_properties or b""))
     assert decode_handle(handle or "") == RecallHandle(
         "T", "broker-a", START_S * 1000 + 2_001, "Ua"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -14,6 +14,7 @@ from firetrail import Message
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.timer.timer_service import TimerService
+from firetrail.format.message_types import has_delivery_time
 from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
 from firetrail.format.timer import TIMER_TOPIC, TimerCheck
@@ -61,10 +62,31 @@ class Bench:
         properties = {"UNIQ_KEY": f"U{body.decode()}", **more}
         if after_ms is not None:
             properties["TIMER_DELIVER_MS"] = str(self.clock.ms + after_ms)
-        message = Message("T", body, queue_id=1, raw_properties=encode_properties(properties))
-        admitted = self.admission.admitted(message)
-        self.store.put(admitted)
-        return admitted
+        return self.put("T", body, properties, 1)
+
+    def admitted(
+        self,
+        topic: str,
+        body: bytes,
+        properties: Mapping[str, str],
+        queue_id: int = 0,
+        sys_flag: int = 0,
+    ) -> Message:
+        """Return the message that is stored for one with these properties."""
+        kept = dict(properties)
+        place, number = topic, queue_id
+        if has_delivery_time(kept):
+            place, number = self.admission.admit(kept, topic, queue_id, sys_flag)
+        raw = encode_properties(kept)
+        return Message(place, body, queue_id=number, sys_flag=sys_flag, raw_properties=raw)
+
+    def put(
+        self, topic: str, body: bytes, properties: Mapping[str, str], queue_id: int = 0
+    ) -> Message:
+        """Store a message with these properties, and return it as it is stored."""
+        message = self.admitted(topic, body, properties, queue_id)
+        self.store.put(message)
+        return message
 
     def run(self, steps_max: int = 10_000) -> None:
         """Let the timer do everything that it can do now."""

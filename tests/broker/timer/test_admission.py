@@ -12,7 +12,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import RequestError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Message
-from firetrail.format.properties import decode_properties, encode_properties
+from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
 from firetrail.remoting.codes import ResponseCode
 
@@ -27,9 +27,7 @@ OVER = "the delay time should be bigger than the current time if it recalls a me
 
 
 def admitted(bench: Bench, properties: dict[str, str], sys_flag: int = 0) -> Message:
-    raw = encode_properties(properties)
-    message = Message("T", b"x", queue_id=3, sys_flag=sys_flag, raw_properties=raw)
-    return bench.admission.admitted(message)
+    return bench.admitted("T", b"x", properties, 3, sys_flag)
 
 
 def out_ms(message: Message) -> int | None:

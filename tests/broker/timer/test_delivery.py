@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from tests.broker.timer.bench import Bench
 
-from firetrail import Message
-from firetrail.format.properties import decode_properties, encode_properties
+from firetrail.format.properties import decode_properties
 from firetrail.format.timer import WHEEL
 
 
@@ -63,8 +62,7 @@ async def test_a_message_of_another_topic_is_no_copy(tmp_path: Path) -> None:
     sent = bench.send(b"a", 10_000)
     properties = {**decode_properties(sent.raw_properties or b""), "TIMER_ROLL_TIMES": "9"}
     del properties["TIMER_OUT_MS"]
-    raw = encode_properties(properties)
-    bench.store.put(bench.admission.admitted(Message("T2", b"a", raw_properties=raw)))
+    bench.put("T2", b"a", properties)
     assert bench.store.wait_dispatched()
     waiting, _ = bench.waiting
     assert not bench.timer._delivery.was_rolled(waiting)

@@ -274,9 +274,8 @@ class PullProcessor:
 
         A master whose lease is over corrects no offset: its successor may have more messages.
 
-        A slave corrects no offset unless ``offsetCheckInSlave`` is set: it may lag behind. It sends
-        consumers that have read everything back to the master. Without a master they wait here;
-        RocketMQ would let them retry without a pause.
+        A slave sends consumers that have read everything back to the master. Without a master they
+        wait here; RocketMQ would let them retry without a pause.
         """
         code = _code(result.status, offset)
         if code is _SUCCESS:
@@ -284,7 +283,7 @@ class PullProcessor:
         if not self._is_slave:
             unsure = result.status in _AT_END and self._store.fence_refusal
             return _NOTHING_YET if unsure else code
-        if code is ResponseCode.PULL_OFFSET_MOVED and not self._store.config.offset_check_in_slave:
+        if code is ResponseCode.PULL_OFFSET_MOVED and not self._store.config.corrects_offsets:
             is_ahead = result.status is not GetStatus.OFFSET_TOO_SMALL
             code = _NOTHING_YET if is_ahead else _RETRY
         return _RETRY if self._sends_back(result) else code

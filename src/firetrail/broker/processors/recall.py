@@ -129,14 +129,13 @@ class RecallProcessor:
             TIMER_DELIVER_MS: str(handle.time_ms),
             TIMER_DEL_UNIQKEY: key,
         }
-        is_last = key == handle.unique_key
-        return self._admission.admitted(
-            Message(
-                handle.topic,
-                b"0",
-                raw_properties=encode_properties(properties),
-                wait_for_flush=is_last,
-            )
+        topic, queue_id = self._admission.admit(properties, handle.topic, 0)
+        return Message(
+            topic,
+            b"0",
+            queue_id=queue_id,
+            raw_properties=encode_properties(properties),
+            wait_for_flush=key == handle.unique_key,
         )
 
     async def _answer_later(

@@ -7,6 +7,8 @@ is stored as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.processors.send import SendProcessor
 from firetrail.broker.services.clients import Client
@@ -49,11 +51,12 @@ class ReplyProcessor:
     async def _reply(
         self, connection: Connection, request: RemotingCommand, header: SendHeader
     ) -> RemotingCommand | None:
-        client_id = parse_properties(header.properties or "").get(REPLY_TO_CLIENT)
+        properties = parse_properties(header.properties or "")
+        client_id = properties.get(REPLY_TO_CLIENT)
         if client_id is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the reply has no {REPLY_TO_CLIENT}")
-        await self._push(self._waiting(client_id), connection, request, header)
-        answer = self._send(connection, request, header)
+        await self._push(self._waiting(client_id), connection, request, header, properties)
+        answer = self._send(connection, request, header, properties)
         return answer if answer is None or isinstance(answer, RemotingCommand) else await answer
 
     def _waiting(self, client_id: str) -> Client:
@@ -66,11 +69,14 @@ class ReplyProcessor:
         )
 
     async def _push(
-        self, client: Client, connection: Connection, request: RemotingCommand, header: SendHeader
+        self,
+        client: Client,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendHeader,
+        properties: Mapping[str, str],
     ) -> None:
         now = self._clock.now_ms()
-        properties = parse_properties(header.properties or "")
-        properties[PUSH_REPLY_TIME] = str(now)
         pushed = PushReplyHeader(
             connection.peer,
             self._address,
@@ -83,7 +89,7 @@ class ReplyProcessor:
             header.sys_flag,
             header.born_timestamp,
             header.flag,
-            join_properties(properties),
+            join_properties({**properties, PUSH_REPLY_TIME: str(now)}),
             header.reconsume_times,
             header.unit_mode,
         )

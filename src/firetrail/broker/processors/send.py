@@ -7,7 +7,7 @@ response has to wait for the disk, and calls back if it has to wait for replicas
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from random import randrange
 
@@ -18,7 +18,7 @@ from firetrail.broker.state.attributes import unsupported_value
 from firetrail.broker.state.groups import is_last
 from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
 from firetrail.broker.stored import CODES
-from firetrail.broker.timer.admission import TimerAdmission, real_queue_id
+from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.batch import has_property
@@ -41,10 +41,10 @@ from firetrail.format.properties import (
     INNER_NUM,
     MSG_REGION,
     PRIORITY,
+    REAL_QID,
     TRACE_ON,
     UNIQ_KEY,
     WAIT,
-    get_property,
 )
 from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.bodies import TopicConfig
@@ -101,15 +101,30 @@ class SendProcessor:
     def _send_v2(self, connection: Connection, request: RemotingCommand) -> Answer:
         return self.send(connection, request, SendHeaderV2.decode(request.fields))
 
-    def send(self, connection: Connection, request: RemotingCommand, header: SendHeader) -> Answer:
-        """Store the message or the batch of a request."""
+    def send(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        header: SendHeader,
+        properties: dict[str, str] | None = None,
+    ) -> Answer:
+        """Store the message or the batch of a request.
+
+        Args:
+            connection: The connection of the producer.
+            request: The request, whose body is the message.
+            header: Its header.
+            properties: The properties in the header, if they are parsed. They are changed to those
+                that are stored. Default: None.
+        """
         topic = self._topics.get(header.topic)
         registration = None
         if topic is None or topic.topic_name in NOT_FOR_CLIENTS or not topic.perm & _WRITE:
             is_new = topic is None
             topic = self._writable_topic(header)
             registration = self._pending_registration() if is_new else None
-        properties = parse_properties(header.properties or "")
+        if properties is None:
+            properties = parse_properties(header.properties or "")
         is_inner_batch = INNER_NUM in properties or header.sys_flag & _INNER_BATCH
         if is_inner_batch or (header.batch and _has_inner_batch(request.content)):
             raise _inner_batch()
@@ -130,12 +145,14 @@ class SendProcessor:
         message = self._message(topic.topic_name, queue_id, connection, request, header, properties)
         result = self._store.begin_put(message)
         if registration is not None:
-            return self._answer_with_route(request, result, message, registration)
+            return self._answer_with_route(request, result, message, properties, registration)
         if isinstance(result, PutResult):
-            return self._answer(request, result, message)
+            return self._answer(request, result, message, properties)
         if isinstance(result, PendingPut):
-            return LaterAnswer(request, result, lambda put: self._answer(request, put, message))
-        return self._answer_later(request, result, message)
+            return LaterAnswer(
+                request, result, lambda put: self._answer(request, put, message, properties)
+            )
+        return self._answer_later(request, result, message, properties)
 
     def _message(
         self,
@@ -146,7 +163,7 @@ class SendProcessor:
         header: SendHeader,
         properties: dict[str, str],
     ) -> Message | Batch:
-        """Return the message or the batch of a request, as it is stored.
+        """Return the message or the batch of a request, as it is stored, and change the properties.
 
         Properties that the broker sets replace those of the same name, which a message that was
         stored before has.
@@ -154,7 +171,6 @@ class SendProcessor:
         wait = waits_for_disk(properties)
         for name in _REPLACED:
             properties.pop(name, None)
-        raw = (join_properties(properties) + self._added).encode("utf-8", "replace")
         if header.batch:
             if has_delivery_time(properties):
                 raise _no_batch()
@@ -166,25 +182,33 @@ class SendProcessor:
                 header.born_timestamp,
                 _host(connection.peer),
                 header.reconsume_times or 0,
-                raw,
+                self._stored_form(properties),
                 wait,
             )
-        message = Message(
+        sys_flag, host = _without_transaction(header.sys_flag), _host(connection.peer)
+        if has_delivery_time(properties):
+            topic, queue_id = self._admission.admit(properties, topic, queue_id, sys_flag)
+        if begins_transaction(properties, header.reconsume_times or 0):
+            topic, queue_id = self._transactions.admit(
+                properties, topic, queue_id, host, request.caller
+            )
+            sys_flag &= ~TRANSACTION_MASK
+        return Message(
             topic,
             request.content,
             queue_id=queue_id,
             flag=header.flag,
-            sys_flag=_without_transaction(header.sys_flag),
+            sys_flag=sys_flag,
             born_time=header.born_timestamp,
-            born_host=_host(connection.peer),
+            born_host=host,
             reconsume_times=header.reconsume_times or 0,
-            raw_properties=raw,
+            raw_properties=self._stored_form(properties),
             wait_for_flush=wait,
         )
-        if has_delivery_time(properties):
-            message = self._admission.admitted(message)
-        is_half = begins_transaction(properties, message.reconsume_times)
-        return self._transactions.half(message, request.caller) if is_half else message
+
+    def _stored_form(self, properties: Mapping[str, str]) -> bytes:
+        """Return properties of a message with those that the broker adds."""
+        return (join_properties(properties) + self._added).encode("utf-8", "replace")
 
     # -- checks -------------------------------------------------------------------------------
 
@@ -217,23 +241,29 @@ class SendProcessor:
         request: RemotingCommand,
         result: PutResult | Awaitable[PutResult],
         message: Message | Batch,
+        properties: Mapping[str, str],
         registration: asyncio.Future[None],
     ) -> RemotingCommand:
         """Answer the first send to a new topic when the topic has a route, like RocketMQ."""
         stored = result if isinstance(result, PutResult) else await result
         await wait_for_registration(registration)
-        return self._answer(request, stored, message)
+        return self._answer(request, stored, message, properties)
 
     async def _answer_later(
         self,
         request: RemotingCommand,
         result: Awaitable[PutResult],
         message: Message | Batch,
+        properties: Mapping[str, str],
     ) -> RemotingCommand:
-        return self._answer(request, await result, message)
+        return self._answer(request, await result, message, properties)
 
     def _answer(
-        self, request: RemotingCommand, result: PutResult, message: Message | Batch
+        self,
+        request: RemotingCommand,
+        result: PutResult,
+        message: Message | Batch,
+        properties: Mapping[str, str],
     ) -> RemotingCommand:
         if result.store_host is None:
             return request.answer(CODES[result.status], f"{result.field}: {result.detail}")
@@ -250,13 +280,12 @@ class SendProcessor:
                     records, result.messages, result.physical_offset, self._id_start.encode()
                 )
         elif message.topic == TIMER_TOPIC:
-            fields["queueId"] = str(real_queue_id(message))
-            if handle := self._admission.recall_handle(message):
+            fields["queueId"] = properties[REAL_QID]
+            if handle := self._admission.recall_handle(properties):
                 fields["recallHandle"] = handle
         elif message.topic == HALF_TOPIC:
-            self._transactions.begun(result, message, request.caller)
-            unique = get_property(message.raw_properties or b"", UNIQ_KEY)
-            fields["transactionId"] = unique or fields["msgId"]
+            self._transactions.begun(result, properties, message.born_host, request.caller)
+            fields["transactionId"] = properties.get(UNIQ_KEY) or fields["msgId"]
         return RemotingCommand(
             _STORED if result.status is PutStatus.PUT_OK else CODES[result.status],
             fields,

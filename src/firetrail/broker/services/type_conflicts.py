@@ -12,13 +12,7 @@ from dataclasses import dataclass
 
 from firetrail.errors import FormatError
 from firetrail.format.batch import first_item
-from firetrail.format.message_types import (
-    TYPE_ATTRIBUTE,
-    fits,
-    is_typed,
-    type_of_message,
-    type_of_topic,
-)
+from firetrail.format.message_types import TYPE_ATTRIBUTE, type_conflict
 from firetrail.format.properties import decode_properties
 from firetrail.remoting.bodies import TopicConfig
 from firetrail.remoting.headers import SendHeader
@@ -65,8 +59,8 @@ class TypeConflicts:
                 properties = decode_properties(first_item(content).properties)
             except FormatError:  # the store refuses the batch and gives the reason
                 return
-        found, wanted = type_of_message(properties), type_of_topic(attributes)
-        if fits(wanted, found) or not is_typed(topic.topic_name, properties):
+        conflict = type_conflict(topic.topic_name, attributes, properties)
+        if conflict is None:
             return
         count = self._count(topic.topic_name)
         count.messages += 1
@@ -79,10 +73,10 @@ class TypeConflicts:
             "%s; it was accepted, but gRPC clients cannot send such a message; %d so far; to allow "
             "all types: firetrail topic create %s --type MIXED --queues %d",
             topic.topic_name,
-            wanted,
+            conflict.wanted,
             peer,
             header.producer_group,
-            found,
+            conflict.found,
             count.messages,
             topic.topic_name,
             topic.write_queue_nums,

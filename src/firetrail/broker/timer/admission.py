@@ -11,8 +11,7 @@ from firetrail.broker.stored import parsed_number
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.delay import level_in
-from firetrail.format.kernels.draft import Message
-from firetrail.format.message_types import has_delivery_time, is_transactional
+from firetrail.format.message_types import is_transactional
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -25,14 +24,11 @@ from firetrail.format.properties import (
     TIMER_OUT_MS,
     TIMER_TIMES,
     UNIQ_KEY,
-    decode_properties,
-    replace_properties,
 )
 from firetrail.format.recall import RecallHandle
 from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
 from firetrail.remoting.codes import ResponseCode
 from firetrail.settings.table import Live
-from firetrail.store.put.draft import stored_as
 from firetrail.text import human_duration
 
 TRANSACTION_BITS, COMMITTED = 0xC, 0x8
@@ -50,23 +46,28 @@ class TimerAdmission:
         self._live = live
         self._now_ms = now_ms
 
-    def admitted(self, message: Message) -> Message:
-        """Return the message as it is stored: in the timer topic if it has to wait.
+    def admit(
+        self, properties: dict[str, str], topic: str, queue_id: int, sys_flag: int = 0
+    ) -> tuple[str, int]:
+        """Return topic and queue of a message with a delivery time: the timer's if it has to wait.
+
+        Args:
+            properties: Its properties, which this changes to those that it is stored with.
+            topic: Where it is to be delivered.
+            queue_id: The queue of that topic.
+            sys_flag: Its system flags. Default: 0.
 
         Raises:
             RequestError: The delivery time is not acceptable, or the timer is off or congested.
         """
-        raw = message.raw_properties or b""
-        found = decode_properties(raw)
-        if not has_delivery_time(found):
-            return message
-        if level_in(found.get(DELAY)):  # a delay level takes precedence
-            gone: dict[str, str | None] = dict.fromkeys(TIMER_TIMES)
-            changed = replace_properties(raw, gone)
-            return stored_as(message, message.topic, message.queue_id, changed)
-        if TIMER_OUT_MS in found or message.topic == TIMER_TOPIC:
-            return message  # it was delivered by a timer before
-        if is_transactional(found) or message.sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
+        here = topic, queue_id
+        if level_in(properties.get(DELAY)):  # a delay level takes precedence
+            for name in TIMER_TIMES:
+                properties.pop(name, None)
+            return here
+        if TIMER_OUT_MS in properties or topic == TIMER_TOPIC:
+            return here  # it was delivered by a timer before
+        if is_transactional(properties) or sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a half message cannot have a delivery time: remove TIMER_DELAY_SEC, "
@@ -79,7 +80,7 @@ class TimerAdmission:
                 "accurate timer message is not enabled, timerWheelEnable is false",
             )
         now = self._now_ms()
-        time = _delivery_time(found, now)
+        time = _delivery_time(properties, now)
         if time is None:
             raise _illegal("the delay or the delivery time should be a whole number")
         longest_s = config.timer_max_delay_s
@@ -90,19 +91,15 @@ class TimerAdmission:
                 "timerMaxDelaySec of the broker"
             )
         if time <= now:
-            if TIMER_DEL_UNIQKEY in found:
+            if TIMER_DEL_UNIQKEY in properties:
                 raise _illegal(
                     "the delay time should be bigger than the current time if it recalls a message"
                 )
-            return message
+            return here
         out = slot_before(time, config.timer_precision_ms)
         self._check_congestion(out)
-        changes: dict[str, str | None] = {
-            TIMER_OUT_MS: str(out),
-            REAL_TOPIC: message.topic,
-            REAL_QID: str(message.queue_id),
-        }
-        return stored_as(message, TIMER_TOPIC, TIMER_QUEUE, replace_properties(raw, changes))
+        properties |= {TIMER_OUT_MS: str(out), REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+        return TIMER_TOPIC, TIMER_QUEUE
 
     def _check_congestion(self, out_ms: int) -> None:
         """Refuse some messages for a slot with too many, and all if it has twice as many."""
@@ -115,12 +112,11 @@ class TimerAdmission:
                 f"and timerCongestNumEachSlot is {most}; choose another time",
             )
 
-    def recall_handle(self, message: Message) -> str | None:
-        """Return the handle that recalls a stored message; None if it does not wait."""
-        found = decode_properties(message.raw_properties or b"")
-        topic, key = found.get(REAL_TOPIC), found.get(UNIQ_KEY)
-        out = parsed_number(found.get(TIMER_OUT_MS), 18)
-        if message.topic != TIMER_TOPIC or not topic or not key or out is None:
+    def recall_handle(self, properties: Mapping[str, str]) -> str | None:
+        """Return the handle that recalls a message of the timer topic; None if it has no key."""
+        topic, key = properties.get(REAL_TOPIC), properties.get(UNIQ_KEY)
+        out = parsed_number(properties.get(TIMER_OUT_MS), 18)
+        if not topic or not key or out is None:
             return None
         if topic.startswith(RETRY_PREFIX):
             return None
@@ -131,14 +127,6 @@ class TimerAdmission:
 def slot_before(time_ms: int, precision_ms: int) -> int:
     """Return the slot after whose end a message is delivered; it ends at ``time_ms`` or later."""
     return (time_ms - 1) // precision_ms * precision_ms
-
-
-def real_queue_id(message: Message) -> int:
-    """Return the queue that a message is delivered to."""
-    if message.topic != TIMER_TOPIC:
-        return int(message.queue_id)
-    found = decode_properties(message.raw_properties or b"")
-    return parsed_number(found.get(REAL_QID), 9) or 0
 
 
 def _delivery_time(found: Mapping[str, str], now_ms: int) -> int | None:

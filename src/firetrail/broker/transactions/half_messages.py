@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
 from firetrail.broker.stored import INT_DIGITS, copy_record, parsed_number
 from firetrail.format import layout
+from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
@@ -18,13 +21,12 @@ from firetrail.format.properties import (
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
     UNIQ_KEY,
-    get_property,
     without_crc,
 )
 from firetrail.format.record import Record, encode_record
 from firetrail.remoting.codes import RequestCode
 from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.fair_shares import ShareHolder, unknown_holder
+from firetrail.remoting.fair_shares import ShareHolder, holder_of, unknown_holder
 from firetrail.remoting.headers import CheckTransactionHeader
 from firetrail.store.results import PutResult
 
@@ -62,7 +64,10 @@ class Half:
 
 
 def half_at(
-    place: PutResult | Record, properties: bytes, checks: int = 0, holder: ShareHolder | None = None
+    place: PutResult | Record,
+    properties: Mapping[str, str],
+    checks: int = 0,
+    holder: ShareHolder | None = None,
 ) -> Half:
     """Return the state of a half message that was just stored or found in the log.
 
@@ -73,31 +78,44 @@ def half_at(
         holder: The client that began the transaction. Default: None, for unknown.
     """
     seconds = _number(properties, CHECK_IMMUNITY_TIME)
-    group = sys.intern(get_property(properties, PGROUP) or "")  # one string per group
+    group = sys.intern(properties.get(PGROUP, ""))  # one string per group
     return Half(
         place.queue_offset,
         place.physical_offset,
         place.store_time,
         group,
-        sys.intern(get_property(properties, REAL_TOPIC) or ""),
+        sys.intern(properties.get(REAL_TOPIC, "")),
         None if seconds is None else seconds * 1000,
         holder or unknown_holder(group),
         checks,
     )
 
 
-def checks_of(properties: bytes) -> int | None:
+def producer_of(
+    properties: Mapping[str, str], host: Host | None, caller: Caller | None
+) -> ShareHolder:
+    """Return under which name an open transaction is counted: that of the sender.
+
+    Args:
+        properties: The properties of the message.
+        host: The address of the sender; None if a record cannot hold it.
+        caller: The user of the sender; None if there is no access control.
+    """
+    group = sys.intern(properties.get(PGROUP, ""))
+    return holder_of("" if host is None else host.ip, caller, group)
+
+
+def checks_of(properties: Mapping[str, str]) -> int | None:
     """Return how often the producer was asked before this copy; None for the first copy."""
     return _number(properties, TRANSACTION_CHECK_TIMES)
 
 
-def _number(properties: bytes, name: str) -> int | None:
-    return parsed_number(get_property(properties, name), INT_DIGITS)
+def _number(properties: Mapping[str, str], name: str) -> int | None:
+    return parsed_number(properties.get(name), INT_DIGITS)
 
 
-def identity_of(record: Record) -> Identity | None:
+def identity_of(properties: Mapping[str, str]) -> Identity | None:
     """Return what all copies of a half message have in common, None if it has no unique key."""
-    properties = record.properties
     unique = properties.get(UNIQ_KEY)
     topic, group = properties.get(REAL_TOPIC, ""), properties.get(PGROUP, "")
     return (topic, group, unique) if unique else None

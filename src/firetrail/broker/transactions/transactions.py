@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from firetrail.access.needs import PUB, UPDATE, no_record, require_record, topic_need
 from firetrail.auth.caller import Caller
@@ -33,6 +32,7 @@ from firetrail.broker.transactions.half_messages import (
     copy_of,
     half_at,
     identity_of,
+    producer_of,
 )
 from firetrail.errors import (
     IllegalMessageError,
@@ -41,6 +41,7 @@ from firetrail.errors import (
     StoreDamagedError,
 )
 from firetrail.format import layout
+from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id, encode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
@@ -50,7 +51,6 @@ from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
     TRANSACTION_CHECK_TIMES,
-    get_property,
     replace_properties,
 )
 from firetrail.format.record import Record
@@ -58,7 +58,7 @@ from firetrail.remoting.admin_headers import MessageIdHeader
 from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of
+from firetrail.remoting.fair_shares import FairShares
 from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import EndTransactionHeader
 from firetrail.store.lifecycle.retention import HOUR_MS
@@ -108,11 +108,21 @@ class Transactions:
 
     # -- begin --------------------------------------------------------------------------------
 
-    def half(self, message: Message, caller: Caller | None) -> Message:
-        """Return the half message to store for a message.
+    def admit(
+        self,
+        properties: dict[str, str],
+        topic: str,
+        queue_id: int,
+        host: Host | None,
+        caller: Caller | None,
+    ) -> tuple[str, int]:
+        """Return the topic and queue of half messages, for a message that begins a transaction.
 
         Args:
-            message: The message.
+            properties: Its properties, which this changes to those that it is stored with.
+            topic: Where it is to be delivered.
+            queue_id: The queue of that topic.
+            host: The address of the producer; None if a record cannot hold it.
             caller: Who sends it; None if there is no access control.
 
         Raises:
@@ -123,33 +133,30 @@ class Transactions:
                 ResponseCode.NO_PERMISSION,
                 f"the broker[{self._live.current.name}] sending transaction message is forbidden",
             )
-        excess = self._shares.excess(_holder_of(message, caller))
+        excess = self._shares.excess(producer_of(properties, host, caller))
         if excess is not None:
             raise RequestError(ResponseCode.SYSTEM_BUSY, excess)
-        changes = {REAL_TOPIC: message.topic, REAL_QID: str(message.queue_id), DELAY: None}
-        return Message(
-            HALF_TOPIC,
-            message.body,
-            queue_id=QUEUE,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~layout.TRANSACTION_MASK,
-            born_time=message.born_time,
-            born_host=message.born_host,
-            reconsume_times=message.reconsume_times,
-            raw_properties=replace_properties(message.raw_properties or b"", changes),
-            wait_for_flush=message.wait_for_flush,
-        )
+        properties |= {REAL_TOPIC: topic, REAL_QID: str(queue_id)}
+        properties.pop(DELAY, None)
+        return HALF_TOPIC, QUEUE
 
-    def begun(self, place: PutResult, message: Message, caller: Caller | None) -> None:
+    def begun(
+        self,
+        place: PutResult,
+        properties: Mapping[str, str],
+        host: Host | None,
+        caller: Caller | None,
+    ) -> None:
         """Remember a half message that was stored.
 
         Args:
             place: Where it is.
-            message: The half message.
+            properties: Its properties.
+            host: The address of the producer; None if a record cannot hold it.
             caller: Who has sent it; None if there is no access control.
         """
-        holder = _holder_of(message, caller)
-        half = half_at(place, message.raw_properties or b"", holder=holder)
+        holder = producer_of(properties, host, caller)
+        half = half_at(place, properties, holder=holder)
         self._shares.take(holder)
         self._remember(half)
 
@@ -177,7 +184,7 @@ class Transactions:
 
         The producer refers to the copy that it was sent in that check.
         """
-        half = self._loaded.get(identity_of(record))
+        half = self._loaded.get(identity_of(record.properties))
         if half is None or half.offset not in self._open or half.offset < record.queue_offset:
             return None
         return half
@@ -227,8 +234,8 @@ class Transactions:
             raise no_record(request.caller, detail, UPDATE)
         require_record(request, record, UPDATE)
         properties = replace_properties(record.raw_properties, {TRANSACTION_CHECK_TIMES: "0"})
-        half = copy_of(record, HALF_TOPIC, properties)
-        self.begun(await self._put(half), half, request.caller)
+        place = await self._put(copy_of(record, HALF_TOPIC, properties))
+        self.begun(place, record.properties, record.born_host, request.caller)
         return request.answer()
 
     def _end_mark(self, offset: int) -> Message:
@@ -259,9 +266,10 @@ class Transactions:
         newest: dict[Identity | None, Half] = {}
         copies: set[int] = set()
         for record in self._messages(HALF_TOPIC, self._next):
-            checks = checks_of(record.raw_properties)
-            half = half_at(record, record.raw_properties, checks or 0)
-            identity = identity_of(record)
+            properties = record.properties
+            checks = checks_of(properties)
+            half = half_at(record, properties, checks or 0)
+            identity = identity_of(properties)
             older = newest.get(identity)
             # Every copy has a count. A crash may have prevented the end mark of the older one.
             if older is not None and checks in (older.checks, older.checks + 1):
@@ -485,10 +493,3 @@ class Transactions:
         if not self._open:
             ends = self._store.max_offset(OP_TOPIC, QUEUE)
             self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)
-
-
-def _holder_of(message: Message, caller: Caller | None) -> ShareHolder:
-    """Return under which name an open transaction is counted: that of the sender."""
-    host = message.born_host
-    group = get_property(message.raw_properties or b"", PGROUP) or ""
-    return holder_of("" if host is None else host.ip, caller, sys.intern(group))
