@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
-from firetrail.format.whole import INT32_MAX, whole_in
+from firetrail.format.whole import INT32_MAX, INT64_MAX, whole_in
 
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
@@ -87,7 +87,10 @@ class Kind(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Whole(Kind[int]):
-    """A whole number in the range of a Java ``int``, rounded up to a multiple of ``step``."""
+    """A whole number in the range of a Java ``int``, rounded up to a multiple of ``step``.
+
+    With ``most=INT64_MAX`` it is one in the range of a ``long``.
+    """
 
     least: int
     most: int = INT32_MAX
@@ -97,6 +100,8 @@ class Whole(Kind[int]):
     @property
     def allowed(self) -> str:
         unit = self.unit and f" of {self.unit}"
+        if self.most >= INT64_MAX:
+            return f"a whole number{unit}, at least {self.least}"
         rounded = f", rounded up to a multiple of {self.step}" if self.step > 1 else ""
         return f"a whole number{unit} from {self.least} to {self.most}{rounded}"
 
@@ -193,10 +198,10 @@ class OneOf(Kind[E]):
         return _any_of(choice.value for choice in self.choices)
 
     def parse(self, text: str) -> E:
-        try:
-            return self.choices(text.upper())
-        except ValueError:
-            raise self.refusal() from None
+        for choice in self.choices:
+            if choice.value.upper() == text.upper():
+                return choice
+        raise self.refusal()
 
     def check(self, value: E) -> E:
         if not isinstance(value, self.choices):

@@ -211,7 +211,7 @@ class TestRefused:
         [
             ({"path": "x", "queue": "3"}, "no such option; did you mean queues?"),
             ({"path": "x", "queryNames": "q"}, "no such option; did you mean queryName?"),
-            ({"path": "x", "queues": "0"}, "must be a number from 1 to 1024"),
+            ({"path": "x", "queues": "0"}, "must be a whole number from 1 to 1024"),
             ({}, "name the folder of the store"),
             ({"path": "s3://b/x"}, "can only write to a local folder"),
         ],

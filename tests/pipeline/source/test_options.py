@@ -141,7 +141,7 @@ def test_view_and_columns_are_known_without_other_options() -> None:
     ],
 )
 def test_a_wrong_value_says_what_is_allowed(name: str, value: str) -> None:
-    allowed = next(option.allowed for option in OPTIONS if option.name == name)
+    allowed = next(option.kind.allowed for option in OPTIONS if option.name == name)
     with pytest.raises(ConfigError) as caught:
         parse_options({"path": "s"} | {name.lower(): value})
     assert caught.value.key == name
@@ -158,7 +158,7 @@ def test_an_unknown_option_lists_all_that_users_set() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_options({"path": "s", "topic": "T"})
     assert "no such option" in str(caught.value)
-    listed = caught.value.allowed.partition("it has ")[2].split(", ")
+    listed = caught.value.allowed.partition("the options are ")[2].split(", ")
     assert listed == [option.name for option in OPTIONS]
     assert not {option.name for option in INTERNAL_OPTIONS}.intersection(listed)
 

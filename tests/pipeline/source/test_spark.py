@@ -196,7 +196,7 @@ class TestErrors:
 
     def test_wrong_options_say_what_is_allowed(self, spark: SparkSession, store: Path) -> None:
         text = error_of(lambda: load(spark, store, topics="usual"))
-        assert "has no such option; it has path, namesrv, credentialsFile," in text
+        assert "no such option; the options are path, namesrv, credentialsFile," in text
         text = error_of(lambda: load(spark, store, view="topics"))
         assert "view = 'topics': must be queue, log or damage" in text
         text = error_of(lambda: load(spark, store, subscribe="usal"))

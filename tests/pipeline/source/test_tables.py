@@ -91,7 +91,7 @@ class TestCatalog:
         spark = spark_tables
         create = "create table t {} using rocketmq options (path '{}' {})"
         text = error_of(lambda: spark.sql(create.format("", stores[0], ", topics 'usual'")))
-        assert "topics = 'usual': the source rocketmq has no such option" in text
+        assert "topics = 'usual': no such option" in text
         spark.sql(create.format("(topic string)", stores[0], ""))
         assert "leave out the list of columns" in error_of(spark.table("t").count)
 
@@ -111,7 +111,7 @@ class TestCatalog:
             "path": "s3://a/b"
         }
         assert table_options({"path": "a", "owner": "me"}) is None
-        with pytest.raises(ConfigError, match="owner = 'me': the source rocketmq has no such"):
+        with pytest.raises(ConfigError, match="owner = 'me': no such option"):
             parse_options({"path": "a", "owner": "me"})
 
 

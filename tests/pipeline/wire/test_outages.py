@@ -183,9 +183,9 @@ class TestSink:
         assert "retrying" not in caplog.text
 
     def test_the_retry_timeout_must_be_a_number(self) -> None:
-        with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
+        with pytest.raises(ConfigError, match="must be a whole number of ms, at least 0"):
             parse_wire_options({"namesrv": "h:1", "retryTimeoutMs": "2m"})
-        with pytest.raises(ConfigError, match="must be a number of ms, at least 0"):
+        with pytest.raises(ConfigError, match="must be a whole number of ms, at least 0"):
             parse_options({"namesrv": "h:1", "retryTimeoutMs": "-1"})
         with pytest.raises(ConfigError, match="give only one of the two"):
             parse_options({"path": "data", "retryTimeoutMs": "1"})

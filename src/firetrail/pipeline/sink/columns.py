@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +10,18 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from firetrail.errors import ConfigError
-from firetrail.format.whole import INT64_MAX, parse_whole
-from firetrail.pipeline.source.options import GROUP, RETRY_MS, shown
+from firetrail.pipeline.options import (
+    GROUP,
+    NAMESRV,
+    RETRY,
+    RETRY_MS,
+    Option,
+    OptionTable,
+    any_text,
+)
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import STORE, fields
+from firetrail.settings.table import Whole
 from firetrail.store.config import StoreConfig
 from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.system import SYSTEM
@@ -32,14 +40,35 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 REQUIRED = ("topic", "body")
 IGNORED = frozenset(field.name for field in (*fields(), STORE)) - COLUMNS.keys()
 """Columns of the source that a store sets itself, so that rows can be read, changed and written."""
-_OF_SPARK = ("checkpointLocation", "queryName")
-"""Options of Spark itself, which it passes on to every sink."""
-OPTIONS = ("path", "queues", "writeId", "stagingPath", "brokerConf", *_OF_SPARK)
-WIRE_OPTIONS = (
-    *("namesrv", "credentialsFile", "group", "queues", "writeId", "retryTimeoutMs"),
-    *_OF_SPARK,
-)
 QUEUES_MAX = 1024
+_QUEUES = Option("queues", "queues", Whole(1, QUEUES_MAX))
+_WRITE_ID = Option("writeId", "writer_id", any_text("an id of this write"))
+_OF_SPARK = (
+    Option("checkpointLocation", "checkpoint", any_text("a folder")),
+    Option("queryName", "query", any_text("a name")),
+)
+"""Options of Spark itself, which it passes on to every sink."""
+OPTIONS = OptionTable(
+    (
+        Option("path", "store", any_text("the folder of a store")),
+        _QUEUES,
+        _WRITE_ID,
+        Option("stagingPath", "staging", any_text("a folder")),
+        Option("brokerConf", "config", any_text("a file")),
+        *_OF_SPARK,
+    )
+)
+WIRE_OPTIONS = OptionTable(
+    (
+        NAMESRV,
+        Option("credentialsFile", "access_file", any_text("a file that only its owner can read")),
+        Option("group", "group", any_text("the name of a producer group")),
+        _QUEUES,
+        _WRITE_ID,
+        RETRY,
+        *_OF_SPARK,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +163,22 @@ def with_own_names(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def parse_options(options: Mapping[str, str], *, stream: bool) -> SinkOptions:
     """Parse the options of the sink; raise ConfigError for one that is unknown or invalid."""
-    given = _known(options, OPTIONS)
-    store = given.get("path")
+    given = OPTIONS.values(OPTIONS.named(options))
+    store = given.get("store")
     if not store:
         call = "start" if stream else "save"
         raise ConfigError("path", store, f"name the folder of the store: .{call}(path)")
     if "://" in store:
         raise ConfigError("path", store, "the sink can only write to a local folder")
     root = Path(absolute(store))
+    staging = given.get("staging") or str(root.with_name(f"{root.name}.staging"))
     return SinkOptions(
         root,
-        _queues(given.get("queues", "1")),
-        given.get("writeId") or None,
-        Path(absolute(given.get("stagingPath") or str(root.with_name(f"{root.name}.staging")))),
-        _config(given.get("brokerConf"), root),
-        given.get("checkpointLocation"),
+        given.get("queues", 1),
+        given.get("writer_id") or None,
+        Path(absolute(staging)),
+        _config(given.get("config"), root),
+        given.get("checkpoint"),
     )
 
 
@@ -159,46 +189,15 @@ def is_wire(options: Mapping[str, str]) -> bool:
 
 def parse_wire_options(options: Mapping[str, str]) -> WireSinkOptions:
     """Parse the options of the sink for brokers; raise ConfigError for an invalid one."""
-    given = _known(options, WIRE_OPTIONS)
-    if not given["namesrv"]:
-        raise ConfigError("namesrv", "", "must be HOST:PORT of a name server")
-    queues = given.get("queues")
+    given = WIRE_OPTIONS.values(WIRE_OPTIONS.named(options))
     return WireSinkOptions(
         given["namesrv"],
         given.get("group") or GROUP,
-        None if queues is None else _queues(queues),
-        given.get("writeId") or None,
-        _retry_ms(given.get("retryTimeoutMs", str(RETRY_MS))),
-        given.get("credentialsFile", ""),
+        given.get("queues"),
+        given.get("writer_id") or None,
+        given.get("retry_ms", RETRY_MS),
+        given.get("access_file", ""),
     )
-
-
-def _known(options: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
-    """Return the options by their documented names; raise ConfigError for an unknown one."""
-    known = {name.lower(): name for name in names}
-    given = {}
-    for key, value in options.items():
-        if key.lower() not in known:
-            hint = did_you_mean(key, names)
-            reason = f"no such option{hint}; the options are {', '.join(names)}"
-            raise ConfigError(key, shown(key, value), reason)
-        given[known[key.lower()]] = value
-    return given
-
-
-def _queues(text: str) -> int:
-    return _number("queues", text, 1, QUEUES_MAX, f"a number from 1 to {QUEUES_MAX}")
-
-
-def _retry_ms(text: str) -> int:
-    return _number("retryTimeoutMs", text, 0, INT64_MAX, "a number of ms, at least 0")
-
-
-def _number(name: str, text: str, least: int, most: int, allowed: str) -> int:
-    try:
-        return parse_whole(text, least, most)
-    except ValueError:
-        raise ConfigError(name, text, f"must be {allowed}") from None
 
 
 def _config(broker_conf: str | None, root: Path) -> StoreConfig:

@@ -13,14 +13,24 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
 
-from firetrail.errors import ConfigError, FiretrailError
+from firetrail.errors import ConfigError
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.tags import tags_in
-from firetrail.format.whole import parse_whole
+from firetrail.format.whole import INT64_MAX, parse_whole
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.options import (
+    GROUP,
+    NAMESRV,
+    RETRY,
+    RETRY_MS,
+    Option,
+    OptionTable,
+    Parsed,
+    some_text,
+)
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields, own_name
-from firetrail.settings.table import HIDDEN, Flag
+from firetrail.settings.table import Flag, OneOf, Whole
 
 EARLIEST = -2
 LATEST = -1
@@ -28,11 +38,6 @@ LATEST = -1
 
 Q = TypeVar("Q")
 TopicOffsets = dict[str, dict[int, int]]
-
-GROUP = "FIRETRAIL_SPARK"
-"""Group under which brokers see the pipeline; it has no consumers of its own."""
-RETRY_MS = 120_000
-"""Default of ``retryTimeoutMs``; Kafka's producers have the same as ``delivery.timeout.ms``."""
 
 
 class QueueName(NamedTuple):
@@ -60,6 +65,13 @@ class View(Enum):
     QUEUE = "queue"  # the messages that consumers see, through the consume queues
     LOG = "log"  # every record, as stored
     DAMAGE = "damage"  # every damaged position
+
+
+class _DamageMode(Enum):
+    """What a read does with damaged records."""
+
+    FAILFAST = "failfast"
+    PERMISSIVE = "permissive"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,21 +140,10 @@ class ReadOptions:
 # -- values -----------------------------------------------------------------------------------
 
 
-def _choice(*allowed: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text.lower() not in allowed:
-            raise ValueError
-        return text.lower()
-
-    return parse
-
-
-def _count(text: str) -> int:
-    return parse_whole(text, 1)
-
-
 def _place(text: str) -> str:
-    return absolute(_text(text))
+    if not text:
+        raise ValueError
+    return absolute(text)
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -180,12 +181,6 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _text(text: str) -> str:
-    if not text:
-        raise ValueError
-    return text
-
-
 def parse_offsets(value: Any) -> TopicOffsets:
     """Parse ``{"topic": {"0": 5}}`` with queue ids as keys; raise ValueError if it is invalid."""
     return parse_offsets_by(int, value)
@@ -220,70 +215,46 @@ def _edge(default: int, *words: str) -> Callable[[str], Edge]:
     return parse
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
-    """The name of an option, the field that it sets, its parser, and its allowed values."""
-
-    name: str
-    target: str
-    parse: Callable[[str], Any]
-    allowed: str
-
-
-_SECRET_WORDS = ("secret", "password", "token")
 _JSON = '{"TOPIC": {"0": 5, "1": -2}}, where -2 is earliest and -1 latest'
+_POSITIVE, _TIME = Whole(1, INT64_MAX), Whole(0, INT64_MAX, "ms since 1970")
 OPTIONS = (
-    Option("path", "path", _place, "a folder, or a URL that Arrow or fsspec can open"),
-    Option("namesrv", "namesrv", _text, "HOST:PORT of a name server"),
-    Option("credentialsFile", "access_file", _text, "a file that only its owner can read"),
-    Option("group", "group", _text, "the name of a consumer group"),
-    Option("retryTimeoutMs", "retry_ms", parse_whole, "a number of ms, at least 0"),
-    Option("view", "view", _choice("queue", "log", "damage"), "queue, log or damage"),
-    Option("subscribe", "subscribe", _list, "a list of topics, separated by commas"),
-    Option("subscribePattern", "subscribe_pattern", _pattern, "a regular expression for topics"),
+    Option("path", "path", Parsed(_place, "a folder, or a URL that Arrow or fsspec can open")),
+    NAMESRV,
+    Option("credentialsFile", "access_file", some_text("a file that only its owner can read")),
+    Option("group", "group", some_text("the name of a consumer group")),
+    RETRY,
+    Option("view", "view", OneOf(View)),
+    Option("subscribe", "subscribe", Parsed(_list, "a list of topics, separated by commas")),
+    Option("subscribePattern", "subscribe_pattern", Parsed(_pattern, "a regular expression")),
     Option(
         "startingOffsets",
         "starting_offsets",
-        _edge(EARLIEST, "earliest", "latest"),
-        f"earliest, latest or {_JSON}",
+        Parsed(_edge(EARLIEST, "earliest", "latest"), f"earliest, latest or {_JSON}"),
     ),
-    Option("endingOffsets", "ending_offsets", _edge(LATEST, "latest"), f"latest or {_JSON}"),
-    Option("startingTimestamp", "starting_timestamp", parse_whole, "a time in ms since 1970"),
-    Option("endingTimestamp", "ending_timestamp", parse_whole, "a time in ms since 1970"),
-    Option("key", "key", _text, "a key or unique key of messages"),
-    Option("tags", "tags", _tags, "a list of tags, separated by ||"),
-    Option("columns", "columns", _columns, f"some of {', '.join(NAMES)}, separated by commas"),
-    Option("decompress", "decompress", Flag().parse, "true or false"),
-    Option("mode", "permissive", _choice("failfast", "permissive"), "failfast or permissive"),
-    Option("minPartitions", "min_partitions", _count, "a number of partitions, at least 1"),
     Option(
-        "maxOffsetsPerTrigger",
-        "max_offsets_per_trigger",
-        _count,
-        "a number of messages, at least 1",
+        "endingOffsets", "ending_offsets", Parsed(_edge(LATEST, "latest"), f"latest or {_JSON}")
     ),
-    Option("maxBytesPerTrigger", "max_bytes_per_trigger", _count, "a number of bytes, at least 1"),
-    Option("failOnDataLoss", "fail_on_data_loss", Flag().parse, "true or false"),
+    Option("startingTimestamp", "starting_timestamp", _TIME),
+    Option("endingTimestamp", "ending_timestamp", _TIME),
+    Option("key", "key", some_text("a key or unique key of messages")),
+    Option("tags", "tags", Parsed(_tags, "a list of tags, separated by ||")),
+    Option("columns", "columns", Parsed(_columns, f"some of {', '.join(NAMES)}")),
+    Option("decompress", "decompress", Flag()),
+    Option("mode", "permissive", OneOf(_DamageMode)),
+    Option("minPartitions", "min_partitions", _POSITIVE),
+    Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _POSITIVE),
+    Option("maxBytesPerTrigger", "max_bytes_per_trigger", _POSITIVE),
+    Option("failOnDataLoss", "fail_on_data_loss", Flag()),
 )
 INTERNAL_OPTIONS = (
-    Option("paths", "paths", _paths, "the JSON list that load([…]) makes of several paths"),
-    Option("queueIds", "queue_ids", _ids, "a list of queue ids, separated by commas"),
-    Option(
-        "startingPhysicalOffset",
-        "starting_physical_offset",
-        parse_whole,
-        "a number of bytes, at least 0",
-    ),
-    Option(
-        "endingPhysicalOffset",
-        "ending_physical_offset",
-        parse_whole,
-        "a number of bytes, at least 0",
-    ),
-    Option("bounds", "bounds", _text, "a value set by firetrail.pipeline.sql"),
+    Option("paths", "paths", Parsed(_paths, "the JSON list that load([…]) makes of paths")),
+    Option("queueIds", "queue_ids", Parsed(_ids, "a list of queue ids, separated by commas")),
+    Option("startingPhysicalOffset", "starting_physical_offset", Whole(0, INT64_MAX, "bytes")),
+    Option("endingPhysicalOffset", "ending_physical_offset", Whole(0, INT64_MAX, "bytes")),
+    Option("bounds", "bounds", some_text("a value set by firetrail.pipeline.sql")),
 )
 """Options that Spark and the jobs set; neither the guide nor an error lists them."""
-_BY_KEY = {option.name.lower(): option for option in (*OPTIONS, *INTERNAL_OPTIONS)}
+_TABLE = OptionTable(OPTIONS, INTERNAL_OPTIONS)
 _STREAM = "a stream; leave it out"
 _BATCH = "a batch read; leave it out"
 _LOG = "view=log, which has no queues: use startingTimestamp or maxBytesPerTrigger"
@@ -307,12 +278,11 @@ _DAMAGE_ONLY = ("path", "view", "minPartitions")
 
 def parse_shape(given: Mapping[str, str]) -> tuple[View, tuple[str, ...]]:
     """Return the view and the columns, and ignore all other options."""
-    named = _known(given)
-    view = _parse(_BY_KEY["view"], named.get("view", "queue"))
-    columns = named.get("columns")
-    if columns is not None:
-        return View(view), _parse(_BY_KEY["columns"], columns)
-    return View(view), (*NAMES, STORE.name) if "paths" in named else NAMES
+    named = _TABLE.named(given)
+    view: View = _TABLE["view"].parse(named.get("view", View.QUEUE.value))
+    if "columns" in named:
+        return view, _TABLE["columns"].parse(named["columns"])
+    return view, (*NAMES, STORE.name) if "paths" in named else NAMES
 
 
 def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
@@ -333,40 +303,18 @@ def table_options(given: Mapping[str, str]) -> dict[str, str] | None:
     return options
 
 
-def shown(name: str, value: str) -> str:
-    """Return the value of an unknown option for an error, unless it may be a secret."""
-    return HIDDEN if any(word in name.lower() for word in _SECRET_WORDS) else value
-
-
-def _known(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options by their documented names; raise ConfigError for an unknown one."""
-    named: dict[str, str] = {}
-    for key, text in given.items():
-        option = _BY_KEY.get(key.lower())
-        if option is None:
-            names = ", ".join(option.name for option in OPTIONS)
-            reason = f"the source rocketmq has no such option; it has {names}"
-            raise ConfigError(key, shown(key, text), reason)
-        named[option.name] = text
-    return named
-
-
 def parse_options(given: Mapping[str, str], *, stream: bool = False) -> ReadOptions:
     """Parse the options of a read; raise ConfigError, with the allowed values, for a wrong one."""
-    named = _known(given)
+    named = _TABLE.named(given)
     if not {"path", "paths", "namesrv"} & named.keys():
         remedy = (
             "name the store: .load(PATH), or brokers: .option('namesrv', 'HOST:PORT'); "
             "for CREATE TABLE … USING rocketmq OPTIONS (path 'PATH') leave out the list of columns"
         )
         raise ConfigError("path", "", remedy)
-    values: dict[str, Any] = {}
-    for name, text in named.items():
-        option = _BY_KEY[name.lower()]
-        values[option.target] = _parse(option, text)
-    values["permissive"] = values.get("permissive") == "permissive"
-    values["view"] = View(values.get("view", "queue"))
-    _check_together(named, values["view"], stream)
+    values = _TABLE.values(named)
+    values["permissive"] = values.get("permissive") is _DamageMode.PERMISSIVE
+    _check_together(named, values.get("view", View.QUEUE), stream)
     if values.get("columns") is not None:
         fields(values["columns"])
     if "paths" in named:
@@ -386,15 +334,6 @@ def _check_paths(named: Mapping[str, str], values: Mapping[str, Any]) -> None:
                 "use timestamps, or one read per store"
             )
             raise ConfigError(name, named[name], remedy)
-
-
-def _parse(option: Option, text: str) -> Any:
-    try:
-        return option.parse(text)
-    except FiretrailError:
-        raise
-    except (ValueError, KeyError, TypeError, re.error) as error:
-        raise ConfigError(option.name, text, f"must be {option.allowed}") from error
 
 
 def _check_together(named: Mapping[str, str], view: View, stream: bool) -> None:

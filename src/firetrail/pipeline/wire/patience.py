@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from firetrail.client.admin import Admin
 from firetrail.errors import FiretrailError, PipelineError, RequestError
-from firetrail.pipeline.source.options import RETRY_MS
+from firetrail.pipeline.options import RETRY_MS
 from firetrail.remoting.access import Access
 from firetrail.remoting.client import RemotingClient
 from firetrail.remoting.codes import Permission, ResponseCode

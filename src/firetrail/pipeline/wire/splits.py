@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.pipeline.source.options import RETRY_MS
+from firetrail.pipeline.options import RETRY_MS
 from firetrail.pipeline.source.splits import EVERYTHING, QueueRange, RowSelection, StoreSplit
 
 

@@ -24,7 +24,7 @@ from firetrail.client.producer import Producer
 from firetrail.errors import StoreError
 from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
-from firetrail.pipeline.source.options import GROUP
+from firetrail.pipeline.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.patience import Patience, no_broker
 from firetrail.pipeline.wire.sender import CONNECT, Parcel, find_queues, send_in_order
