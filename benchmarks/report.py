@@ -49,7 +49,7 @@ def page_table(lines: Iterable[Line]) -> str:
         if measurement:
             rows.append((f"**{measurement}**", ours, "", "" if compared else wanted))
         if compared:
-            rows.append((f"vs. {baseline}", theirs, ratio, wanted))
+            rows.append((baseline, theirs, ratio, wanted))
     return "\n".join(f"|{'|'.join(f' {cell} ' if cell else ' ' for cell in row)}|" for row in rows)
 
 

@@ -76,7 +76,7 @@ WHITE_LIST = Text(
 )
 INIT_USER = SecretPair("username", "password")
 INNER_CREDENTIALS = SecretPair("accessKey", "secretKey")
-_ONLY = "Only RocketMQ's own class is supported, which is also the default."
+_ONLY = "Only RocketMQ's own class is supported."
 _STRATEGY = "Every request is checked, with either of the two."
 
 
