@@ -28,7 +28,7 @@ from firetrail.system import System
 from firetrail.text import printable
 
 KNOWN, STRANGERS = "audit.log", "strangers.log"
-"""The files for events of the server and its users, and for those of everybody else."""
+"""The files for events of the server and its users, and for those of strangers."""
 REASON_MAX = 400
 """Characters of a reason in an event."""
 DONE = "done"
@@ -36,7 +36,7 @@ DONE = "done"
 SETTINGS = "settings"
 """The source of a change that the settings of a server make at its start."""
 SIGNATURE, CERTIFICATE = "signature", "certificate"
-"""How a user was authenticated."""
+"""The way in which a user was authenticated."""
 
 
 class AuditLog:

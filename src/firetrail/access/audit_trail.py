@@ -45,9 +45,9 @@ SENDERS_MAX = 1_000
 """Addresses and users whose events are limited and counted separately; the others share one
 count."""
 ADMINISTRATION_FACTOR = 10
-"""How much faster than other events those of administrators may come."""
+"""The factor by which events of administrators may come faster than others."""
 STOP_S = 5.0
-"""How long the end of a server waits for the last events to be written."""
+"""The time that the end of a server waits for the last events to be written."""
 
 EventSender = tuple[str, str]
 """``user`` or ``peer``, and the name of the user or the address."""

@@ -16,8 +16,8 @@ from firetrail.errors import RequestError
 from firetrail.text import printable
 
 HELD_S = 600.0
-"""How long an id belongs to a user after it was last used. A client that was disconnected or is
-being restarted still gets the replies to its requests, which rarely wait for longer."""
+"""The time for which an id belongs to a user after it was last used. A client that was disconnected
+or is being restarted still gets the replies to its requests, which rarely wait for longer."""
 IDS_PER_USER = 10_000
 """Ids of one user, like the clients of a proxy. The one that was unused longest is given up for a
 new one."""

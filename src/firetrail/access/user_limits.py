@@ -13,7 +13,7 @@ from firetrail.remoting.connection import Connection
 from firetrail.settings.server_limits import ServerLimitSettings
 
 TOO_FAST = "its user sends more than is allowed per second"
-"""Why a connection is not read from."""
+"""The reasons for which a connection is not read from."""
 
 
 class UserSession(Protocol):
@@ -39,7 +39,7 @@ class UserLimits:
     """The connections and rates of all users, and their limits.
 
     Super users, who are people and brokers, have no limits. Only requests whose sender is proven
-    count: nobody can use up what another user may.
+    count: a user cannot use up what another one may.
 
     Args:
         limits: The settings.

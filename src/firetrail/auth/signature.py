@@ -35,8 +35,8 @@ _UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _ZONE_FIELDS = frozenset({"__ZONE_NAME", "__ZONE_MODE"})
 """Fields that Java clients add after they have signed, if zones are configured."""
 _STALE_ROUNDS = 3
-"""How often a Go client may have signed the same command again. It sends a message at most three
-times by default."""
+"""The most times that a Go client may have signed the same command again. It sends a message at
+most three times by default."""
 _BLOCK_SIZE = 64
 """The block size of SHA-1. HMAC extends the key to it."""
 _ORDERED_MAX = 64

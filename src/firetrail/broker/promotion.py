@@ -55,7 +55,7 @@ from firetrail.store.config import BrokerRole
 from firetrail.store.lifecycle.gate import Closure
 
 HANDOVER_S = 60.0
-"""How long a master that hands over refuses messages while nothing else happens."""
+"""The time for which a master that hands over refuses messages while nothing else happens."""
 LOOK_S = 1.0
 """Pause between two looks of a master that hands over at its successor."""
 LAG_MAX = 64 << 20

@@ -39,8 +39,8 @@ from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.lifecycle.inventory import CONFIG_FILES
 
 STOP_S = 2.0
-"""How long a stop may spend on dispatching queues and index. Service managers give a process little
-time to stop, and the next start can derive what is left."""
+"""The time that a stop may spend on dispatching queues and index. Service managers give a process
+little time to stop, and the next start can derive what is left."""
 SWEEP_S = 10.0
 """Pause between two searches for expired clients and locks."""
 

@@ -34,7 +34,7 @@ CHANGING = REFUSED_BY_SLAVES.keys() | {
 }
 """The requests that change log or tables."""
 FREEZE_S = 2.0
-"""How long requests in progress may take to finish before a hand-over."""
+"""The time that requests in progress may take to finish before a hand-over."""
 FREEZE_POLL_S = 0.005
 
 _log = logging.getLogger(__name__)

@@ -27,9 +27,9 @@ master. The other members go on meanwhile.
 For a member on a machine of its own, use 'firetrail replica replace' there."""
 EXAMPLES = "  firetrail cluster replace shop 2"
 STOP_S = 60.0
-"""How long the process of the member may take to stop."""
+"""The time that the process of the member may take to stop."""
 FOLLOW_S = 60.0
-"""How long to wait until the member follows."""
+"""The time to wait until the member follows."""
 LOOK_MS = 200
 CONNECT_S = 1.0
 _FOLLOWS = (MemberState.IN_SYNC, MemberState.CATCHING_UP)

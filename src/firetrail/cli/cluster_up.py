@@ -50,7 +50,8 @@ PORT_DEFAULT, NAMESRV_DEFAULT, ETCD_DEFAULT = 10911, 9876, 12379
 LOOK_S = 0.2
 """Pause between two looks whether the servers run."""
 SAY_S = 30.0
-"""How long a start may take before the command says what it waits for, and then how often."""
+"""The time after which the command says what a start waits for, and the pause until it says it
+again."""
 ETCD_ANSWER_S = 1.0
 LOG_FILE = "name-server.log"
 """The log of this process, unless another file is given."""

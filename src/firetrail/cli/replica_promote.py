@@ -50,7 +50,7 @@ EXAMPLES = """\
   firetrail replica promote 10.0.0.3:10911
   firetrail replica promote 10.0.0.3:10911 --force --role SYNC_MASTER"""
 PATIENCE_S = 180.0
-"""How long the command waits for the end of the change; the broker gives up earlier."""
+"""The time that the command waits for the end of the change; the broker gives up earlier."""
 POLL_S = 0.1
 _ROLES = [BrokerRole.ASYNC_MASTER.value, BrokerRole.SYNC_MASTER.value]
 

@@ -51,8 +51,8 @@ EXAMPLES = """\
   firetrail replica recover-group 10.0.0.2:10911 10.0.0.3:10911 10.0.0.4:10911 --dry-run
   firetrail replica recover-group 10.0.0.2:10911 10.0.0.3:10911 --without 3 --yes --json"""
 PATIENCE_S = 60.0
-"""How long the command waits until a lease that is not renewed has expired, and until the chosen
-member is the master."""
+"""The time that the command waits until a lease that is not renewed has expired, and until the
+chosen member is the master."""
 POLL_S = 0.5
 UNKNOWN = -1
 

@@ -21,7 +21,7 @@ STEADY_S = 60.0
 HELD_POLL_S = 0.2
 """Pause between two looks whether a server may be started again."""
 STOP_S = 60.0
-"""How long a process may take to end after SIGTERM."""
+"""The time that a process may take to end after SIGTERM."""
 
 
 class ServerProcess:

@@ -21,8 +21,9 @@ from firetrail.system import SYSTEM, allow_many_files
 from firetrail.tls.certificates import check_private
 
 SWITCH_S = 0.001
-"""How long another thread may keep the interpreter lock while the event loop waits for it. With 5
-ms, Python's default, a thread that saves offsets or counts messages delays clients noticeably."""
+"""The time that another thread may keep the interpreter lock while the event loop waits for it.
+With 5 ms, Python's default, a thread that saves offsets or counts messages delays clients
+noticeably."""
 
 T = TypeVar("T")
 

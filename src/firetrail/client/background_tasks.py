@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from firetrail.pace.periodic import GuardedStep, every
 
 END_S = 5.0
-"""How long a close waits for tasks that ignore their cancellation."""
+"""The time that a close waits for tasks that ignore their cancellation."""
 
 T = TypeVar("T")
 

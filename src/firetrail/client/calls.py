@@ -10,7 +10,7 @@ from typing import Any
 from firetrail.errors import ClientClosedError
 
 FAIL_S = 1.0
-"""How long a close waits for late calls to raise ClientClosedError."""
+"""The time that a close waits for late calls to raise ClientClosedError."""
 
 _log = logging.getLogger(__name__)
 

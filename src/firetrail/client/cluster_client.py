@@ -17,9 +17,9 @@ from firetrail.remoting.access import Access
 from firetrail.remoting.handlers import Handler
 
 GRACE_S = 5.0
-"""How long a close waits by default for calls and listeners that are running."""
+"""The time that a close waits by default for calls and listeners that are running."""
 CANCELLED_CLOSE_S = 1.0
-"""How long a cancelled close may still take to commit offsets and unregister from brokers."""
+"""The time that a cancelled close may still take to commit offsets and unregister from brokers."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -11,9 +11,10 @@ from firetrail.remoting.codes import ResponseCode
 from firetrail.text import some_of
 
 ROUTE_S = 30.0
-"""How long a route is considered current."""
+"""The time for which a route is considered current."""
 ROUTE_RETRY_S = 1.0
-"""How long a route is used that may be outdated, before the name servers are asked again."""
+"""The time for which a route is used that may be outdated, before the name servers are asked
+again."""
 
 
 class KnownRoutes:

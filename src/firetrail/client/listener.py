@@ -17,7 +17,7 @@ Listener = Callable[[Received], Awaitable[None] | None]
 """A function, plain or async, that consumes a message. If it raises, the message is retried."""
 
 FORCED_END_S = 1.0
-"""How long to wait for the forced end of a listener that ignored its cancellation. A listener that
+"""The time to wait for the forced end of a listener that ignored its cancellation. A listener that
 awaits a task which ignores its cancellation as well cannot be ended at all."""
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,8 @@ from typing import TypeVar
 from firetrail.errors import NoRouteYetError, NotReachedError, RequestError
 
 REACH_S = 10.0
-"""How long calls without a time limit of their own wait for a broker that cannot be reached."""
+"""The time that calls without a time limit of their own wait for a broker that cannot be
+reached."""
 FIRST_PAUSE_S = 0.1
 """The longest pause before the second attempt; it doubles with every further attempt."""
 PAUSE_MAX_S = 1.0

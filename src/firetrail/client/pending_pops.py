@@ -20,7 +20,7 @@ from firetrail.errors import ClientClosedError, FiretrailError
 from firetrail.remoting.bodies import BY_TAG, SubscriptionData
 
 SETTLE_S = 3.0
-"""How long a close waits until messages are returned to their brokers."""
+"""The time that a close waits until messages are returned to their brokers."""
 
 _log = logging.getLogger(__name__)
 

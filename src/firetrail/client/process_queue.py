@@ -13,7 +13,7 @@ from firetrail.errors import FiretrailError
 from firetrail.remoting.bodies import MessageQueue, SubscriptionData
 
 LONG_POLL_S = 15.0
-"""How long a broker may hold a pull that finds no messages."""
+"""The time for which a broker may hold a pull that finds no messages."""
 PULL_RETRY_S = 3.0
 """Pause after a failed pull."""
 RESTART_S = 1.0

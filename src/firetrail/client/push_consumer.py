@@ -50,7 +50,7 @@ REBALANCE_S = 20.0
 COMMIT_S = 5.0
 """Interval of commits."""
 HANDOVER_GRACE_S = 1.0
-"""How long running listeners may delay the handover of a queue to another member. Without
+"""The time for which running listeners may delay the handover of a queue to another member. Without
 ``in_order``, messages whose listeners take longer are redelivered to the other member."""
 IN_ORDER_RETRY_S = 1.0
 """With ``in_order``: pause before a failed message, or a queue in use elsewhere, is retried."""
@@ -149,7 +149,7 @@ class PushConsumer(ClusterClient):
         self._locks = QueueLocks(self._session, group)
         self._commits = Commits(group, self._offsets, self._locks)
         self.opened_ms = 0
-        """When this member joined the group, in ms since 1970."""
+        """The time at which this member joined the group, in ms since 1970."""
         self.assigned: dict[MessageQueue, ProcessQueue] = {}
         """The queues that are assigned to this member."""
 

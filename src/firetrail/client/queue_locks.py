@@ -38,7 +38,7 @@ class _Grant(NamedTuple):
     at: float
     address: str
     losses: int
-    """How many connections to that address were lost before the request."""
+    """The number of connections to that address that were lost before the request."""
 
 
 class QueueLocks:

@@ -77,7 +77,7 @@ class SendResult(NamedTuple):
     """The place and status of a stored message, or of the first message of a batch."""
 
     status: SendStatus
-    """How safely it is stored."""
+    """The safety with which it is stored."""
     message_id: str
     """The id that this client assigned; for a batch, all ids, separated by commas."""
     offset_message_id: str
@@ -104,7 +104,8 @@ class OutgoingMessage(NamedTuple):
     sys_flag: int
     batch: bool
     born_ms: int | None = None
-    """When the message was created, in ms since 1970; None for the time of the send."""
+    """The time at which the message was created, in ms since 1970; None for the time of the
+    send."""
 
     def header(self, group: str, queue_id: int) -> SendHeaderV2:
         """Return the header of the request that sends the message to a queue."""

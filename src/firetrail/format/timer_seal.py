@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 NEXT_SLOTS = 100
-"""How many slots from the read time on the seal repeats. A crash may have emptied some of them in
-the wheel before the file with the seal was replaced."""
+"""The number of slots, starting at the read time, that the seal repeats. A crash may have emptied
+some of them in the wheel before the file with the seal was replaced."""
 
 _HEAD = Struct(">8siQi")
 """Name, duration of a slot in ms, sum of the wheel, number of slots that follow."""

@@ -12,8 +12,8 @@ PAUSE_S = 600.0
 """Pause between two log lines about the same two brokers, which register every 30 seconds and with
 every new topic."""
 GRACE_S = 60.0
-"""How long two slaves may have the same id. In a planned hand-over the former master registers with
-the id of its successor, which has it until it registers as the master."""
+"""The time for which two slaves may have the same id. In a planned hand-over the former master
+registers with the id of its successor, which has it until it registers as the master."""
 PAIRS_MAX = 1_000
 """Maximum number of remembered pairs. Then all are forgotten, and may be logged again."""
 

@@ -35,7 +35,7 @@ has another until the lost one is noticed. The oldest is ended in favour of a ne
 UNREAD_MAX = 1 << 20
 """A client that has not read this many bytes of commands gets no more until it reads."""
 CLAIM_S = 60.0
-"""How often the id of a client is claimed for its user: less often than every call, and more often
+"""The pause between claims of a client id for its user: less often than every call, and more often
 than it is given up."""
 SILENT_S = 120.0
 """A client that calls nothing for this long is forgotten; clients send heartbeats every 10 s."""

@@ -24,8 +24,8 @@ from firetrail.proxy.schema.messages import Code, Settings
 from firetrail.remoting.addresses import source_of
 
 AGE_MAX = timedelta(hours=15)
-"""How far the time of a header may be from ours. RocketMQ's Python client sends its local time as
-if it were UTC, so no time zone must make a header invalid."""
+"""The most by which the time of a header may differ from ours. RocketMQ's Python client sends its
+local time as if it were UTC, so no time zone must make a header invalid."""
 MESSAGES = "apache.rocketmq.v2."
 """The prefix of the names of messages in white lists."""
 

@@ -75,7 +75,7 @@ class PoppedMessage(NamedTuple):
     properties: dict[str, str]
     receipt: Receipt
     earlier: int
-    """How often it was delivered before; negative if its producer has set such a number."""
+    """The number of earlier deliveries; negative if its producer has set such a number."""
 
     @property
     def message_id(self) -> str:

@@ -39,7 +39,7 @@ FAILURES_MAX = 3
 BATCH_SIZE = 64
 """Messages that are renewed at the same time."""
 STOP_S = 3.0
-"""How long a stop waits until messages are returned."""
+"""The time that a stop waits until messages are returned."""
 
 _log = logging.getLogger(__name__)
 RenewalKey = tuple[str, str, str]

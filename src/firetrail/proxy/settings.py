@@ -34,7 +34,7 @@ TOPICS_MAX = 1_000
 LITE = frozenset({ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER})
 """Consumers of lite topics."""
 SEND_ATTEMPTS = 3
-"""How often a producer sends a message before it gives up."""
+"""The number of times that a producer sends a message before it gives up."""
 
 _SEND_BACKOFF = ExponentialBackoff(
     initial=Duration(nanos=10_000_000), max=Duration(seconds=1), multiplier=2

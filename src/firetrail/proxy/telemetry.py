@@ -39,14 +39,15 @@ from firetrail.remoting.codes import RequestCode, ResponseCode
 from firetrail.remoting.command import RemotingCommand
 
 ANSWER_S = 5.0
-"""How long a client may take to verify a message, or to return a thread dump."""
+"""The time that a client may take to verify a message, or to return a thread dump."""
 QUESTIONS_MAX = 1_000
 """Maximum number of unanswered questions to clients."""
 SETTINGS_WAITING_MAX = 16
 """Settings of one stream that may wait for brokers; a stream that sends more is ended."""
 REPEATS_S = (1.0, 5.0)
-"""When the answer to the first settings of a Node.js client is sent again, in seconds. The client
-misses an answer that arrives before it has the routes of all its topics, and then never starts."""
+"""The times, in seconds, at which the answer to the first settings of a Node.js client is sent
+again. The client misses an answer that arrives before it has the routes of all its topics, and then
+never starts."""
 
 _CONSUMED: dict[int, str] = {Code.OK: "CR_SUCCESS", Code.MESSAGE_CORRUPTED: "CR_RETURN_NULL"}
 _log = logging.getLogger(__name__)

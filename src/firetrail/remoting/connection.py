@@ -30,14 +30,14 @@ from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import TlsSession, reason_of
 
 WRITE_HIGH = 4 << 20
-"""When this many bytes wait to be written, the peer is not read from, and none of its requests is
+"""The bytes waiting to be written at which the peer is not read from, and none of its requests is
 begun."""
 COUNTED_MIN = 16 << 10
 """From this many unwritten bytes on, a connection counts as one whose peer does not read."""
 UNREAD_MAX = 64 << 20
-"""When this many bytes wait to be written, the next command closes the connection."""
+"""The bytes waiting to be written at which the next command closes the connection."""
 _REST_BYTES = 64 << 10
-"""How much is read at once of what arrived before a write failed."""
+"""The bytes that are read at once of what arrived before a write failed."""
 _NOT_READ = "the peer does not read"
 _ENDING = "the connection is closed once the peer has read"
 _LOST_IN_HANDSHAKE = "the connection was lost during the TLS handshake; does the server use TLS?"
@@ -101,9 +101,10 @@ class Connection(asyncio.Protocol):
         self.local = ""
         """Address of this side."""
         self.last_heard = self._loop.time()
-        """When bytes arrived last, by the loop's clock."""
+        """The time at which bytes arrived last, by the loop's clock."""
         self.unfinished_since: float | None = None
-        """When the frame that has not arrived completely started, by the loop's clock."""
+        """The time at which the frame that has not arrived completely started, by the loop's
+        clock."""
         self.queued = 0
         """Requests of the peer that are not handled yet; the owner counts them."""
         self.unhandled_bytes = 0

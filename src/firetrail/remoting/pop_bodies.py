@@ -48,7 +48,7 @@ class CheckpointBody(Body):
     """The offsets relative to ``start``; without them, ``count`` consecutive offsets."""
     broker_name: str | None = _or("bn", None)
     tried: str | None = _or("rp", None)
-    """How often the broker failed to put the messages back."""
+    """The number of times that the broker failed to put the messages back."""
 
     @property
     def offsets(self) -> list[int]:

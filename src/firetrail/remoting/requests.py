@@ -143,7 +143,7 @@ NO_RESET = SlaveRefusal(
 
 
 class RequestTrait(Flag):
-    """What distinguishes a request from others."""
+    """A trait that distinguishes a request from others."""
 
     URGENT = auto()
     """It is handled before all others, because a delay would make clients look dead."""

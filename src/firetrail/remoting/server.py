@@ -49,7 +49,8 @@ _TOO_FAST = "its address sends more than is allowed per second"
 _QUEUE_FULL = "the connection has too many requests waiting"
 _SUCCESS = int(ResponseCode.SUCCESS)
 RECORDED_S = 1.0
-"""How long an answer waits until it is recorded. A disk that is slower does not block requests."""
+"""The time that an answer waits until it is recorded. A disk that is slower does not block
+requests."""
 
 _log = logging.getLogger(__name__)
 

@@ -35,7 +35,7 @@ from firetrail.replication.group_view import (
 from firetrail.replication.lineage import next_epoch
 
 RENEWALS_PER_TTL = 5
-"""How often the lease is renewed within its time, so that some renewals may fail."""
+"""The number of renewals within the time of a lease, so that some of them may fail."""
 MARGIN_PART = 5
 """The holder stops acknowledging this part (one fifth) of the lease's time before it can expire.
 

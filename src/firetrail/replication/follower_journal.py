@@ -13,7 +13,7 @@ _PROBLEMS = {
     FollowerState.STUCK: "the replica is stuck",
     FollowerState.DIVERGED: "the replica has diverged",
 }
-"""How a state is called in the log."""
+"""The name of each state in the log."""
 
 _log = logging.getLogger(__name__)
 

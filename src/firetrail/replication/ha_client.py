@@ -24,7 +24,7 @@ from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.session import reason_of
 
 CONNECT_S = 3.0
-"""How long an attempt to connect may take."""
+"""The time that an attempt to connect may take."""
 RECEIVE_SIZE = 1 << 20
 """Bytes that one read from the socket takes at most."""
 REPORT_MAX = 16 << 20
@@ -32,7 +32,7 @@ REPORT_MAX = 16 << 20
 PURPOSE = "firetrail-ha"
 """The purpose of the signature of a replica."""
 POLL_S = 0.5
-"""How long a read waits for the master before the replica checks whether a report is due."""
+"""The time that a read waits for the master before the replica checks whether a report is due."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class HAClientStatus:
     master_offset: int = -1
     """The end of the master's log as far as the connection has seen it; -1 if unknown."""
     read_at_ms: int = 0
-    """When the master last sent something, in milliseconds since 1970; 0 if never."""
+    """The time at which the master last sent something, in milliseconds since 1970; 0 if never."""
     wrote_at_ms: int = 0
-    """When the replica last reported, in milliseconds since 1970; 0 if never."""
+    """The time at which the replica last reported, in milliseconds since 1970; 0 if never."""
     opened_at_ms: int = 0
-    """When the connection was opened, in milliseconds since 1970."""
+    """The time at which the connection was opened, in milliseconds since 1970."""
 
     @property
     def heard_at_ms(self) -> int:

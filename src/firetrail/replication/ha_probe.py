@@ -16,7 +16,7 @@ from firetrail.store.log.replica_acks import NO_MEMBER
 
 IDENTITY_BITS = 63
 PROBE_S = 2.0
-"""How long a port may take to answer. A master without messages may only send heartbeats, by
+"""The time that a port may take to answer. A master without messages may only send heartbeats, by
 default every 5 s; this is not waited for."""
 
 

@@ -16,7 +16,7 @@ CONNECTIONS_MAX = 32
 """The most connections. If there are more, one that has never reported makes room, or the new one
 is closed."""
 FINISH_S = 2.0
-"""How long a stop waits for replicas that lack messages or their confirmation."""
+"""The time that a stop waits for replicas that lack messages or their confirmation."""
 FINISH_POLL_MS = 2
 
 _log = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from firetrail.replication.ha_source import HASocket, HASource
 from firetrail.replication.master_session import MasterSession, Transfer
 
 IDLE_S = 0.1
-"""How long a sender waits for new messages before it looks for them without being woken."""
+"""The time that a sender waits for new messages before it looks for them without being woken."""
 LIMITED_S = 0.02
-"""How long a sender waits if flow control does not allow more at the moment."""
+"""The time that a sender waits if flow control does not allow more at the moment."""
 
 
 class HATransfers:

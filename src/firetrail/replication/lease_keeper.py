@@ -40,7 +40,7 @@ STEP_S = 0.1
 RETRY_S = 0.5
 """Pause after a request that failed, and between two watches."""
 WATCHES_PER_TTL = 2
-"""How often the group is read within the time of a lease if nothing changes."""
+"""The number of times that the group is read within the time of a lease if nothing changes."""
 
 STALLED_TTLS = 3
 """A master whose event loop has not run for this many times the lease does not renew it."""

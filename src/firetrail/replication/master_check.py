@@ -43,7 +43,8 @@ from firetrail.text import some_of
 NOT_FOUND = "can not find message by the offset"
 """The beginning of every broker's remark if no message begins at an offset."""
 RANGE_ATTEMPTS, RANGE_PAUSE_S = 5, 1.0
-"""How often a broker is asked for its figures, which Java lacks right after its start."""
+"""The number of times that a broker is asked for its figures, which Java lacks right after its
+start."""
 _JAVA_FAILURE = re.compile(r"\bjava\.\w+\.\w+(Exception|Error)\b")
 FIRETRAIL_KEY = "ha_allowed_peers"
 """A setting that every Firetrail broker has, and no other one."""

@@ -77,7 +77,7 @@ class MasterSession:
         self._awaits_identity = False  # whether the next "report" is the rest of an introduction
         self._confirmed = -1  # the offset that was last confirmed to the replica
         self.read_at = now
-        """When the replica reported for the last time."""
+        """The time at which the replica reported for the last time."""
 
     def receive(self, data: bytes, now: float) -> bool:
         """Take bytes from the connection; return whether the replica has acknowledged more.

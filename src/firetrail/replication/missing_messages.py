@@ -8,8 +8,8 @@ from collections.abc import Callable
 from firetrail.replication.follower_status import FollowerStatus
 
 MISSING_S = 60.0
-"""How long a replica may lack old messages of its master before it warns: both delete expired files
-by themselves, one of them some seconds earlier."""
+"""The time for which a replica may lack old messages of its master before it warns: both delete
+expired files by themselves, one of them some seconds earlier."""
 
 _log = logging.getLogger(__name__)
 

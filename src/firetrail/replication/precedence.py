@@ -7,8 +7,8 @@ import logging
 from firetrail.replication.group_view import GroupView
 
 YIELD_S = 2.0
-"""How long a member with damaged records lets the others campaign. They do so within half a second
-of the end of a lease."""
+"""The time for which a member with damaged records lets the others campaign. They do so within half
+a second of the end of a lease."""
 
 _log = logging.getLogger(__name__)
 

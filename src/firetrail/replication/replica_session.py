@@ -81,7 +81,7 @@ class ReplicaSession:
         self.master_offset = -1
         self.received = 0
         self.read_at = now
-        """When the master sent something for the last time."""
+        """The time at which the master sent something for the last time."""
 
     @property
     def is_ready(self) -> bool:

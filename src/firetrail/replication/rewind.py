@@ -1,6 +1,6 @@
 """Rewinding a replica to the last record that it has in common with a master.
 
-A master that was replaced while replicas lagged has records that nobody else has. Before it can
+A master that was replaced while replicas lagged has records that no other broker has. Before it can
 follow the new master it must remove them. The common point is found by bisection: request 33
 VIEW_MESSAGE_BY_ID returns the master's record at an offset. Every log file begins with a record, so
 files are searched first and then the records of one file: about 40 requests for any log.
@@ -31,7 +31,7 @@ class RewindPlan(NamedTuple):
     cut: LogCut
     """The last common record; at -1 if the store has no messages."""
     own_end: int
-    """Where the replica's log ends now."""
+    """The end of the replica's log."""
     master: LogRange
     removed: Dropped | None
     """The records that the master does not have; None if there are none."""

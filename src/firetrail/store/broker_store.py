@@ -39,7 +39,7 @@ from firetrail.system import System
 SKIPPED_UNITS_MAX = 8
 """Damaged units that one read skips; it searches the log for the record of each."""
 LATER_S = 0.01
-"""How long a message that is not urgent may wait to be dispatched with others."""
+"""The time that a message that is not urgent may wait to be dispatched with others."""
 
 
 class BrokerStore(CheckedStore):

@@ -12,7 +12,8 @@ from firetrail.format.index import index_file_size
 from firetrail.format.whole import INT32_MAX
 
 RECORD_SLACK = 64 << 10
-"""How much a whole record may exceed ``max_message_size``: topic, properties and fields."""
+"""The bytes by which a whole record may exceed ``max_message_size``: topic, properties and
+fields."""
 
 _LEAST_RECORD = (
     layout.RECORD_HEAD.size

@@ -198,7 +198,7 @@ class Engine:
     def withhold_tail(self) -> None:
         """Let queues end where dispatch has arrived, and so hide what replicas have not confirmed.
 
-        Nobody may read them during this call.
+        They must not be read during this call.
         """
         with self.housekeeper.paused(), self.dispatcher.paused():
             shown, end = self.dispatcher.position, self.log.max_offset

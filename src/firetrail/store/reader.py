@@ -39,7 +39,7 @@ and keys with the same hash are easy to make."""
 NEIGHBOURS_MAX = 1024
 """Units on each side of a damaged one that are searched for a good one."""
 SLAVE_RATIO_LESS = 0.1
-"""How much less of the memory a slave counts on than its settings say, as RocketMQ's slaves do."""
+"""The part of the memory by which a slave counts on less than its settings say, as in RocketMQ."""
 
 
 class Boundary(Enum):

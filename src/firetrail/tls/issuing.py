@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 AUTHORITY_DAYS = 3650
-"""How long the certificate of an authority is valid."""
+"""The time for which the certificate of an authority is valid."""
 SERVER_DAYS = 397
-"""How long the certificate of a server is valid: the most that browsers accept."""
+"""The time for which the certificate of a server is valid: the most that browsers accept."""
 
 
 class Issued(NamedTuple):

@@ -1,7 +1,7 @@
 """A socket with TLS that one thread may read while another one writes.
 
 The sockets of the standard library must not be used by two threads at once. Here a lock covers the
-session, which works in memory, and nobody waits for the network while holding it.
+session, which works in memory, and no thread waits for the network while holding it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A certificate that nobody has signed, for the gRPC port of a broker without a certificate."""
+"""A self-signed certificate for the gRPC port of a broker without a certificate."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ RENEWED_DAYS = 30
 _SEQUENCE, _VERSION = 0x30, 0xA0
 _UTC_TIME, _GENERALIZED_TIME = 0x17, 0x18
 _FORMATS = {_UTC_TIME: "%y%m%d%H%M%SZ", _GENERALIZED_TIME: "%Y%m%d%H%M%SZ"}
-"""How the two types of times are written."""
+"""The formats of the two types of times."""
 _FIELDS_BEFORE = 3
 """The fields between the version and the validity."""
 _BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"

@@ -34,7 +34,7 @@ from firetrail.store.reader import Boundary
 NOW = -1
 """The time of a reset to the end of the queue, after the newest message."""
 CONSUMER_TIMEOUT_S = 10.0
-"""How long a consumer may take to answer a forwarded request."""
+"""The time that a consumer may take to answer a forwarded request."""
 
 _log = logging.getLogger(__name__)
 

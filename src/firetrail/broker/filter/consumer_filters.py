@@ -32,13 +32,13 @@ from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.filter_bits import FilterBits
 
 DEAD_FOR_MS = 24 * 3_600_000
-"""How long the filter of a group without consumers is kept, as in RocketMQ."""
+"""The time for which the filter of a group without consumers is kept, as in RocketMQ."""
 FILTERS_PER_TOPIC_MAX = 256
 """Groups whose filters are evaluated for each message of a topic; others get no bitmaps."""
 FILTERS_MAX = 20_000
 """The same for all topics. Filters of consumers that have left count for a day."""
 ASSUMED_DEAD_MS = 30_000
-"""How long ago the consumers in a loaded file are assumed to have left, as in RocketMQ."""
+"""The time since which the consumers in a loaded file are assumed to have left, as in RocketMQ."""
 
 _log = logging.getLogger(__name__)
 

@@ -86,12 +86,12 @@ class PopCheckpoint:
     revive_offset: int = -1
     """The offset of that record, or an earlier one."""
     holder: ShareHolder | None = None
-    """Who has popped them; None if that is not known: the record does not say it."""
+    """The caller who has popped them; None if that is not known: the record does not name it."""
 
     key: Key = field(init=False)
     """The fields by which acknowledgements refer to the checkpoint."""
     revive_time: int = field(init=False)
-    """When the open messages become visible again."""
+    """The time at which the open messages become visible again."""
 
     def __post_init__(self) -> None:
         self.set_time(self.pop_time)

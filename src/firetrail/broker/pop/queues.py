@@ -23,7 +23,7 @@ SPREAD = 37
 FROM_FIRST = 0
 """The ``initMode`` with which a new group begins at the oldest message."""
 READS_MAX = 4
-"""How often one pop reads a queue to get past messages that do not match."""
+"""The most times that one pop reads a queue to get past messages that do not match."""
 
 _CONTINUE = (
     GetStatus.NO_MATCHED_MESSAGE,

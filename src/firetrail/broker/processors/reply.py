@@ -22,7 +22,7 @@ from firetrail.remoting.handlers import Handler
 from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
 
 PUSH_S = 3.0
-"""How long the producer may take to confirm that it has received the reply."""
+"""The time that the producer may take to confirm that it has received the reply."""
 
 
 class ReplyProcessor:

@@ -30,9 +30,10 @@ from firetrail.remoting.replica_headers import HandOverHeader, StepDownHeader
 from firetrail.replication.lease_keeper import LeaseKeeper
 
 FROZEN_S = 5.0
-"""How long a master is frozen if its successor is silent. Requests do not wait that long."""
+"""The time for which a master is frozen if its successor is silent. Requests do not wait that
+long."""
 LEASE_S = 10.0
-"""How long a member that was given the lease waits until it is the master."""
+"""The time that a member that was given the lease waits until it is the master."""
 POLL_S = 0.02
 
 _log = logging.getLogger(__name__)

@@ -27,15 +27,15 @@ from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, St
 from firetrail.store.config import BrokerRole
 
 CATCH_UP_S = 30.0
-"""How long a replica may take to receive the end of the log; less than the time for which a master
-that hands over refuses messages."""
+"""The time that a replica may take to receive the end of the log; less than the time for which a
+master that hands over refuses messages."""
 SILENT_S = 8.0
 """A master that neither answers nor sends its log for this time counts as lost."""
 STEP_DOWN_S = 60.0
-"""How long the former master may take to become a slave."""
+"""The time that the former master may take to become a slave."""
 RESTORE_S = 8.0
-"""How long a failed promotion waits for the former master to become the master again. Afterwards it
-is asked in the background."""
+"""The time that a failed promotion waits for the former master to become the master again.
+Afterwards it is asked in the background."""
 RESTORE_PAUSE_S = 0.5
 """Pause between two looks at a former master that is made the master again."""
 POLL_S = 0.05
@@ -200,7 +200,7 @@ class HandOver:
             _log.warning("the master %s has not answered: %s", self._master, error)
 
     async def copy_tables(self) -> None:
-        """Copy the tables of the former master, which nobody changes any more."""
+        """Copy the tables of the former master, which do not change any more."""
         self._enter("copying topics, groups and offsets")
         replica = self._broker.replica
         assert replica is not None

@@ -46,7 +46,7 @@ NAME_SERVERS = "namesrvAddr"
 FIRST_SLAVE_ID = 1
 ADOPTED_JSON = "firetrailReplica.json"
 PRECEDING_S = 1.0
-"""How long a broker on the port before a silent one may take to answer."""
+"""The time that a broker on the port before a silent one may take to answer."""
 
 
 class ReplicaSettings(NamedTuple):

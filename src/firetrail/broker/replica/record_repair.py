@@ -31,7 +31,7 @@ REQUEST_S = 10.0
 RETRY_S = 5.0
 """Pause before the next attempt while consumers wait for a repair."""
 CALM_S = 60.0
-"""Pause before the next attempt if nobody waits: perhaps another broker can be reached by now."""
+"""Pause before the next attempt if no consumer waits: another broker may be reachable by then."""
 
 _log = logging.getLogger(__name__)
 

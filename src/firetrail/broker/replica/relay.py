@@ -26,8 +26,8 @@ from firetrail.remoting.requests import REFUSED_BY_SLAVES
 from firetrail.system import Clock
 
 CHANGE_S = 2.5
-"""How long a request waits for a master and for its answer, in all. Stock clients give a send up
-after 3 s; if it were handled after that, it would be stored beside the one that the client sends
+"""The time that a request waits for a master and for its answer, in all. Stock clients give a send
+up after 3 s; if it were handled after that, it would be stored beside the one that the client sends
 instead."""
 RETRY_S = 0.05
 """Pause before the next attempt while there is no master."""

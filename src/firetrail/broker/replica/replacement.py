@@ -21,7 +21,7 @@ LEASES_MAX = 3
 """For how many leases to wait until the master removes a member, after the time that a member may
 lag: one to elect a master, if the member was the master, and one in case of another failure."""
 LOOK_S = 1.0
-"""How long to wait for a change of the group before the time is looked at again."""
+"""The time to wait for a change of the group before the time is looked at again."""
 
 
 class Replacement:

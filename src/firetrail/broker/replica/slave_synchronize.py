@@ -37,7 +37,7 @@ from firetrail.replication.master_check import sign_remedy
 from firetrail.system import Clock
 
 REQUEST_S = 10.0
-"""How long the master may take to answer; a table can have megabytes."""
+"""The time that the master may take to answer; a table can have megabytes."""
 
 _log = logging.getLogger(__name__)
 
@@ -47,9 +47,10 @@ class SyncStatus:
     """The progress of a slave that copies the tables of its master."""
 
     copied_at_ms: int = 0
-    """When all tables were last equal to the master's, in ms since 1970; 0 if never."""
+    """The time at which all tables were last equal to the master's, in ms since 1970; 0 if
+    never."""
     failures: dict[str, str] = field(default_factory=dict)
-    """Why a table could not be copied in the last round, by the name of the table."""
+    """The reason why a table could not be copied in the last round, by the name of the table."""
 
 
 def table_failures(failures: Mapping[str, str]) -> list[str]:

@@ -19,9 +19,10 @@ from firetrail.replication.group_status import GroupStatus
 from firetrail.replication.lease_keeper import LeaseKeeper
 
 TRY_S = 3.0
-"""How long a master waits for one member that it has asked to take over."""
+"""The time that a master waits for one member that it has asked to take over."""
 LEAVE_S = 5.0
-"""How long it tries in all before it stops. Service managers give a process little time to stop."""
+"""The time for which it tries in all before it stops. Service managers give a process little time
+to stop."""
 FULL_S = 30.0
 """Pause before a master with a full disk asks the other members again."""
 POLL_S = 0.02

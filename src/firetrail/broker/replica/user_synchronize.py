@@ -20,7 +20,7 @@ from firetrail.remoting.command import RemotingCommand
 from firetrail.system import Clock
 
 ANSWER_S = 10.0
-"""How long the master may take for a list of its users."""
+"""The time that the master may take for a list of its users."""
 REFUSED_S = 300.0
 """Pause after a refusal: each one is a line in the audit log of the master."""
 

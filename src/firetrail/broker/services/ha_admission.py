@@ -33,12 +33,12 @@ from firetrail.tls.server_tls import ServerTls
 from firetrail.tls.session import HANDSHAKE
 
 AGE_MAX_MS = 15 * 60_000
-"""How far the time of a signature may be from this broker's."""
+"""The most by which the time of a signature may differ from this broker's."""
 ADMISSION_S = 20.0
-"""How long a peer may take from its connection until it is admitted, in total. Without a limit, one
-that sends a byte now and then would keep a connection and its thread."""
+"""The time that a peer may take from its connection until it is admitted, in total. Without a
+limit, one that sends a byte now and then would keep a connection and its thread."""
 REQUEST = "HA connection"
-"""How the audit log calls it."""
+"""Its name in the audit log."""
 
 
 class HAAdmission:

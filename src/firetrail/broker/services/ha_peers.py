@@ -20,7 +20,7 @@ from firetrail.settings.table import Live
 from firetrail.system import Clock
 
 ASK_S = 3.0
-"""How long a connection waits for the answers of name servers."""
+"""The time that a connection waits for the answers of name servers."""
 ASK_INTERVAL_S = 1.0
 """Name servers are asked at most this often, however many unknown peers connect."""
 

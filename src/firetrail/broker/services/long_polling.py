@@ -110,7 +110,7 @@ class LongPolling:
         )
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         self.announcements = 0
-        """How often arrivals were announced. It changes before anyone looks for held requests."""
+        """The number of announced arrivals. It changes before held requests are looked for."""
         store.on_arrival(self._announced)
 
     def excess(self, connection: Connection, request: RemotingCommand) -> str | None:

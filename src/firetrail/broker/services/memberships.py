@@ -34,7 +34,7 @@ class Memberships:
 
     @property
     def total(self) -> int:
-        """How many there are."""
+        """Their number."""
         return self._shares.total
 
     def check(

@@ -25,7 +25,8 @@ from firetrail.settings.table import Live
 PAUSE_FACTOR = 10
 """The pause after a registration is this many times as long as encoding all topics took."""
 REGISTER_S = 1.0
-"""How long the broker waits for the registration of new topics before it answers their creator."""
+"""The time that the broker waits for the registration of new topics before it answers their
+creator."""
 RETRY_S = 1.0
 """Pause before the next attempt to reach a name server that was not reached or has left."""
 

@@ -16,7 +16,7 @@ from firetrail.remoting.headers import TopicHeader
 from firetrail.settings.table import Live
 
 ROUTE_EXPIRY_S = 30.0
-"""How long a route from another name server is considered current."""
+"""The time for which a route from another name server is considered current."""
 ROUTES_MAX = 10_000
 """Maximum number of cached routes."""
 

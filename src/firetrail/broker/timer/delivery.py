@@ -35,10 +35,11 @@ NEVER_ENQUEUED = 2**63 - 1
 CHECKED_COPIES_MAX = 32
 """Messages with the same key that are compared with one that may have been delivered."""
 CLOCK_MS = 3_600_000
-"""How much earlier than its time a copy may have been stored: the clock may have been set back."""
+"""The most by which a copy may have been stored before its time: the clock may have been set
+back."""
 _COPIED = (TIMER_OUT_MS, TIMER_DEL_UNIQKEY)
-"""What a copy has in common with a message, besides the unique key and the body. A recall stores
-two marks, which have the unique key of the message."""
+"""The properties that a copy shares with its message, besides the unique key and the body. A recall
+stores two marks, which have the unique key of the message."""
 
 _log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from firetrail.system import System
 
 GROWTH = Growth(64 << 10, 4 << 20)
 GRACE_MS = 120_000
-"""How long a removed file may still be read."""
+"""The time for which a removed file may still be read."""
 
 
 class TimerLog:

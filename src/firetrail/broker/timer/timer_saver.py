@@ -13,7 +13,7 @@ from firetrail.pace.periodic import GuardedStep, every
 SAVE_S = 1.0
 """Pause between two saves."""
 IDLE_SAVE_MS = 10_000
-"""How far the saved progress may lag while messages wait and nothing happens."""
+"""The longest time that the saved progress may lag while messages wait and nothing happens."""
 
 _log = logging.getLogger(__name__)
 

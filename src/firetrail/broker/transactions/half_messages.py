@@ -44,7 +44,7 @@ class Half:
     offset: int
     physical_offset: int
     store_time: int
-    """When it was stored, or when its producer was last asked."""
+    """The time at which it was stored, or at which its producer was last asked."""
     group: str
     """The producer group."""
     topic: str

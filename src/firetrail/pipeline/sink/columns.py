@@ -99,7 +99,7 @@ class WireSinkOptions:
     """Id from which row ids are derived, so that readers recognize a row that was sent twice. If it
     is None, a stream uses the id of its query, and a batch has no row ids."""
     retry_ms: int
-    """How long each request is retried."""
+    """The time for which each request is retried."""
     access_file: str = ""
     """File with credentials and TLS; empty for those in the environment."""
 

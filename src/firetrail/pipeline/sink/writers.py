@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 ABANDONED_S = 7 * 86_400
 """Staged files of this age are leftovers of killed jobs."""
 LOCK_WAIT_S = 10
-"""How long a commit waits for a store that another process has open."""
+"""The time that a commit waits for a store that another process has open."""
 LOCK_POLL_S = 0.1
 _QUERY = "sql.streaming.queryId"
 """Spark's job property with the id of a streaming query."""

@@ -68,7 +68,7 @@ class View(Enum):
 
 
 class _DamageMode(Enum):
-    """What a read does with damaged records."""
+    """The treatment of damaged records by a read."""
 
     FAILFAST = "failfast"
     PERMISSIVE = "permissive"
@@ -101,7 +101,7 @@ class ReadOptions:
     """File with credentials and TLS for the brokers; empty for those in the environment."""
     group: str = GROUP
     retry_ms: int = RETRY_MS
-    """How long each request to a name server or broker is retried."""
+    """The time for which each request to a name server or broker is retried."""
     view: View = View.QUEUE
     subscribe: tuple[str, ...] | None = None
     subscribe_pattern: str | None = None

@@ -25,7 +25,7 @@ from firetrail.remoting.codes import Permission, ResponseCode
 R = TypeVar("R")
 
 UNKNOWN_TOPIC_S = 30.0
-"""How long to wait for a topic that was not seen before while brokers are registered: within this
+"""The time to wait for a topic that was not seen before while brokers are registered: within this
 time, brokers register with a name server that was restarted."""
 PAUSE_S = 0.2
 """Pause before the second attempt; it doubles with each further one, up to PAUSE_MAX_S."""

@@ -21,7 +21,7 @@ from firetrail.remoting.bodies import MessageQueue
 from firetrail.text import counted
 
 REACHED_MS = 20_000
-"""How long a query waits for a name server: longer than a restart of one takes."""
+"""The time that a query waits for a name server: longer than a restart of one takes."""
 
 
 class BrokerPart(NamedTuple):

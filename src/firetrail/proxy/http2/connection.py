@@ -73,7 +73,7 @@ class Http2Connection:
         self.is_over = False
         """Whether the connection has to be closed after its output was written."""
         self.failure = ""
-        """Why the server ended the connection; empty if the client did nothing wrong."""
+        """The reason why the server ended the connection; empty if the client did nothing wrong."""
         self._handlers = {
             int(FrameType.DATA): self._on_data,
             int(FrameType.PRIORITY): self._on_priority,

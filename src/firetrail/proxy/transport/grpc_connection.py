@@ -114,7 +114,7 @@ class GrpcConnection(asyncio.Protocol):
         self._holder = holder_of("", None)
         self.local = ""
         self.rates: RequestRates | None = None
-        """How fast the address of the client sends; None if there is no limit."""
+        """The rate at which the address of the client sends; None if there is no limit."""
         self.last_heard = now
         self.last_call = now
 

@@ -108,7 +108,7 @@ class BaseCall:
         self.is_ended = False
         """Whether the status is queued, or the client is gone."""
         self.progress_at = now
-        """When a part of the request arrived last."""
+        """The time at which a part of the request arrived last."""
         self._held_bytes = 0
         self._callbacks: list[Callable[[bool], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from firetrail.store.dispatch.dispatcher import Dispatcher
 
 CATCH_UP_S = 1.0
-"""How long a read waits, at most, until messages that were put before it are dispatched."""
+"""The time that a read waits, at most, until messages that were put before it are dispatched."""
 CHECK_S = 0.001
-"""How often the position of the dispatcher is looked at while requests wait."""
+"""The pause between two looks at the position of the dispatcher while requests wait."""
 
 
 class _DispatchWait(NamedTuple):

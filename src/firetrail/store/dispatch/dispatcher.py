@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 QUIET_ROUNDS = 20
 """The log counts as quiet after this many checks, a millisecond apart, that found nothing."""
 RELIEVED_S = 0.1
-"""How long the thread leaves the log to an event loop that has dispatched messages."""
+"""The time for which the thread leaves the log to an event loop that has dispatched messages."""
 HELP_S = 0.002
 """Maximum time of a step in a thread other than the dispatcher; creating queues takes time."""
 NEW_QUEUES_BEHIND_MAX = 128
@@ -43,7 +43,7 @@ Batches wait then, and single puts that need more than room in the active file: 
 PATIENCE_S = 0.2
 """Maximum time that a put, and its event loop, waits for the dispatcher."""
 DISK_FULL_PAUSE_S = 1.0
-"""How long dispatch waits for space before it retries."""
+"""The time that dispatch waits for space before it retries."""
 
 
 class Dispatcher:
@@ -78,7 +78,8 @@ class Dispatcher:
         self.last_record_offset = -1
         self.last_store_time = 0
         self.starved = ""
-        """Why dispatch is blocked: no disk space, descriptors or memory; empty if it is not."""
+        """The reason why dispatch is blocked: no disk space, descriptors or memory; empty if it is
+        not."""
 
     @property
     def behind(self) -> int:

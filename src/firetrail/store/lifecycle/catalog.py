@@ -36,7 +36,7 @@ class KnownTopics(NamedTuple):
 
     names: frozenset[str] = frozenset()
     changed_ms: int = 0
-    """When it was last changed; 0 if that is unknown or the file is missing."""
+    """The time at which it was last changed; 0 if that is unknown or the file is missing."""
     batches: frozenset[str] = frozenset()
     """Topics with batch queues."""
 

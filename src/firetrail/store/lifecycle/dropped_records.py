@@ -33,7 +33,7 @@ from firetrail.system import System
 from firetrail.text import counted, human_time
 
 QUEUES_NAMED = 5
-"""How many queues the warning names; the others are counted."""
+"""The most queues that the warning names; the others are counted."""
 
 
 class Dropped(NamedTuple):

@@ -14,8 +14,8 @@ from firetrail.storage.segment import Segment
 from firetrail.system import System
 
 LATE_S = 60.0
-"""How long a file system may take to free the space of a file after its name is gone. Some write
-their journal every 30 s. A file whose space does not come by then is no longer counted on."""
+"""The time that a file system may take to free the space of a file after its name is gone. Some
+write their journal every 30 s. A file whose space does not come by then is no longer counted on."""
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class _RemovedFile:
     used: float
     """The used part of the disk when the file still had its name."""
     gone_at: float | None = None
-    """When the name was first seen to be gone."""
+    """The time at which the name was first seen to be gone."""
 
 
 class FreedSpace:

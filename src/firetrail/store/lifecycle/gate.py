@@ -33,7 +33,7 @@ class Gate:
         self._reasons: dict[Closure, str] = {}
         self._guard = threads.lock()
         self.refusal = ""
-        """Why puts are refused; empty while they are accepted."""
+        """The reason why puts are refused; empty while they are accepted."""
         self.is_temporary = True
         """Whether all reasons end by themselves."""
 

@@ -47,7 +47,7 @@ from firetrail.store.queues.table import Extent, QueueKey, QueueTable
 from firetrail.system import NO_SPACE, System
 
 NOTE_INTERVAL_S = 30.0
-"""How often new queues and index files are recorded; the cost grows with the queues."""
+"""The pause between records of new queues and index files; the cost grows with the queues."""
 CONFIG_FILES = {
     TOPICS_JSON: "topics have default settings, and topics without messages are lost",
     GROUPS_JSON: "consumer groups have default settings",
@@ -100,7 +100,7 @@ class Inventory(NamedTuple):
     rebuilding: tuple[QueueKey, ...] = ()
     rebuilding_index: bool = False
     retained_from: int = 0
-    """Where the log begins after the last deletion by retention."""
+    """The start of the log after the last deletion by retention."""
     sizes: FileSizes = FileSizes()
 
     @property

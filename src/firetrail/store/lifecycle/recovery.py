@@ -64,7 +64,7 @@ class RecoveryReport:
     end: int
     """Physical offset after the last message."""
     messages_scanned: int
-    """How many messages the scan has read."""
+    """The number of messages that the scan has read."""
     bytes_truncated: int
     """Length of the torn tail that was zeroed."""
     last_record_offset: int
@@ -72,7 +72,7 @@ class RecoveryReport:
     last_store_time: int
     """Store time (ms) of the last record; 0 if there is none."""
     restored_queues: int = 0
-    """How many queues lacked files or units and were derived again from the whole log."""
+    """The number of queues that lacked files or units and were derived again from the whole log."""
     restored_index: bool = False
     """Whether the index was derived again from the whole log."""
 

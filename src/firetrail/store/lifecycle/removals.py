@@ -31,7 +31,7 @@ class Removal(NamedTuple):
     begin: int
     clean: bool
     skipped: dict[str, int]
-    """How many messages each consumer group skips."""
+    """The number of messages that each consumer group skips."""
 
     def __str__(self) -> str:
         when = "when the store was last closed" if self.clean else "before the store was stopped"

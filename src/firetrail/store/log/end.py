@@ -75,7 +75,7 @@ class EndSearch:
         self._live = live
         self._has_unit = has_unit
         self.clean_end: int | None = None
-        """Where the last clean stop left the end."""
+        """The end as the last clean stop left it."""
 
     def run(self, known: LogEnd, durable: int) -> LogEnd:
         """Return the end, after everything that points into the log was considered."""

@@ -20,7 +20,7 @@ class QueueLoss:
     end_offset: int
     """The queue offset after the last one."""
     readable: int = 0
-    """How many of them are good."""
+    """The number of good ones among them."""
     first_stored: int | None = None
     last_stored: int | None = None
     """Store times (ms) of the first and the last good message."""

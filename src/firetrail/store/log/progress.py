@@ -9,7 +9,7 @@ from firetrail.text import human_size
 
 _log = logging.getLogger(__name__)
 INTERVAL_S = 5.0
-"""How long work takes before the first line, and the time between two lines."""
+"""The time before the first line, and between two lines."""
 
 
 class ProgressLog:

@@ -14,8 +14,9 @@ from firetrail.store.log.flusher import Waiter, Waiters
 NO_MEMBER = 0
 """In the place of its number, for a replica that is not a member of a group."""
 RETURN_S = 3.0
-"""How long the puts of a group wait for members that are not connected: since the master began, or
-since one was lost. Most members connect again within this time, or leave the in-sync set."""
+"""The time that the puts of a group wait for members that are not connected: since the master
+began, or since one was lost. Most members connect again within this time, or leave the in-sync
+set."""
 
 
 def copies_needed(config: StoreConfig, connected: int, *, in_group: bool) -> int:
@@ -71,7 +72,7 @@ class ReplicaAcks:
     """The confirmed ends of the replicas' logs, by connection.
 
     Only live connections count: the confirmation of a replica that has disconnected is forgotten,
-    because nobody knows what becomes of its log.
+    because its log may end earlier when it connects again.
 
     A replica counts once, however many connections it has: one that was restarted, or cut off, has
     left a connection whose end the master has not noticed yet. Of the connections of one replica

@@ -32,7 +32,7 @@ class PendingPut(LoopWaiter):
         self.stored = stored
         self.started = started
         self.deadline = 0.0
-        """When the wait is over, by the loop's clock."""
+        """The time at which the wait is over, by the loop's clock."""
         self.outcome: PutResult | None = None
         """The result of the put, once it is known."""
 

@@ -27,7 +27,7 @@ class WrittenUnits(NamedTuple):
     """The units of a file, as far as they were read."""
 
     number: int
-    """How many units the file has."""
+    """The number of units in the file."""
     start: int
     """The number of the first unit that was read."""
     units: bytes

@@ -72,7 +72,7 @@ class QueueTable:
         self._new_files = NewFiles(system)
         self._known: dict[QueueKey, None] = {}
         self.light_queues = 0
-        """How many of the queues are light ones, which hold records of other topics."""
+        """The number of light queues, which hold records of other topics."""
         self.known_extents: dict[QueueKey, Extent] | None = None
         """What queues hold that need not be opened to recover them; None if that is not known.
 
@@ -84,7 +84,7 @@ class QueueTable:
         self._guard = system.threads.lock()  # held while queue objects are created
         self._closed = False
         self.extensions: Extensions | None = None
-        """How queues are extended; None if the store has no extension files."""
+        """The extension of queues; None if the store has no extension files."""
         self.torn = True
         """Whether a crash may have left something unfinished."""
         self.dirty: set[ConsumeQueue] = set()

@@ -136,7 +136,7 @@ class DeletedRecords(NamedTuple):
     queues: Container[QueueKey]
     """Queues that do not exist any more."""
     beginnings: Mapping[QueueKey, int]
-    """Where the other queues begin; records before that are of a former topic."""
+    """The offsets at which the other queues begin; records before that are of a former topic."""
     catalog: Catalog
     """Knows where topics were deleted."""
 

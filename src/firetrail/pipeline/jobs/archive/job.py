@@ -43,7 +43,8 @@ from firetrail.store.lifecycle.archive_marks import ArchiveMark, read_mark, writ
 from firetrail.system import SYSTEM
 
 RETIRED_KEPT_MS = 7 * 86_400_000
-"""How long files that compaction replaced are kept for readers of older versions of a table."""
+"""The time for which files that compaction replaced are kept for readers of older versions of a
+table."""
 OnPlan = Callable[[int], Callable[[int], None] | None]
 """Called with the number of tasks; returns a callback for the number of completed ones, or None."""
 

@@ -70,7 +70,7 @@ class LogChecked(NamedTuple):
     """The findings in a part of the log, and what was derived from it."""
 
     position: int
-    """Where the next part begins: after this one, or after damage that extends beyond it."""
+    """The start of the next part: after this one, or after damage that extends beyond it."""
     messages: int
     times: StoreTimes
     torn: TornTail | None

@@ -91,7 +91,7 @@ class LogCheck:
         self.messages = 0
         self.times = StoreTimes()
         self.torn: TornTail | None = None
-        """Where the log of a crashed store ends, if the walk has come to it."""
+        """The end of the log of a crashed store, if the walk has reached it."""
 
     def run(self, walk: LogWalk, on_progress: Callable[[int], None]) -> None:
         """Check all records of the walk."""
