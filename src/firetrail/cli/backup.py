@@ -43,11 +43,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Copy the store, check the copy, and print both results."""
     allow_many_files()
     config = StoreConfig(delay_levels=args.delay_levels)
-    progress = Progress("copying", _used_bytes(args.store))
-    try:
+    with Progress("copying", _used_bytes(args.store)) as progress:
         copied = back_up(SYSTEM, args.store, args.into, config, progress)
-    finally:
-        progress.clear()
     with open_view(args.into) as view:
         report = checked(view, args.delay_levels)
     if args.json:

@@ -112,11 +112,8 @@ def run(args: argparse.Namespace) -> ExitCode:
 
 def checked(view: StoreView, delays: DelayLevels) -> CheckReport:
     """Check a store and show the progress."""
-    progress = Progress("checking", view.end - view.log.min_offset)
-    try:
+    with Progress("checking", view.end - view.log.min_offset) as progress:
         report = check_store(view, delays, progress)
-    finally:
-        progress.clear()
     report.problems += unreadable_files(view.system, view.root)
     report.problems += timer_problems(view)
     return report

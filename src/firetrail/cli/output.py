@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TextIO
+from typing import Self, TextIO
 
 from firetrail.system import SYSTEM
 from firetrail.text import counted, human_size, human_time
@@ -91,7 +91,10 @@ class Progress:
             flush=True,
         )
 
-    def clear(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
         """Remove the line."""
         if self._drawn:
             print("\r\033[K", end="", file=sys.stderr, flush=True)

@@ -53,8 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with spark.spark_session(args) as session:
         from firetrail.pipeline.jobs.audit.job import audit
 
-        progress = Progress("auditing", log_size(SYSTEM, args.store))
-        try:
+        with Progress("auditing", log_size(SYSTEM, args.store)) as progress:
             report = audit(
                 session,
                 args.store,
@@ -62,8 +61,6 @@ def run(args: argparse.Namespace) -> ExitCode:
                 work=args.work,
                 on_progress=progress,
             ).report
-        finally:
-            progress.clear()
         report.problems += unreadable_files(SYSTEM, args.store)
         if args.html is not None:
             from firetrail.pipeline.jobs.audit.page import write

@@ -51,8 +51,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with spark.spark_session(args) as session:
         from firetrail.pipeline.jobs.rebuild.job import rebuild
 
-        progress = Progress("rebuilding", log_size(SYSTEM, args.store))
-        try:
+        with Progress("rebuilding", log_size(SYSTEM, args.store)) as progress:
             made = rebuild(
                 session,
                 args.store,
@@ -60,7 +59,5 @@ def run(args: argparse.Namespace) -> ExitCode:
                 delays=args.delay_levels,
                 on_progress=progress,
             )
-        finally:
-            progress.clear()
     print_result(args, args.into or args.store, made)
     return ExitCode.OK

@@ -84,25 +84,21 @@ def run(args: argparse.Namespace) -> ExitCode:
     spark.check_store(args.store)
     with common.open_view(Path(args.store)) as view:
         size = view.end - view.log.min_offset
-    progress = Progress("replaying", size)
-    with spark.spark_session(args) as session:
+    with spark.spark_session(args) as session, Progress("replaying", size) as progress:
         from firetrail.pipeline.jobs.replay.job import replay
 
-        try:
-            done = replay(
-                session,
-                args.store,
-                args.to,
-                where=args.where,
-                topic=args.topic,
-                replay_id=args.id,
-                rate=args.rate,
-                dry_run=args.dry_run,
-                mode=args.mode,
-                on_progress=progress,
-            )
-        finally:
-            progress.clear()
+        done = replay(
+            session,
+            args.store,
+            args.to,
+            where=args.where,
+            topic=args.topic,
+            replay_id=args.id,
+            rate=args.rate,
+            dry_run=args.dry_run,
+            mode=args.mode,
+            on_progress=progress,
+        )
     if args.json:
         print(json.dumps(done._asdict()))
     else:

@@ -41,11 +41,8 @@ def run(args: argparse.Namespace) -> ExitCode:
     check_outside(args.store, args.into)
     with open_view(args.store) as view:
         check_end(view)
-        progress = Progress("rebuilding", view.end - view.log.min_offset)
-        try:
+        with Progress("rebuilding", view.end - view.log.min_offset) as progress:
             made = rebuild(view, args.into, args.delay_levels, progress)
-        finally:
-            progress.clear()
     print_result(args, args.into, made)
     return ExitCode.OK
 

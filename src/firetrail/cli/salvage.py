@@ -59,23 +59,23 @@ def run(args: argparse.Namespace) -> ExitCode:
     """Salvage the store, check the new one, and print both results."""
     allow_many_files()
     with open_view(args.store) as view:
-        progress = Progress("saving", view.end - view.log.min_offset)
+        size = view.end - view.log.min_offset
     broker = Renumbering()
     # Opening the new store before its groups are renumbered would log warnings about their offsets.
     _STORE_LOGGER.setLevel(logging.ERROR)
     try:
-        saved = salvage_store(
-            SYSTEM,
-            args.store,
-            args.into,
-            args.delay_levels,
-            broker.wanted,
-            broker.finish,
-            progress,
-        )
+        with Progress("saving", size) as progress:
+            saved = salvage_store(
+                SYSTEM,
+                args.store,
+                args.into,
+                args.delay_levels,
+                broker.wanted,
+                broker.finish,
+                progress,
+            )
     finally:
         _STORE_LOGGER.setLevel(logging.NOTSET)
-        progress.clear()
     with open_view(args.into) as view:
         report = checked(view, args.delay_levels)
     if args.json:

@@ -146,11 +146,6 @@ def _interrupt_plainly() -> None:
     logging.getLogger().addHandler(logging.NullHandler())
 
 
-@contextmanager
-def task_progress(what: str, tasks: int) -> Iterator[Progress]:
-    """Show the progress of ``run_tasks`` with this number of tasks."""
-    progress = Progress(what, tasks, lambda total: counted(total, "task"))
-    try:
-        yield progress
-    finally:
-        progress.clear()
+def task_progress(what: str, tasks: int) -> Progress:
+    """Return the progress of ``run_tasks`` with this number of tasks."""
+    return Progress(what, tasks, lambda total: counted(total, "task"))
