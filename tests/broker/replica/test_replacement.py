@@ -9,21 +9,13 @@ from pathlib import Path
 import pytest
 from tests.broker.groups import FIRST, BrokerGroup, broker_group
 from tests.client.clusters import until
+from tests.helpers import ManualClock
 
 from firetrail.broker.replica.replacement import Replacement
 from firetrail.errors import ConfigError, ElectionError
 from firetrail.remoting.codes import ResponseCode
-from firetrail.system import SYSTEM, Clock, System
-
-
-class HastyClock(Clock):
-    """Every look at the clock takes ten seconds."""
-
-    passed_s = 0.0
-
-    def monotonic(self) -> float:
-        self.passed_s += 10.0
-        return self.passed_s
+from firetrail.replication.group_view import GroupView
+from firetrail.system import SYSTEM, System
 
 
 def replacement_of(
@@ -59,12 +51,20 @@ async def test_a_replacement_can_be_repeated(tmp_path: Path) -> None:
         assert kept is None
 
 
-async def test_a_member_that_is_counted_on_keeps_its_number_and_its_store(tmp_path: Path) -> None:
+async def test_a_member_that_is_counted_on_keeps_its_number_and_its_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With two members, the in-sync set cannot get smaller: each could be elected."""
+    clock, look = ManualClock(), Replacement._look
+
+    def look_for_a_minute(self: Replacement, known: int = 0, timeout_s: float = 0.0) -> GroupView:
+        clock.advance(60_000)
+        return look(self, known, timeout_s)
+
+    monkeypatch.setattr(Replacement, "_look", look_for_a_minute)
     async with broker_group(tmp_path, members=2) as group:
         await group.stop(2)
-        system = System(clock=HastyClock())
-        with closing(replacement_of(group, 2, tmp_path, system)) as replacement:
+        with closing(replacement_of(group, 2, tmp_path, System(clock=clock))) as replacement:
             replacement.check()
             with pytest.raises(ElectionError, match="still counts on member 2 after 105 s"):
                 await asyncio.to_thread(replacement.run)
