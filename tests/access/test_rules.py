@@ -169,6 +169,20 @@ class TestEveryCode:
         else:
             assert [text_of(need) for need in needs_of(code)] == CODES[code]
 
+    def test_the_rule_says_whether_it_finds_names_in_the_body(
+        self, code: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        request, read = request_of(code), []
+        content = request.content
+
+        def noting(command: RemotingCommand) -> bytes:
+            read.append(command)
+            return content
+
+        monkeypatch.setattr(RemotingCommand, "content", property(noting))
+        list(RULES[code].needs(Asked(request, "C1")))
+        assert RULES[code].in_body == bool(read)
+
     def test_unsigned_unknown_and_disabled_senders_are_refused(self, code: int) -> None:
         root = User("alice", credentials("alice").secret_key, UserType.SUPER)
         assert not is_refused(code, root)

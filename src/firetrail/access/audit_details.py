@@ -158,14 +158,8 @@ def _unlisted(key: str, count: int, most: int) -> dict[str, int]:
     return {f"{key}_unlisted": count - most} if count > most else {}
 
 
-_NAMED_IN_BODY = (
-    *(Code.HEART_BEAT, Code.LOCK_BATCH_MQ, Code.UNLOCK_BATCH_MQ, Code.CHECK_CLIENT_CONFIG),
-    *(Code.QUERY_ASSIGNMENT, Code.BATCH_ACK_MESSAGE, Code.SET_MESSAGE_REQUEST_MODE),
-    *(Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-)
 _DETAILED: Mapping[int, Callable[[RemotingCommand], dict[str, Any]]] = {
-    **dict.fromkeys(_NAMED_IN_BODY, _named_in_body),
+    **{code: _named_in_body for code, rule in RULES.items() if rule.in_body},
     Code.UPDATE_BROKER_CONFIG: _settings,
     Code.UPDATE_NAMESRV_CONFIG: _settings,
     Code.AUTH_CREATE_USER: _user,

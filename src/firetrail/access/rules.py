@@ -93,6 +93,8 @@ class Rule:
         is_super: Whether only super users may send it, even if permissions are not checked.
         is_routine: Whether brokers and dashboards repeat it all the time. The audit log then has
             the first one of a connection.
+        in_body: Whether the names of topics and groups are in its body. The audit log takes them
+            from what it requires.
         key: Returns the names that alone determine what a request requires, so that a permission
             that was found once is kept; None if it also depends on something else. The default
             returns None.
@@ -102,6 +104,7 @@ class Rule:
     is_admin: bool = False
     is_super: bool = False
     is_routine: bool = False
+    in_body: bool = False
     key: RuleKey = _no_key
 
 
@@ -151,6 +154,10 @@ def _both(*actions: Action, group: str = "consumerGroup") -> Rule:
     return Rule(
         _named(("topic", TOPIC, actions), (group, GROUP, actions)), is_admin=_is_admin(actions)
     )
+
+
+def _in_body(needs: Needs, *, is_admin: bool = False) -> Rule:
+    return Rule(needs, is_admin=is_admin, in_body=True)
 
 
 def _is_admin(actions: Iterable[Action]) -> bool:
@@ -346,7 +353,7 @@ _ROWS: Mapping[int, Rule] = {
     Code.LITE_PULL_MESSAGE: _CONSUME,
     Code.POP_MESSAGE: _CONSUME,
     Code.ACK_MESSAGE: _CONSUME,
-    Code.BATCH_ACK_MESSAGE: Rule(_acks),
+    Code.BATCH_ACK_MESSAGE: _in_body(_acks),
     Code.PEEK_MESSAGE: _CONSUME,
     Code.CHANGE_MESSAGE_INVISIBLETIME: _CONSUME,
     Code.NOTIFICATION: _CONSUME,
@@ -360,23 +367,23 @@ _ROWS: Mapping[int, Rule] = {
     Code.GET_MIN_OFFSET: _OFFSETS,
     Code.GET_EARLIEST_MSG_STORETIME: _OFFSETS,
     # clients
-    Code.HEART_BEAT: Rule(_heartbeat),
+    Code.HEART_BEAT: _in_body(_heartbeat),
     Code.UNREGISTER_CLIENT: Rule(_unregister),
     Code.GET_CONSUMER_LIST_BY_GROUP: _group(SUB, GET),
-    Code.LOCK_BATCH_MQ: Rule(_lock),
-    Code.UNLOCK_BATCH_MQ: Rule(_lock),
-    Code.CHECK_CLIENT_CONFIG: Rule(_check_client),
-    Code.QUERY_ASSIGNMENT: Rule(_assignment),
+    Code.LOCK_BATCH_MQ: _in_body(_lock),
+    Code.UNLOCK_BATCH_MQ: _in_body(_lock),
+    Code.CHECK_CLIENT_CONFIG: _in_body(_check_client),
+    Code.QUERY_ASSIGNMENT: _in_body(_assignment),
     # topics and groups
     Code.UPDATE_AND_CREATE_TOPIC: _topic(CREATE),
-    Code.UPDATE_AND_CREATE_TOPIC_LIST: Rule(_create_topics, is_admin=True),
+    Code.UPDATE_AND_CREATE_TOPIC_LIST: _in_body(_create_topics, is_admin=True),
     Code.DELETE_TOPIC_IN_BROKER: _topic(DELETE),
     Code.GET_TOPIC_CONFIG: _topic(GET),
     Code.GET_TOPIC_STATS_INFO: _topic(GET),
     Code.QUERY_TOPIC_CONSUME_BY_WHO: _topic(GET),
     Code.GET_ALL_TOPIC_CONFIG: _whole(TOPIC),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Rule(_create_group, is_admin=True),
-    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Rule(_create_groups, is_admin=True),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _in_body(_create_group, is_admin=True),
+    Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _in_body(_create_groups, is_admin=True),
     Code.DELETE_SUBSCRIPTIONGROUP: _group(DELETE, field="groupName"),
     Code.GET_SUBSCRIPTIONGROUP_CONFIG: _group(GET, field="group"),
     Code.QUERY_TOPICS_BY_CONSUMER: _group(GET, field="group"),
@@ -392,7 +399,7 @@ _ROWS: Mapping[int, Rule] = {
     Code.INVOKE_BROKER_TO_RESET_OFFSET: _both(UPDATE, group="group"),
     Code.UPDATE_AND_GET_GROUP_FORBIDDEN: _both(UPDATE, group="group"),
     Code.CLONE_GROUP_OFFSET: Rule(_clone, is_admin=True),
-    Code.SET_MESSAGE_REQUEST_MODE: Rule(_request_mode, is_admin=True),
+    Code.SET_MESSAGE_REQUEST_MODE: _in_body(_request_mode, is_admin=True),
     Code.CONSUME_MESSAGE_DIRECTLY: _group(UPDATE),
     Code.RESUME_CHECK_HALF_MESSAGE: _SIGNED,
     # the broker
