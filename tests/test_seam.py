@@ -108,6 +108,7 @@ ALLOWED: dict[tuple[str, str], str] = {
 # The layers that get their system as an argument; only what users call first knows that of the
 # process. The time of the event loop is allowed for what is compared with timers of asyncio.
 INJECTED_LAYERS = {"broker", "namesrv", "proxy", "remoting", "access", "replication", "store"}
+INJECTED_LAYERS |= {"tls", "auth", "storage", "settings"}
 GLOBAL = "firetrail.system.SYSTEM"
 ENTRY_POINTS = {
     "broker/broker.py": "Broker",
@@ -118,10 +119,13 @@ ENTRY_POINTS = {
     "store/config.py": "StoreConfig.from_properties, which reads a file",
     "store/inspect/view.py": "StoreView.open",
     "store/store.py": "Store.open",
+    "tls/server_tls.py": "ServerTls, which commands create before the server",
 }
 # Modules that use it in other ways, and why.
 GLOBAL_USERS = {
     "remoting/handlers.py": "limits the log of unexpected errors, for all servers and clients",
+    "tls/certificates.py": "files of servers and clients, which OpenSSL reads, too",
+    "tls/issuing.py": "certificates that commands issue, and servers at their start",
 }
 
 

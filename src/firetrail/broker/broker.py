@@ -137,7 +137,7 @@ class Broker:
         self._store_config = store or StoreConfig()
         self._handlers: dict[int, Handler] = {}
         self._limits = limits or server_limits(self.config)
-        self.tls = tls = tls if tls is not None else tls_of(self.config)
+        self.tls = tls = tls if tls is not None else tls_of(self.config, self.system)
         self.client_access = client_access or client_access_of(self.config)
         self.address = ""
         self.access = BrokerAccess(

@@ -26,11 +26,12 @@ VIP_BELOW = 2
 _log = logging.getLogger(__name__)
 
 
-def tls_of(config: BrokerConfig) -> ServerTls | None:
+def tls_of(config: BrokerConfig, system: System) -> ServerTls | None:
     """Return the TLS of the ports of a broker; None if its settings do not mention any.
 
     Args:
         config: The settings of the broker.
+        system: Files and clock.
 
     Raises:
         ConfigError: A file cannot be used.
@@ -40,7 +41,7 @@ def tls_of(config: BrokerConfig) -> ServerTls | None:
     )
     for remark in remarks:
         _log.warning("%s", remark)
-    return ServerTls.of_config(settings)
+    return ServerTls.of_config(settings, system)
 
 
 def client_access_of(config: BrokerConfig) -> Access | None:

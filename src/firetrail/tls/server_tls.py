@@ -78,17 +78,18 @@ class ServerTls:
         self._handshakes: dict[Callable[[], None], None] = {}  # by what ends them, oldest first
 
     @classmethod
-    def of_config(cls, config: TlsConfig) -> Self | None:
+    def of_config(cls, config: TlsConfig, system: System = SYSTEM) -> Self | None:
         """Return the TLS of some settings; None if they do not mention any.
 
         Args:
             config: The settings.
+            system: Files and clock to use; tests replace them. Default: those of the machine.
 
         Raises:
             ConfigError: A file is missing or cannot be used.
         """
         is_set = config.mode or config.server_mode is not TlsMode.DISABLED
-        return cls(config) if is_set else None
+        return cls(config, system) if is_set else None
 
     @classmethod
     def of_context(cls, context: ssl.SSLContext, mode: TlsMode = TlsMode.PERMISSIVE) -> Self:
