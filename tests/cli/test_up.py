@@ -233,7 +233,9 @@ def test_a_server_is_not_exposed_by_accident(
         given = [each.format(tmp_path / "data", master=master.address) for each in arguments]
         result = firetrail(*given, "--host", "0.0.0.0", "--port", "0")
     assert (result.code, result.out) == (2, "")
-    assert "bind = '0.0.0.0': everybody who reaches this address could do everything" in result.err
+    assert (
+        "bind = '0.0.0.0': every client that reaches this address could do everything" in result.err
+    )
     assert "or accept it with --insecure" in result.err
     assert not (tmp_path / "data").exists()
 

@@ -184,7 +184,7 @@ async def test_a_port_in_use_is_named(proxy: Proxy, broker: Broker) -> None:
 
 async def test_a_proxy_that_listens_everywhere_advertises_the_broker(broker: Broker) -> None:
     proxy = Proxy.of_broker(broker)
-    with pytest.raises(ConfigError, match="everybody who reaches this address"):
+    with pytest.raises(ConfigError, match="every client that reaches this address"):
         await proxy.start("0.0.0.0", 0)
     await proxy.start("0.0.0.0", 0, advertised="192.0.2.9", insecure=True)
     assert proxy.address.startswith("192.0.2.9:")

@@ -91,5 +91,5 @@ def test_certificates_of_clients_are_access_control(
     check_exposure("0.0.0.0", ServerTls(required), GUARD, insecure=False)
     assert not caplog.records
     for weaker in (required.replace(mode="permissive"), required.replace(client_auth="optional")):
-        with pytest.raises(ConfigError, match="everybody who reaches"):
+        with pytest.raises(ConfigError, match="every client that reaches"):
             check_exposure("0.0.0.0", ServerTls(weaker), None, insecure=False)

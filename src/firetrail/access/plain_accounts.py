@@ -5,8 +5,8 @@ An account is converted into a user, so that the rules and the decision of ACL 2
 - ``admin: true`` is a super user.
 - ``PUB`` allows Pub and Get, ``SUB`` allows Sub and Get, and ``DENY`` denies everything.
 - A listed name is decided by its own permission alone, every other one by the default.
-- Everybody may send to the topics of message traces and of replies, and look up the topic that new
-  topics are copied from.
+- Every account may send to the topics of message traces and of replies, and look up the topic that
+  new topics are copied from.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ class PlainAccount:
         """Return the user that has the permissions of the account.
 
         Args:
-            cluster: The cluster of the broker. Everybody may reply to the requests of its clients,
-                as in RocketMQ.
+            cluster: The cluster of the broker. Every account may reply to the requests of its
+                clients, as in RocketMQ.
         """
         kind = UserType.SUPER if self.is_admin else UserType.NORMAL
         always = {**_ALWAYS, reply_topic(cluster): frozenset({Action.PUB})}

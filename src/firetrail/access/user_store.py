@@ -267,7 +267,7 @@ class UserStore:
             raise ConfigError(
                 "userType",
                 "",
-                "this is the last enabled super user, without whom nobody could manage users; "
+                "this is the last enabled super user, and only super users manage users; "
                 "create another one first",
             )
         await asyncio.to_thread(self._save, users)
@@ -300,7 +300,7 @@ def refuse_users(system: System, root: Path) -> None:
         "authenticationEnabled",
         False,
         f"{store.path} has {counted(len(store.users), 'user')}, but access control is switched"
-        " off, so everybody could do everything; switch it on (authenticationEnabled=true and"
+        " off, so every client could do everything; switch it on (authenticationEnabled=true and"
         " authorizationEnabled=true, or 'firetrail up --secure FOLDER'), or start without it by"
         f" {IGNORE_USERS} (in Python: ignore_users=True)",
     )

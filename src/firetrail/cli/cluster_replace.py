@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     with closing(Replacement(SYSTEM, member.settings.broker, member.store)) as replacement:
         replacement.check()
         print(f"member {member.number} is stopped, and leaves the in-sync set", flush=True)
-        SYSTEM.files.replace(member.held, b"")  # so that nobody starts it again
+        SYSTEM.files.replace(member.held, b"")  # so that it is not started again
         try:
             _stop(member)
             kept = replacement.run()

@@ -248,7 +248,7 @@ def _confirm(args: argparse.Namespace) -> None:
 
 
 async def _send(client: RemotingClient, decision: _ChosenLog) -> None:
-    """Send the decision. A lease of etcd's that nobody renews has to expire first."""
+    """Send the decision. A lease that is not renewed has to expire first."""
     command = RemotingCommand(RequestCode.RECOVER_GROUP, decision.header.encode())
     address = decision.chosen.status.address
     deadline = SYSTEM.clock.monotonic() + PATIENCE_S

@@ -96,8 +96,8 @@ def add_insecure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure",
         action="store_true",
-        help="listen beyond this machine although access control is switched off: everybody who "
-        "reaches the ports can do everything",
+        help="listen beyond this machine although access control is switched off: every client "
+        "that reaches the ports can do everything",
     )
 
 

@@ -177,7 +177,7 @@ async def _stored(folder: Path, work: Callable[[UserDirectory], Awaitable[None]]
 async def _unused(folder: Path) -> AsyncIterator[None]:
     """Keep brokers from opening a store; raise StoreLockedError if one has it open.
 
-    A folder without the file of the lock has never been a store: nobody else has it open.
+    A folder without the file of the lock has never been a store, so no other process has it open.
     """
     lock = FolderLock(SYSTEM, folder) if (folder / LOCK).exists() else None
     try:

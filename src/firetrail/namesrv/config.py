@@ -155,7 +155,7 @@ class NameServerConfig(ServerLimitSettings, AuditSettings, LogSettings):
             raise ConfigError(
                 "users_folder",
                 self.users_folder,
-                "nobody's permissions would be checked; set authenticationEnabled=true and "
+                "permissions would not be checked; set authenticationEnabled=true and "
                 "authorizationEnabled=true, or remove users_folder",
             )
         self.access_policy()

@@ -41,7 +41,7 @@ class Checking(Protocol):
 def check_exposure(
     bind: str, tls: ServerTls | None, guard: Checking | None, *, insecure: bool
 ) -> None:
-    """Raise ConfigError if clients on other machines could do everything, and nobody allowed that.
+    """Raise ConfigError if clients on other machines could do everything, and that is not allowed.
 
     A warning is logged if they need a signature, but the traffic is not encrypted, or users need no
     permissions. Broker, name server and gRPC service of one process have the same guard, and do not
@@ -51,7 +51,7 @@ def check_exposure(
         bind: The address or the host name to listen on.
         tls: The TLS of the port; None for plaintext.
         guard: Checks that every request is signed; None if access control is switched off.
-        insecure: Whether the user accepts that everybody may do everything.
+        insecure: Whether the user accepts that every client may do everything.
 
     Raises:
         ConfigError: Neither signatures nor certificates of clients are required.
@@ -62,7 +62,7 @@ def check_exposure(
         raise ConfigError(
             "bind",
             bind,
-            "everybody who reaches this address could do everything, because access control is"
+            "every client that reaches this address could do everything, because access control is"
             " switched off; switch it on (authenticationEnabled=true, or 'firetrail up --secure"
             " FOLDER'), listen on 127.0.0.1, or accept it with --insecure (in Python:"
             " insecure=True)",

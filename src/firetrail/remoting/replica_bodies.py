@@ -92,7 +92,7 @@ class GroupReport(Body):
     """A group with automatic failover, as one of its members knows it.
 
     ``holder`` is the address of the member that holds the lease, ``member`` its number and
-    ``epoch`` the number of the lease; empty and 0 if nobody holds it, or if the asked member
+    ``epoch`` the number of the lease; empty and 0 if no member holds it, or if the asked member
     refuses the state of the group in etcd. Then ``doubt`` says why in one word, such as
     ``coordinator-older``, and ``refusal`` in a sentence with the remedy. ``obstacle`` says why the
     asked member cannot be elected now, and ``error`` why failover does not work at the moment.

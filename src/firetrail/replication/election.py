@@ -90,7 +90,7 @@ class Coordinator(Protocol):
         """Name the member that is to take over from the holder of ``epoch``.
 
         The entry vanishes after the time of a lease. With ``leave`` the leader entry is deleted in
-        the same transaction, so that nobody else can win before the successor.
+        the same transaction, so that no other member can win before the successor.
 
         Returns:
             The group after the attempt. Nothing has changed if ``epoch`` is not the holder's.
@@ -107,7 +107,7 @@ class Coordinator(Protocol):
         """Tell the other members what a member has seen; with None, withdraw it."""
 
     def recover(self, expected: InSyncSet | None, decided: InSyncSet) -> GroupView:
-        """Replace the in-sync set, as an operator has decided, if nobody holds the lease.
+        """Replace the in-sync set, as an operator has decided, if no member holds the lease.
 
         The set must still be ``expected``, or missing with None. All reports are withdrawn.
 

@@ -198,7 +198,7 @@ class EtcdCoordinator:
 
     @property
     def _is_free(self) -> Json:
-        """The condition that nobody holds the lease."""
+        """The condition that no member holds the lease."""
         return _compare(self._leader, "CREATE", "create_revision", 0)
 
     def _is_set(self, expected: InSyncSet | None) -> list[Json]:

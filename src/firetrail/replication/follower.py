@@ -168,7 +168,7 @@ class Follower:
         """Follow this master from now on; the connection to another one is cut at once.
 
         Args:
-            master: The master, or None to follow nobody.
+            master: The master, or None to follow no broker.
         """
         if master == self._master:
             return

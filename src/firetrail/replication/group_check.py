@@ -151,11 +151,11 @@ def _compared(state: InSyncSet, memory: GroupMemory, who: str, number: int) -> R
 
 
 def restored_set(reports: Mapping[int, MemberReport]) -> tuple[int, InSyncSet] | None:
-    """Return who may create a lost group again, and with which in-sync set; None if nobody may.
+    """Return the member that may create a lost group again, and its in-sync set; None if none may.
 
-    All members of the group must have reported. Then nobody knows a later version than the newest
-    one among them, and all members of its in-sync set have everything that was acknowledged. The
-    one with the longest log creates the group.
+    All members of the group must have reported. Then no member knows a later version than the
+    newest one among them, and all members of its in-sync set have everything that was acknowledged.
+    The one with the longest log creates the group.
 
     Args:
         reports: What each member has seen.

@@ -85,7 +85,7 @@ class GroupView:
         in_sync: The in-sync set; None if the group was not created yet, or is lost.
         identities: The identities of the members' stores, by number.
         reports: What members have reported, by number.
-        successor: The member that the holder has named: it is to take over, and nobody else may
+        successor: The member that the holder has named: it is to take over, and no other may
             campaign for the time of a lease. 0 if there is none.
         addresses: ``ip:port`` of the members' brokers, by number.
     """

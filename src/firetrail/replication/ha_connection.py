@@ -136,7 +136,7 @@ class HAConnection:
         self._reader.join()
 
     def _run(self) -> None:
-        """Serve the replica until the connection is closed; then nobody uses the socket."""
+        """Serve the replica until the connection is closed; then the socket is no longer used."""
         self._guarded(self._open)
         if not self.is_closed:
             self._sender.start()
@@ -273,7 +273,7 @@ class HAConnection:
 
 
 def has_unread(connection: socket.socket) -> bool:
-    """Return whether the peer has sent something that nobody has read."""
+    """Return whether the peer has sent something that was not read."""
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

@@ -43,7 +43,7 @@ class Admitted(NamedTuple):
 
 
 def admit_all(connection: socket.socket, address: str) -> Admitted:
-    """Serve everybody, without TLS."""
+    """Serve every peer, without TLS."""
     return Admitted(connection)
 
 

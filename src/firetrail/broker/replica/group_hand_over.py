@@ -6,7 +6,7 @@ The member that takes over carries the change out:
    changes neither its log nor its tables any more.
 2. The member receives the end of the log, and copies the tables.
 3. STEP_DOWN: the master leaves the in-sync set if enough others remain, and gives the lease to the
-   member. Nobody else can win it for the time of a lease.
+   member. No other member can win it for the time of a lease.
 4. The member becomes the master because it holds the lease, and the former master its slave. Then
    the former master passes the requests that have waited on.
 

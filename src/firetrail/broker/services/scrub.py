@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class ScrubService:
-    """Finds damaged records that nobody reads; what becomes of them is up to others.
+    """Finds damaged records before they are read; others repair or report them.
 
     Args:
         store: The store whose log is read.

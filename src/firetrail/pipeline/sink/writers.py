@@ -170,7 +170,7 @@ def _remove_abandoned(staging: Path) -> None:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Remove a folder unless somebody uses it: it then has files, or is created again."""
+    """Remove a folder unless another write uses it: it then has files, or is created again."""
     with suppress(OSError):
         folder.rmdir()
 
