@@ -18,13 +18,13 @@ from interop.peer import missing_tool
 from benchmarks.bench import FULL, GIB, MIB, QUICK, Bench
 from benchmarks.contestants import JAVAS, ROOT, RunError
 from benchmarks.figures import Line
-from benchmarks.grpc_serving import GRPC_SERVING
+from benchmarks.grpc_servers import GRPC_SERVING
 from benchmarks.measurements import MEASUREMENTS
 from benchmarks.pipelines import PIPELINES
-from benchmarks.replicating import REPLICATING
+from benchmarks.replicas import REPLICATING
 from benchmarks.report import machine, table, write_page
-from benchmarks.securing import SECURING
-from benchmarks.serving import SERVING
+from benchmarks.security import SECURING
+from benchmarks.servers import SERVING
 from benchmarks.timers import TIMERS
 
 PARTS: dict[str, Mapping[str, object]] = {

@@ -14,12 +14,12 @@ import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 
-from firetrail.remoting.bodies import HeartbeatData, ProducerData
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import Header
-from firetrail.remoting.headers import PullHeader, SendHeaderV2
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import HeartbeatData, ProducerData
+from firetrail.remoting.messages.headers import PullHeader, SendHeaderV2
+from firetrail.remoting.messages.typed_header import Header
+from firetrail.remoting.wire.codes import PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import allow_many_files
 
 TIMEOUT_S = 60.0

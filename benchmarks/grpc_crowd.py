@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
-from benchmarks.grpc_serving import CROWD_TOPIC as TOPIC
-from benchmarks.serving import memory
+from benchmarks.grpc_servers import CROWD_TOPIC as TOPIC
+from benchmarks.servers import memory
+from firetrail.proxy.calls.service import SERVICE
+from firetrail.proxy.calls.wait_time import POLL_MIN_S
 from firetrail.proxy.http2.codes import ACK, END_HEADERS, END_STREAM, HEAD_SIZE, PREFACE, FrameType
 from firetrail.proxy.http2.frames import SETTINGS_ACK, frame_head, ping, read_head
 from firetrail.proxy.http2.headers import encode_block
-from firetrail.proxy.polling import POLL_MIN_S
 from firetrail.proxy.schema.messages import (
     ClientType,
     Code,
@@ -35,8 +36,7 @@ from firetrail.proxy.schema.messages import (
     Subscription,
     TelemetryCommand,
 )
-from firetrail.proxy.service import SERVICE
-from firetrail.proxy.transport.framing import MessageReader, frame_message
+from firetrail.proxy.transport.codec import MessageReader, frame_message
 from firetrail.system import allow_many_files
 
 GROUP = "GrpcCrowdGroup"

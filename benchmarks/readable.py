@@ -14,10 +14,10 @@ import time
 
 from benchmarks.contestants import TIMEOUT_S
 from firetrail.errors import RequestError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import PullHeader, SendHeaderV2
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.headers import PullHeader, SendHeaderV2
+from firetrail.remoting.wire.codes import PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 GROUP, TOPIC, MODEL = "readable", "Readable", "TBW102"
 BODY = bytes(128)

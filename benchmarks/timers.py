@@ -17,8 +17,8 @@ from benchmarks.bench import Bench
 from benchmarks.contestants import RunError, firetrail
 from benchmarks.figures import Json, Line, Unit, samples
 from benchmarks.measurements import OURS
-from benchmarks.putting import DISPATCH_PATIENCE_S, Figures
-from benchmarks.serving import memory
+from benchmarks.puts import DISPATCH_PATIENCE_S, Figures
+from benchmarks.servers import memory
 from firetrail import Message, StoreConfig
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.timer_service import TimerService

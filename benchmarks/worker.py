@@ -12,9 +12,9 @@ import signal
 import sys
 from collections.abc import Callable
 
-from benchmarks.opening import fill, lag, reopen
-from benchmarks.putting import Figures, batch, put, put_tasks, put_threads
-from benchmarks.reading import get, query, scan_and_copy
+from benchmarks.puts import Figures, batch, put, put_tasks, put_threads
+from benchmarks.reads import get, query, scan_and_copy
+from benchmarks.start import fill, lag, reopen
 from benchmarks.timers import wait_and_deliver
 
 COMMANDS: dict[str, Callable[..., Figures]] = {
@@ -41,10 +41,10 @@ def _command(name: str) -> Callable[..., Figures]:
     Those of the pipeline are imported on demand: importing Spark would slow down all others.
     """
     if name.startswith("spark_"):
-        from benchmarks import planning, sparking
+        from benchmarks import plans, spark_jobs
 
         command: Callable[..., Figures] = getattr(
-            sparking if hasattr(sparking, name) else planning, name
+            spark_jobs if hasattr(spark_jobs, name) else plans, name
         )
         return command
     return COMMANDS[name]

@@ -17,9 +17,9 @@ from typing import TypeVar
 import atheris
 
 with atheris.instrument_imports(include=["firetrail"]):
-    from firetrail.access import bodies as access_bodies
-    from firetrail.access.bodies import AclInfo
+    from firetrail.access import user_bodies as access_bodies
     from firetrail.access.plain_files import AclFile
+    from firetrail.access.user_bodies import AclInfo
     from firetrail.auth.address_patterns import AddressPattern
     from firetrail.auth.credentials import Credentials
     from firetrail.auth.policies import Policy
@@ -43,23 +43,23 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.proxy.http2.limits import Http2Limits
     from firetrail.proxy.http2.stream import Http2Stream
     from firetrail.proxy.kernels.request_head import RequestHead
-    from firetrail.proxy.transport.framing import MessageReader, frame_message
-    from firetrail.remoting import (
+    from firetrail.proxy.transport.codec import MessageReader, frame_message
+    from firetrail.remoting.messages import (
         admin_bodies,
         admin_headers,
         bodies,
         headers,
-        json_header,
         pop_bodies,
         pop_headers,
     )
-    from firetrail.remoting.body import Body
-    from firetrail.remoting.codes import Serialize
-    from firetrail.remoting.command import RemotingCommand
-    from firetrail.remoting.frames import FrameReader, decode_frame, encode_frame
-    from firetrail.remoting.header import Header
-    from firetrail.remoting.receipts import Receipt, decode_places
-    from firetrail.remoting.registration import decode_registration
+    from firetrail.remoting.messages.receipts import Receipt, decode_places
+    from firetrail.remoting.messages.registration_body import decode_registration
+    from firetrail.remoting.messages.typed_body import Body
+    from firetrail.remoting.messages.typed_header import Header
+    from firetrail.remoting.wire import json_header
+    from firetrail.remoting.wire.codes import Serialize
+    from firetrail.remoting.wire.command import RemotingCommand
+    from firetrail.remoting.wire.frames import FrameReader, decode_frame, encode_frame
 
 Target = Callable[[bytes], None]
 Kind = TypeVar("Kind")

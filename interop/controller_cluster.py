@@ -33,10 +33,10 @@ from tests.torture.networks import run_in_namespace
 
 from firetrail.client import Admin
 from firetrail.errors import FiretrailError
-from firetrail.remoting.admin_bodies import HARuntimeInfo
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 SETTINGS = """\
 brokerClusterName=DefaultCluster

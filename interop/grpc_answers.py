@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 from interop.stock import WAIT_S
-from tests.proxy import test_receipts, test_receive, test_send
+from tests.proxy.calls import test_receipt_calls, test_receive, test_send
 from tests.proxy.fakes import METADATA
 from tests.proxy.services import (
     GROUP,
@@ -28,6 +28,7 @@ from tests.proxy.services import (
 )
 
 from firetrail.client import Admin, Permission
+from firetrail.proxy.calls.service import SERVICE
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import (
     ClientType,
@@ -38,7 +39,6 @@ from firetrail.proxy.schema.messages import (
     Subscription,
     TelemetryCommand,
 )
-from firetrail.proxy.service import SERVICE
 
 INVALID, OK = "INVALID_RECEIPT_HANDLE", "OK"
 POLL = Duration(seconds=5)
@@ -133,7 +133,7 @@ def connected(address: str) -> Iterator[Service]:
 
 
 def send_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/test_send.py``."""
+    """Return the answers to the rows of ``tests/proxy/calls/test_send.py``."""
     return {
         name: service.answer("SendMessage", SendMessageRequest(messages=sent)).partition(",")[0]
         for name, sent, _ in test_send.ROWS
@@ -141,7 +141,7 @@ def send_answers(service: Service) -> Answers:
 
 
 def receive_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/test_receive.py``.
+    """Return the answers to the rows of ``tests/proxy/calls/test_receive.py``.
 
     All are sent at once, because some find no message.
     """
@@ -153,7 +153,7 @@ def receive_answers(service: Service) -> Answers:
 
 
 def receipt_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/test_receipts.py``."""
+    """Return the answers to the rows of ``tests/proxy/calls/test_receipt_calls.py``."""
     handles = iter(service.handles(40))
     found: Answers = {}
 
@@ -168,16 +168,16 @@ def receipt_answers(service: Service) -> Answers:
         request = forward_request(handle, **names)
         found[f"forward: {name}"] = service.answer("ForwardMessageToDeadLetterQueue", request)
 
-    for wrong in test_receipts.GARBAGE:
+    for wrong in test_receipt_calls.GARBAGE:
         for call in (ack, change, forward):
             call(repr(wrong), wrong)
     for call in (ack, change, forward):
-        call("an expired handle", test_receipts.expired(next(handles)))
-        for names, _ in test_receipts.NAMES:
+        call("an expired handle", test_receipt_calls.expired(next(handles)))
+        for names, _ in test_receipt_calls.NAMES:
             call(words(names), next(handles), **names)
         call("another broker", next(handles).replace("broker-a", "broker-b"))
         call("a message", next(handles))
-    for ms, _ in test_receipts.TIMES:
+    for ms, _ in test_receipt_calls.TIMES:
         request = change_request(next(handles), ms)
         found[f"change: {ms} ms"] = service.answer("ChangeInvisibleDuration", request)
     ack("no handle")
@@ -200,15 +200,19 @@ def words(names: dict[str, str]) -> str:
 
 
 def expected_receipts() -> Answers:
-    """Return what Firetrail answers to the rows of ``tests/proxy/test_receipts.py``."""
+    """Return what Firetrail answers to the rows of ``tests/proxy/calls/test_receipt_calls.py``."""
     calls = ("ack", "change", "forward")
-    wrong = [*map(repr, test_receipts.GARBAGE), "an expired handle"]
+    wrong = [*map(repr, test_receipt_calls.GARBAGE), "an expired handle"]
     rows: Iterable[tuple[str, str]] = [
         *((f"{call}: {name}", INVALID) for call in calls for name in wrong),
-        *((f"{call}: {words(n)}", answer) for call in calls for n, answer in test_receipts.NAMES),
+        *(
+            (f"{call}: {words(n)}", answer)
+            for call in calls
+            for n, answer in test_receipt_calls.NAMES
+        ),
         *((f"{call}: another broker", "BAD_REQUEST") for call in calls),
         *((f"{call}: a message", OK) for call in calls),
-        *((f"change: {ms} ms", answer) for ms, answer in test_receipts.TIMES),
+        *((f"change: {ms} ms", answer) for ms, answer in test_receipt_calls.TIMES),
         ("ack: no handle", "INTERNAL_SERVER_ERROR"),
         ("ack: a handle and garbage", f"MULTIPLE_RESULTS, {OK}, {INVALID}"),
         ("forward: a handle without a log offset", INVALID),

@@ -20,8 +20,8 @@ from interop.stock import WAIT_S, Event, run_client
 from tests.ports import free_port
 
 from firetrail.client import Admin
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.retry_policies import (
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.messages.retry_policies import (
     EXPONENTIAL,
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,

@@ -24,16 +24,16 @@ from tests.replication import followers
 from firetrail.client import Admin, Message, MessageQueue, Outcome, Producer, SendResult
 from firetrail.errors import NoAnswerError, RequestError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import ConsumerOffsetHeader, CreateTopicHeader
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower import Follower, FollowerSettings
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.master_check import MasterAddress
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.headers import ConsumerOffsetHeader, CreateTopicHeader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.follower import Follower, FollowerSettings
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 SIZES = Sizes(log=5 << 20, queue=60_000, slots=1000, entries=10_000)

@@ -24,9 +24,9 @@ from tests.broker.pops import Popped, ack, ask_pop, popped
 
 from firetrail.broker.broker import Broker
 from firetrail.format.timer import CHECK, decode_check
-from firetrail.remoting.bodies import KVTable
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import KVTable
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 NAME = "broker-a"
 LIMIT_S = 360.0

@@ -16,8 +16,8 @@ from interop.servers import BROKER_CONF, Servers, our_name_server
 from interop.test_broker_features import LIMIT_S, bodies, new_topic, talking_to
 from tests.broker.brokers import Talk, records
 
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode
 
 NAME = "broker-a"
 LMQ = f"{BROKER_CONF}enableLmq=true\nenableMultiDispatch=true\n"

@@ -26,8 +26,8 @@ from firetrail.client import (
     Received,
     by_sql,
 )
-from firetrail.remoting.bodies import ConsumeFromWhere, MessageModel
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.messages.bodies import ConsumeFromWhere, MessageModel
+from firetrail.store.settings.config import StoreConfig
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 WAIT_S = 120

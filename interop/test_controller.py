@@ -27,14 +27,14 @@ from interop.replicas import (
 from interop.servers import BROKER, MASTER, SLAVE, Role, Servers, our_name_server
 
 from firetrail.client import Admin, Message, MessageQueue, Producer, SendStatus
-from firetrail.remoting.admin_bodies import HARuntimeInfo
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import rewind
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
 

@@ -26,8 +26,8 @@ from firetrail.format.names import (
     SCHEDULE_TOPIC,
     segment_name,
 )
-from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.remoting.filter_bodies import BloomFilterData, ConsumerFilterTable
+from firetrail.remoting.messages.bodies import ConsumeFromWhere
+from firetrail.remoting.messages.filter_bodies import BloomFilterData, ConsumerFilterTable
 from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import SYSTEM

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.etcd_program import MISSING, find_etcd
-from tests.torture.failing_over import CHECKED, KINDS, fail_over
+from tests.torture.failover import CHECKED, KINDS, fail_over
 from tests.torture.faults import compiler
 from tests.torture.networks import can_partition
 

@@ -27,7 +27,7 @@ from interop.grpc_answers import (
 from interop.grpc_servers import serving
 from interop.servers import Servers
 from interop.stock import registered
-from tests.proxy import test_receipts, test_receive, test_send
+from tests.proxy.calls import test_receipt_calls, test_receive, test_send
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 BROKER = "broker-a"
@@ -73,7 +73,7 @@ def garbage(is_plausible: bool) -> list[str]:
     return [
         f"{call}: {handle!r}"
         for call, places in PLAUSIBLE.items()
-        for place, handle in enumerate(test_receipts.GARBAGE)
+        for place, handle in enumerate(test_receipt_calls.GARBAGE)
         if (place in places) == is_plausible
     ]
 

@@ -37,16 +37,16 @@ from interop.views import described, without_crc
 from tests.helpers import PATIENCE_S
 
 from firetrail.client import Admin, MessageQueue, SendStatus
-from firetrail.client.received import decode_all
-from firetrail.remoting.bodies import RegisterBrokerBody
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import (
+from firetrail.client.messages.received_message import decode_all
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import RegisterBrokerBody
+from firetrail.remoting.messages.headers import (
     QueryMessageHeader,
     RegisterBrokerHeader,
     SearchOffsetHeader,
 )
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 LIMIT_S = 400.0
 """Java's 5.x copies topics and offsets for the first time 61 seconds after its start."""
@@ -262,7 +262,7 @@ def take_frames(connection: SlaveConnection) -> list[bool]:
 
 
 async def test_a_java_slave_takes_frames_of_up_to_4_mib(tmp_path: Path) -> None:
-    """It never takes a larger one, so no master may send it: ``firetrail.replication.frames``."""
+    """It never takes a larger one, so no master may send it (``replication/ha/ha_frames.py``)."""
     client = RemotingClient()
     with our_name_server() as namesrv, socket.create_server(("127.0.0.1", 0)) as listener:
         await register_master(client, namesrv, listener.getsockname()[1])

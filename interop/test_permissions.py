@@ -21,16 +21,16 @@ from tests.access.actors import Peer, acl, credentials, guard_of
 from tests.broker.brokers import talking
 from tests.broker.test_every_request import ALL_GOOD, GOOD_BODIES
 
-from firetrail.access.bodies import AclInfo, UserInfo
 from firetrail.access.guard import AccessPolicy
 from firetrail.access.rules import RULES
+from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Policy, User, UserStatus, UserType
 from firetrail.auth.signature import Signer
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import PLAIN_CODES
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import PLAIN_CODES
+from firetrail.remoting.wire.command import RemotingCommand
 
 CLUSTER = "DefaultCluster"
 FIELDS = {

@@ -20,9 +20,9 @@ from tests.broker.secured import SEND
 from firetrail.access.plain_acl import PlainAcl
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import Signer
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "SecuredClient.java"

@@ -14,8 +14,8 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Message, Popped, Producer, SimpleConsumer
-from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.messages.bodies import ConsumeFromWhere
+from firetrail.store.settings.config import StoreConfig
 
 LINE = "v5"
 CLIENT = Path(__file__).parent / "java" / "clients" / "PopClient.java"

@@ -12,10 +12,10 @@ from interop.servers import LINES, Servers
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin, Message, Producer
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 WAIT_S = 60
 pytestmark = pytest.mark.time_limit(3 * WAIT_S)

@@ -39,17 +39,17 @@ from interop.servers import (
     ha_address,
     our_name_server,
 )
-from tests.torture.failing import can_mount, small_file_system
+from tests.torture.disk_failures import can_mount, small_file_system
 
 from firetrail import Message
-from firetrail.broker.replica.present_master import present_master
-from firetrail.remoting.client import RemotingClient
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.ha_probe import is_ha_port
-from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import rewind
+from firetrail.broker.replica.live_master_check import present_master
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.replication.ha.ha_probe import is_ha_port
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.rewind import rewind
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 LIMIT_S = 180.0

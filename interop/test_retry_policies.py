@@ -10,8 +10,8 @@ import pytest
 from interop.servers import Servers, our_name_server
 from interop.test_broker_features import LIMIT_S, talking_to
 
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode
 
 NAME = "broker-a"
 EXPONENTIAL = '{"initial":1000,"max":60000,"multiplier":3}'

@@ -33,17 +33,17 @@ from interop.servers import QUICK_FLAGS, Servers, our_name_server
 from interop.stock import WAIT_S, registered
 from interop.test_slave_brokers import check_tables, tables
 from interop.test_user_commands import ADMIN, INNER, SETTINGS
-from tests.cli.test_replica_follow import next_line
-from tests.cli.test_up import started
+from tests.cli.clusters.test_replica_follow import next_line
+from tests.cli.servers.test_up import started
 from tests.helpers import PATIENCE_S
 from tests.tls.authority import Authority
 
 from firetrail.auth.policies import UserType
-from firetrail.cli import passwords
+from firetrail.cli.clusters import passwords
 from firetrail.cli.main import main
 from firetrail.client import Admin
-from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY
+from firetrail.remoting.wire.codes import RequestCode
 
 LIMIT_S = 300.0
 GROUP, READ = "Reading", 5

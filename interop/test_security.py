@@ -17,7 +17,7 @@ import pytest
 from interop.servers import LINES, Servers, jars
 from interop.stock import BROKER_CONF, WAIT_S, create_topics, firetrail_up
 
-from firetrail.access.needs import TRACE_TOPIC
+from firetrail.access.implied_permissions import TRACE_TOPIC
 from firetrail.client import Access, Admin, Credentials, PullConsumer
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "SecuredClient.java"

@@ -30,17 +30,17 @@ from interop.replicas import (
 from interop.servers import LINES, SLAVE, Servers, our_name_server
 
 from firetrail.client import Admin, PushConsumer, Received
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     ConsumeFromWhere,
     ConsumerOffsets,
     DelayOffsets,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from firetrail.remoting.body import Body
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 LIMIT_S = 300.0
 GROUPS = ("JavaReading", "OurReading")

@@ -21,7 +21,7 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
-from firetrail.remoting.bodies import SubscriptionGroupConfig
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 
 NAME, TOPIC, GROUP = "broker-a", "Taken", "G"
 QUEUES = 2

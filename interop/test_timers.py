@@ -19,7 +19,7 @@ from tests.crash.files_check import readable
 
 from firetrail.format.recall import decode_handle
 from firetrail.format.timer import TIMER_TOPIC
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.wire.codes import RequestCode
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "TimerClient.java"
 NAME = "broker-a"

@@ -10,10 +10,10 @@ import pytest
 from interop.servers import Servers
 from interop.stock import registered
 
-from firetrail.cli import passwords
+from firetrail.cli.clusters import passwords
 from firetrail.cli.main import main
 from firetrail.client import Access, Credentials
-from firetrail.remoting.access import ACCESS_KEY, SECRET_KEY
+from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY
 
 ADMIN = ("admin", "the-password-of-admin")
 INNER = {"accessKey": "inner", "secretKey": "the-password-of-inner"}

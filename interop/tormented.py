@@ -18,16 +18,16 @@ from pathlib import Path
 from interop.servers import BROKER, LINES, Servers, our_name_server
 from tests.ports import free_port
 from tests.torture.__main__ import listed
-from tests.torture.killing import kills
+from tests.torture.kills import kills
 from tests.torture.ledger import Ledger
 from tests.torture.load import TOPICS
 from tests.torture.process import CONF, BrokerProcess, Refused
 from tests.torture.scene import scene_of
 
-from firetrail.client.session import Session
+from firetrail.client.cluster.session import Session
 from firetrail.format.names import AUTO_CREATE_TOPIC
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.headers import CreateTopicHeader
+from firetrail.remoting.messages.headers import CreateTopicHeader
+from firetrail.remoting.wire.codes import RequestCode
 
 SIDES = {"firetrail": "Firetrail", "v4": "RocketMQ 4.9.7", "v5": "RocketMQ 5.3.3"}
 

@@ -12,7 +12,7 @@ from tests.stores import list_topics
 from firetrail import Message, Store
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 
 CONFIG = small_config(log=2048, units=5, entries=32, light_queues=True)
 Seen = dict[QueueKey, list[bytes]]

@@ -22,7 +22,7 @@ from firetrail.errors import (
     StoreError,
     WrongTypeError,
 )
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.wire.codes import ResponseCode
 
 DAMAGED = StoreDamagedError("commitlog/0", 332, 332, "body CRC differs", "run firetrail fsck")
 

@@ -30,6 +30,14 @@ LONG_CONSTRUCTORS = {
 }
 """Classes with more parameters than that, and the reason: theirs are values, not other parts."""
 
+NOUNS = {
+    "remoting": "RocketMQ's name of its protocol",
+    "polling": "long polling is a mechanism",
+    "packaging": "the subject of test_packaging.py",
+    "testing": "the public module firetrail.testing",
+}
+"""Names of modules and folders that end in "ing", and what makes them nouns."""
+
 # Where packages come from is each user's own setting.
 REGISTRY = re.compile(
     r"pypi\.org|pythonhosted\.org|repo\d?\.maven\.|maven\.org/|maven\.apache\.org/maven2"
@@ -86,8 +94,43 @@ def test_modules_are_short() -> None:
     long = {name: count for name, count in lengths.items() if count > LINES_MAX}
     assert not long, (
         f"modules have at most {LINES_MAX} lines: move one concept of the module, with its tests,"
-        " into a module of its own (store/config_groups.py was split off store/config.py)"
+        " into a module of its own (config_groups.py in store/settings/ was split off config.py)"
     )
+
+
+def test_modules_are_nouns() -> None:
+    """A module is a thing and not an activity: ``recovery``, not ``recovering``."""
+    found = {
+        name
+        for name in modules()
+        if name.startswith(("src/", "tests/", "benchmarks/"))
+        for part in name.removesuffix(".py").split("/")
+        if part.endswith("ing") and part.rpartition("_")[2] not in NOUNS
+    }
+    assert not found, "name the result, or add a reason to NOUNS of this test"
+
+
+def test_names_of_modules_differ_by_more_than_a_letter() -> None:
+    """``term`` beside ``terms`` says nothing about the difference."""
+    names = {name.rpartition("/")[2].removesuffix(".py") for name in modules() if in_source(name)}
+    assert len(names) > 400
+    assert not [(name, near) for name in sorted(names) for near in names & near_names(name)]
+
+
+def in_source(name: str) -> bool:
+    return name.startswith("src/") and not name.endswith("__.py")
+
+
+def near_names(name: str) -> set[str]:
+    """Return the names that are one letter shorter, and the singular of a plural."""
+    shorter = {name[:at] + name[at + 1 :] for at in range(len(name))}
+    return shorter | {re.sub(r"ies$", "y", name), re.sub(r"es$", "", name)} - {name}
+
+
+def test_a_plural_and_its_singular_are_near() -> None:
+    assert "term" in near_names("terms") and "body" in near_names("bodies")
+    assert "batch" in near_names("batches") and "status" not in near_names("status")
+    assert "stats" in near_names("status")
 
 
 def test_every_module_says_what_it_is() -> None:

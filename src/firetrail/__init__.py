@@ -22,13 +22,13 @@ from firetrail.format.layout import (
     TRANSACTION_ROLLBACK,
 )
 from firetrail.format.record import Record
-from firetrail.store.config import FlushMode, StoreConfig
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.admission.draft import Batch
+from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.recovery import RecoveryReport
-from firetrail.store.put.draft import Batch
 from firetrail.store.reader import Boundary
+from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
+from firetrail.store.settings.config import FlushMode, StoreConfig
 from firetrail.store.stats import Snapshot
 from firetrail.store.store import Store
 from firetrail.system import Clock, System

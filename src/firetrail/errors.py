@@ -152,7 +152,7 @@ class GrpcError(FiretrailError):
     """A gRPC call ends with another status than OK.
 
     Args:
-        code: the status (:class:`firetrail.proxy.call.StatusCode`).
+        code: the status (:class:`firetrail.proxy.transport.call.StatusCode`).
         text: the reason, for the person who reads the client's log.
     """
 

@@ -15,7 +15,7 @@ import pytest
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker import Broker
 from firetrail.client import Admin, MessageType
-from firetrail.proxy.extra import is_missing
+from firetrail.proxy.grpc_extra import is_missing
 
 try:
     from firetrail.proxy.proxy import Proxy

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from firetrail.access.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.access.guard import AccessPolicy, Guard
+from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.auth.caller import Caller
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import User
 from firetrail.auth.signature import Signer
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 SECRET = "canary-of-secrets"

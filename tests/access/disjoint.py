@@ -16,18 +16,20 @@ from tests.access.actors import ROOT, SECURE, acl, info, signed
 from tests.broker.brokers import SMALL, text
 from tests.broker.secured import SEND
 from tests.helpers import PATIENCE_S
+from tests.proxy.calls.test_grpc_guard import signed_by
 from tests.proxy.fakes import FakeCall, FakeStream, as_read
-from tests.proxy.test_grpc_guard import signed_by
 
 from firetrail.broker.broker import Broker
-from firetrail.proxy.brokers import RegisteringBrokers, resolved
-from firetrail.proxy.cluster import ClusterBrokers
-from firetrail.proxy.embedded import EmbeddedBroker
-from firetrail.proxy.grpc_guard import GrpcGuard
+from firetrail.proxy.calls.grpc_guard import GrpcGuard
+from firetrail.proxy.calls.service import SERVICE, MessagingService
 from firetrail.proxy.schema.messages import Settings, TelemetryCommand
-from firetrail.proxy.service import SERVICE, MessagingService
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import (
+from firetrail.proxy.upstream.embedded import EmbeddedBroker
+from firetrail.proxy.upstream.interface import RegisteringBrokers, resolved
+from firetrail.proxy.upstream.remote_brokers import ClusterBrokers
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     ConsumerData,
     HeartbeatData,
     ProducerData,
@@ -35,10 +37,8 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"

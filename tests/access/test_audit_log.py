@@ -17,11 +17,11 @@ from tests.helpers import FaultyFiles, ManualClock, eventually
 
 from firetrail.access import audit_trail
 from firetrail.access.audit_log import AuditLog
-from firetrail.access.bodies import UserInfo
-from firetrail.access.needs import PUB, SUB, topic_need
+from firetrail.access.implied_permissions import PUB, SUB, topic_need
+from firetrail.access.user_bodies import UserInfo
 from firetrail.auth.caller import Caller
 from firetrail.auth.policies import User
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     ConsumerData,
     HeartbeatData,
     LockBody,
@@ -31,8 +31,8 @@ from firetrail.remoting.bodies import (
     TopicConfig,
     TopicConfigList,
 )
-from firetrail.remoting.codes import RequestCode as Code
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import RequestCode as Code
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import SYSTEM, System
 

@@ -43,8 +43,8 @@ from firetrail.proxy.schema.messages import (
     TransactionResolution,
     VerifyMessageResult,
 )
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.receipts import Receipt
+from firetrail.remoting.messages.receipts import Receipt
+from firetrail.remoting.wire.codes import RequestCode
 from firetrail.system import SYSTEM
 
 ATTACKS = Attacks()

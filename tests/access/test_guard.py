@@ -23,9 +23,9 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, Resource
 from firetrail.errors import ConfigError, RequestError
-from firetrail.remoting.addresses import source_of
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.servers.addresses import source_of
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 ALICE = User("alice", credentials("alice").secret_key)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from firetrail.access.needs import group_need, topic_need
+from firetrail.access.implied_permissions import group_need, topic_need
 from firetrail.access.plain_accounts import PlainAccount, PlainPermission
 from firetrail.auth.policies import refusal
 from firetrail.auth.resources import Action, Requirement, ResourceType, need

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.extras import require
 
-from firetrail.access.bodies import UserInfo
 from firetrail.access.plain_acl import PlainAcl
+from firetrail.access.user_bodies import UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.errors import ConfigError
 from firetrail.system import SYSTEM

@@ -11,7 +11,7 @@ import pytest
 from tests.access.actors import SECURE, Peer, credentials, guard_of, signed
 from tests.broker.test_every_request import GOOD_BODIES
 
-from firetrail.access.needs import is_internal
+from firetrail.access.implied_permissions import is_internal
 from firetrail.access.rules import RULES, Asked, _checked
 from firetrail.auth.policies import (
     Decision,
@@ -24,13 +24,13 @@ from firetrail.auth.policies import (
 )
 from firetrail.auth.resources import Action, Requirement, Resource
 from firetrail.broker.broker import Broker
-from firetrail.broker.state.topics import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
+from firetrail.broker.state.topic_table import NOT_FOR_CLIENTS, SELF_TEST_TOPIC
 from firetrail.errors import RequestError
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.remoting.codes import PLAIN_CODES, USER_CODES
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import _plan
-from firetrail.remoting.requests import REQUESTS
+from firetrail.remoting.messages.requests import REQUESTS
+from firetrail.remoting.messages.typed_header import _plan
+from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES
+from firetrail.remoting.wire.command import RemotingCommand
 
 FIELDS = {
     "topic": "T1",

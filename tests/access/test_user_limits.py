@@ -13,12 +13,12 @@ from tests.remoting.loopbacks import Loopback
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_limits import TOO_FAST, UserLimits, user_limits
 from firetrail.auth.policies import User, UserType
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.frames import FrameReader, encode_frame
-from firetrail.remoting.server import RemotingServer
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import FrameReader, encode_frame
 from firetrail.settings.server_limits import ServerLimitSettings
 from firetrail.system import SYSTEM
 

@@ -9,9 +9,9 @@ import pytest
 from tests.access.actors import SECRET, credentials, signed, user_store
 
 from firetrail.access.user_requests import UserRequests
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 class Peer(NamedTuple):

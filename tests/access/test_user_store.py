@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.access.actors import ROOT, SECRET, acl, credentials, info, user_store
 
-from firetrail.access.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.access.user_store import USERS_FILE, UserStore, open_users
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import UserStatus, UserType

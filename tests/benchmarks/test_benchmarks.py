@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks import __main__ as command
-from benchmarks import grpc_serving, replicating, report
+from benchmarks import grpc_servers, replicas, report
 from benchmarks.bench import Bench, Scale, Snapshot
 from benchmarks.contestants import JAVAS, ROOT, RunError, firetrail
 from benchmarks.figures import Line, Samples, Unit, samples
@@ -243,12 +243,12 @@ class TestReport:
 
 async def test_a_replica_catches_up_and_stays_close(tmp_path: Path) -> None:
     bench = Bench(tmp_path, TINY, (), 1, lambda text: None)
-    firetrail("fill", tmp_path / "r" / replicating.NAME, size=200_000, settings=TINY.settings)
-    async with replicating.running(bench, replicating.Pair(), MASTER, tmp_path / "r") as pair:
+    firetrail("fill", tmp_path / "r" / replicas.NAME, size=200_000, settings=TINY.settings)
+    async with replicas.running(bench, replicas.Pair(), MASTER, tmp_path / "r") as pair:
         _, ends = pair
-        assert (await replicating.catch_up(ends, 0))["catch_up"] > 0
+        assert (await replicas.catch_up(ends, 0))["catch_up"] > 0
         assert await ends.of_replica() == await ends.of_master() > 200_000
-        times = await replicating.lag(ends, 3)
+        times = await replicas.lag(ends, 3)
         assert 0 < times["p50"] <= times["p99"]
 
 
@@ -269,8 +269,8 @@ class TestGrpcServing:
             loads.append(tuple(words[-6:]))
             return self.figures()
 
-        monkeypatch.setattr(grpc_serving, "last_line", last_line)
-        monkeypatch.setattr(grpc_serving, "jars", str)
+        monkeypatch.setattr(grpc_servers, "last_line", last_line)
+        monkeypatch.setattr(grpc_servers, "jars", str)
         bench = Bench(tmp_path, TINY, (), 1, lambda text: None)
         lines = command.measure(bench, ["grpc"])["grpc"]
         assert len(loads) == 1
@@ -282,12 +282,12 @@ class TestGrpcServing:
         assert not list(tmp_path.iterdir()), "the store is removed"
 
     def test_the_load_prints_every_figure(self) -> None:
-        text = grpc_serving.LOAD.read_text(encoding="utf-8")
+        text = grpc_servers.LOAD.read_text(encoding="utf-8")
         assert all(f'"{name}"' in text for name in self.NAMES)
         assert all(
             f'\\"{name}\\"' in text for name in ("p50_s", "p99_s", "%s_cpu_s", "%s_client_s")
         )
-        assert all(f'"{topic}"' in text for topic in grpc_serving.TOPICS)
+        assert all(f'"{topic}"' in text for topic in grpc_servers.TOPICS)
 
 
 class TestCommand:

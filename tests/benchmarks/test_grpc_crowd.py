@@ -4,16 +4,16 @@ import os
 
 import pytest
 from benchmarks import grpc_crowd
-from benchmarks.grpc_serving import CROWD_TOPIC
+from benchmarks.grpc_servers import CROWD_TOPIC
 from tests.broker.brokers import SMALL
 
 from firetrail.broker.broker import Broker
 from firetrail.proxy.proxy import Proxy
-from firetrail.remoting.bodies import TopicConfig
+from firetrail.remoting.messages.bodies import TopicConfig
 
 
 async def test_clients_poll_one_receive_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firetrail.proxy.polling.POLL_MIN_S", 0.05)
+    monkeypatch.setattr("firetrail.proxy.calls.wait_time.POLL_MIN_S", 0.05)
     async with Broker.running(None, None, SMALL) as broker:
         broker.topics.put([TopicConfig(CROWD_TOPIC, 1, 1)])
         proxy = Proxy.of_broker(broker)

@@ -11,7 +11,9 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.record import Record, decode_record
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     BY_TAG,
     ConsumerData,
     HeartbeatData,
@@ -19,11 +21,9 @@ from firetrail.remoting.bodies import (
     ProducerData,
     SubscriptionData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, Version
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.handlers import Handler
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.wire.codes import RequestCode, Version
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 
 SMALL = StoreConfig(

@@ -8,8 +8,8 @@ from tests.broker.brokers import Talk
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.ids import decode_message_id
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 PROPERTIES = "TRAN_MSG\x01true\x02PGROUP\x01PG\x02UNIQ_KEY\x01U1\x02"
 COMMIT, ROLLBACK, UNKNOWN = 8, 12, 0

@@ -14,11 +14,11 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20}
 SLAVE = SMALL.replace(role=BrokerRole.SLAVE)

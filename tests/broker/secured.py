@@ -10,9 +10,9 @@ from tests.access.actors import SECURE, acl, info, signed
 from tests.broker.brokers import Talk, talking
 from tests.helpers import PATIENCE_S
 
-from firetrail.access.bodies import AclInfo
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.access.user_bodies import AclInfo
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 SEND = {
     "a": "PG",

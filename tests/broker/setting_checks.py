@@ -10,9 +10,9 @@ from tests.broker.brokers import SMALL, Talk
 
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.codes import RequestCode
-from firetrail.store import config as store_config
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.store.settings import config as store_config
+from firetrail.store.settings.config import StoreConfig
 
 Check = Callable[[Talk], Awaitable[None]]
 STORE: dict[str, tuple[StoreConfig, Check]] = {}

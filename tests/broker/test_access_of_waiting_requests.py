@@ -12,9 +12,9 @@ from tests.access.test_audit_log import events
 from tests.broker.secured import Secured, secured
 from tests.client.clusters import until
 
-from firetrail.access.bodies import UserInfo
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.access.user_bodies import UserInfo
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 CHANGES = {
     "permissions deleted": (RequestCode.AUTH_DELETE_ACL, {"subject": "User:alice"}, None),

@@ -6,9 +6,9 @@ from tests.access.actors import acl
 from tests.broker.halves import PROPERTIES
 from tests.broker.secured import SEND, secured
 
-from firetrail.access.needs import NOT_YOURS
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData
-from firetrail.remoting.codes import RequestCode
+from firetrail.access.implied_permissions import NOT_YOURS
+from firetrail.remoting.messages.bodies import ConsumerData, HeartbeatData
+from firetrail.remoting.wire.codes import RequestCode
 
 
 async def test_a_record_is_not_read_through_another_topic() -> None:

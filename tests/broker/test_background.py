@@ -12,10 +12,10 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.background import BackgroundBroker
 from firetrail.client import Admin
 from firetrail.errors import StoreLockedError
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.store import Store
 from firetrail.testing import RocketMQ, rocketmq
 

@@ -15,11 +15,11 @@ from tests.broker.brokers import SMALL, Talk, talking
 from tests.broker.test_every_request import is_alive, nothing_unforeseen
 from tests.connections import connected
 
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.frames import encode_frame
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import ConsumerData, HeartbeatData, SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import encode_frame
 
 
 async def frame_from(reader: StreamReader) -> bytes:

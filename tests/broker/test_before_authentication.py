@@ -9,10 +9,10 @@ from tests.access.actors import SECURE
 from tests.broker.brokers import talking
 from tests.broker.secured import SEND, Secured
 from tests.connections import connected
-from tests.remoting.test_server_limits import frame_of
+from tests.remoting.servers.test_server_limits import frame_of
 
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 STRANGERS = 1 << 20
 """The bytes that all unauthenticated connections together may keep. The default is 64 MiB."""

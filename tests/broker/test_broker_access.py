@@ -22,11 +22,16 @@ from firetrail.format.hosts import Host
 from firetrail.format.names import CONFIG
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData, TopicList
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import CommandFlag, RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    TopicList,
+)
+from firetrail.remoting.wire.codes import CommandFlag, RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls

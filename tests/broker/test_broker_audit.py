@@ -10,8 +10,8 @@ from tests.access.test_audit_log import events
 from tests.broker.brokers import talking
 from tests.broker.secured import Secured, secured
 
-from firetrail.access.needs import NOT_YOURS
-from firetrail.remoting.codes import RequestCode
+from firetrail.access.implied_permissions import NOT_YOURS
+from firetrail.remoting.wire.codes import RequestCode
 from firetrail.store.inspect.foreign import foreign_names
 from firetrail.system import SYSTEM
 

@@ -15,17 +15,17 @@ from tests.extras import require
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ProtocolError
-from firetrail.remoting import registration
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages import registration_body
+from firetrail.remoting.messages.bodies import (
     ConsumerData,
     HeartbeatData,
     SubscriptionData,
     TopicConfig,
     TopicConfigList,
 )
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.frames import FrameReader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import FrameReader
 
 ESCAPES = ["../../../../topic2020", "..", "/tmp/topic2020", "%RETRY%../../x", "a/b", "a\0b"]
 """Names that would be paths."""
@@ -187,13 +187,13 @@ async def test_nats_cve_2026_27571_nothing_is_decompressed_before_authentication
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     inflated: list[bytes] = []
-    real = registration.decode_registration
+    real = registration_body.decode_registration
 
     def decode(data: bytes, *, compressed: bool) -> object:
         inflated.append(data)
         return real(data, compressed=compressed)
 
-    monkeypatch.setattr("firetrail.namesrv.answers.decode_registration", decode)
+    monkeypatch.setattr("firetrail.namesrv.route_requests.decode_registration", decode)
     bomb = zlib.compress(bytes(32 << 20))
     fields = {
         "brokerName": "b",

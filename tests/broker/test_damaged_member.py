@@ -9,7 +9,7 @@ from tests.broker.groups import broker_group, status_of
 from tests.client.clusters import until
 
 from firetrail.errors import StoreDamagedError
-from firetrail.replication import precedence
+from firetrail.replication.group import precedence
 
 DAMAGE = StoreDamagedError("commitlog/0", 7, 7, "flipped", "none")
 

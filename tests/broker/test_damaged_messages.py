@@ -15,7 +15,7 @@ from tests.client.clusters import until
 from tests.crash.files_check import UNIT, Raw, readable
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.stored import internal_records
+from firetrail.broker.stored_messages import internal_records
 from firetrail.client import (
     Admin,
     Message,
@@ -27,7 +27,7 @@ from firetrail.client import (
     by_tags,
 )
 from firetrail.format.kernels.draft import Message as StoredMessage
-from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.store import broker_store
 from firetrail.store import reader as reading
 from firetrail.store.broker_store import BrokerStore

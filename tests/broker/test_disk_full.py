@@ -11,8 +11,8 @@ from tests.helpers import FaultyFiles
 
 from firetrail.broker.broker import Broker
 from firetrail.format.hosts import Host
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.system import System
 
 

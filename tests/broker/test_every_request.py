@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 from tests.broker.brokers import Talk, talking
 
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.handlers import answer_to
+from firetrail.remoting.messages.bodies import (
     CheckClientBody,
     ConsumerData,
     HeartbeatData,
@@ -30,12 +31,11 @@ from firetrail.remoting.bodies import (
     TopicConfig,
     TopicConfigList,
 )
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.handlers import answer_to
-from firetrail.remoting.header import _plan
-from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
-from firetrail.remoting.requests import REQUESTS
+from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
+from firetrail.remoting.messages.requests import REQUESTS
+from firetrail.remoting.messages.typed_header import _plan
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.store import Store
 
 GOOD = {

@@ -31,13 +31,13 @@ from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.term import Term
 from firetrail.errors import ReplicationError, StoreError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.remoting.replica_headers import HandOverHeader
-from firetrail.replication.epochs import Epoch
-from firetrail.replication.follower_status import FollowerState
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.messages.replica_headers import HandOverHeader
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.log.epochs import Epoch
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.store.settings.config import BrokerRole
 
 
 async def test_only_a_replica_that_follows_is_promoted_without_force(tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.failover import LOOK_S, Failover
 from firetrail.errors import ConfigError, StoreError
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.replication.in_sync_members import ABSENT_S
-from firetrail.replication.lease_keeper import LeaseKeeper
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.group.in_sync_members import ABSENT_S
+from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

@@ -12,21 +12,21 @@ from tests.broker.brokers import Talk
 from tests.broker.secured import Secured, secured
 from tests.client.clusters import until
 
-from firetrail.broker.pop import checkpoints
-from firetrail.broker.services import long_polling, memberships, queue_locks
-from firetrail.remoting.bodies import (
+from firetrail.broker.pop import pop_checkpoints
+from firetrail.broker.services import long_polling, memberships, rebalance_locks
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     HeartbeatData,
     LockBody,
     LockedBody,
     MessageQueue,
     ProducerData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import EndTransactionHeader
-from firetrail.remoting.pop_headers import PopResponse
-from firetrail.remoting.receipts import NORMAL, Receipt
+from firetrail.remoting.messages.headers import EndTransactionHeader
+from firetrail.remoting.messages.pop_headers import PopResponse
+from firetrail.remoting.messages.receipts import NORMAL, Receipt
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 MOST = 8
 """The limit for all, whatever is limited."""
@@ -88,7 +88,7 @@ async def pop_all(
 async def test_one_user_cannot_have_all_open_pops(
     secure: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(checkpoints, "OPEN_MAX", MOST)
+    monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
     taken, refusal = await pop_all(secure, "alice")
     assert (len(taken), refusal.code) == (4, ResponseCode.POLLING_FULL)
     expected = "group alice-4 of user alice has 0 open pops, and all callers have 4 of at most 8"
@@ -101,7 +101,7 @@ async def test_one_user_cannot_have_all_open_pops(
 async def test_an_acknowledgement_makes_room_for_its_user(
     secure: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "OPEN_MAX", MOST)
+    monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
     (first, *_), _ = await pop_all(secure, "alice")
     popped = PopResponse.decode(first.fields)
     times = (popped.pop_time, popped.invisible_time, popped.revive_qid)
@@ -116,7 +116,7 @@ async def test_an_acknowledgement_makes_room_for_its_user(
 async def test_a_longer_invisible_time_stays_with_its_user(
     secure: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "OPEN_MAX", MOST)
+    monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
     (first, *_), _ = await pop_all(secure, "alice")
     popped = PopResponse.decode(first.fields)
     times = (popped.pop_time, popped.invisible_time, popped.revive_qid)
@@ -132,7 +132,7 @@ async def test_a_longer_invisible_time_stays_with_its_user(
 async def test_open_pops_leave_room_after_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "OPEN_MAX", MOST)
+    monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
     async with secured(tmp_path) as first:
         await first.allow("alice", "Topic:* Pub,Sub", "Group:* Sub")
         await first.allow("bob", "Topic:* Pub,Sub", "Group:* Sub")
@@ -241,7 +241,7 @@ async def test_one_user_cannot_have_all_groups_of_clients(
 async def test_one_user_cannot_have_all_locks(
     secure: Secured, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(queue_locks, "LOCKS_MAX", MOST)
+    monkeypatch.setattr(rebalance_locks, "LOCKS_MAX", MOST)
     name = secure.broker.config.name
     queues = [MessageQueue("T1", name, number) for number in range(4)]
 

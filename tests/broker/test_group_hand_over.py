@@ -12,7 +12,7 @@ from tests.broker.groups import BrokerGroup, broker_group, status_of
 from tests.broker.pairs import promote, status
 from tests.client.clusters import until
 
-from firetrail.broker import terms
+from firetrail.broker import term_changes
 from firetrail.broker.broker import Broker
 from firetrail.broker.failover import LOOK_S
 from firetrail.broker.replica import group_hand_over, succession
@@ -20,10 +20,10 @@ from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.replication.etcd import EtcdCoordinator
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.group.etcd import EtcdCoordinator
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 
@@ -110,7 +110,7 @@ async def test_the_master_continues_if_a_step_fails(
 async def test_the_master_continues_if_requests_in_progress_take_too_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(terms, "FREEZE_S", 0.0)
+    monkeypatch.setattr(term_changes, "FREEZE_S", 0.0)
     async with broker_group(tmp_path, members=2) as group:
         running = group.members[1]._server.running
         running[RequestCode.END_TRANSACTION] += 1

@@ -16,12 +16,12 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.client import split_address
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import RegisterBrokerHeader
-from firetrail.replication.frames import HEADER, encode_report
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.remoting.messages.headers import RegisterBrokerHeader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.ha.ha_frames import HEADER, encode_report
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 HOST = "127.0.0.1"
 

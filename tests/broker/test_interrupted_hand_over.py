@@ -16,8 +16,8 @@ from firetrail.broker.promotion import Promotion
 from firetrail.broker.replica import hand_over, unfinished_hand_over
 from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.saved_role import ROLE_JSON
-from firetrail.remoting.codes import RequestCode
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.store.settings.config import BrokerRole
 
 MASTER = BrokerRole.ASYNC_MASTER
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from tests.broker.brokers import talking
 
 from firetrail.client import Message, Popped, Producer, SimpleConsumer
-from firetrail.remoting.bodies import ConsumeFromWhere
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import ConsumeFromWhere
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 SEND = {"a": "G", "b": "T1", "c": "TBW102", "d": "4", "f": "0", "g": "1", "h": "0"}
 ENOUGH = 500

@@ -10,20 +10,15 @@ from tests.client.clusters import until
 
 from firetrail.broker.admin import assignment, inspection
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.filter.selection import TAGS_MAX
-from firetrail.broker.pop import checkpoints
-from firetrail.broker.pop.checkpoints import INVISIBLE_MAX_MS
+from firetrail.broker.filter.message_selector import TAGS_MAX
+from firetrail.broker.pop import pop_checkpoints
 from firetrail.broker.pop.pop import ATTEMPT_ID_MAX
-from firetrail.broker.services import (
-    clients,
-    long_polling,
-    memberships,
-    queue_locks,
-    traffic,
-)
-from firetrail.broker.services.queue_locks import CLIENT_ID_MAX
-from firetrail.broker.state import auto_creation, groups
-from firetrail.remoting.bodies import (
+from firetrail.broker.pop.pop_checkpoints import INVISIBLE_MAX_MS
+from firetrail.broker.services import clients, long_polling, memberships, rebalance_locks, traffic
+from firetrail.broker.services.rebalance_locks import CLIENT_ID_MAX
+from firetrail.broker.state import auto_creation, group_table
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     ConsumerData,
     HeartbeatData,
     LockBody,
@@ -32,9 +27,8 @@ from firetrail.remoting.bodies import (
     ProducerData,
     SubscriptionData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 HELD = SUSPEND | SUBSCRIPTION
 
@@ -275,7 +269,7 @@ class TestLocks:
     async def test_no_more_queues_are_locked_than_allowed(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(queue_locks, "LOCKS_MAX", 6)  # a group gets a third
+        monkeypatch.setattr(rebalance_locks, "LOCKS_MAX", 6)  # a group gets a third
         await talk.send("T1")
         wanted = [MessageQueue("T1", "broker-a", number) for number in range(4)]
         body = LockBody("CG", "c1", wanted).encode(standard=True)
@@ -358,7 +352,7 @@ class TestPops:
     async def test_a_group_has_a_limited_share_of_the_open_pops(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(checkpoints, "OPEN_MAX", 3)
+        monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", 3)
         for _ in range(2):
             await talk.send("T1")
         await talk.pull_until("T1", 2)
@@ -406,7 +400,7 @@ class TestCounters:
     async def test_forbidden_topics_are_limited(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(groups, "FORBIDDEN_MAX", 1)
+        monkeypatch.setattr(group_table, "FORBIDDEN_MAX", 1)
         await talk.send("T1")
         codes = [
             (

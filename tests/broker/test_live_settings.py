@@ -21,12 +21,12 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.ha_peers import HAPeers
 from firetrail.broker.services.scrub import OFF_S, ScrubService
 from firetrail.errors import StoreDamagedError
-from firetrail.remoting.bodies import BY_SQL, TopicConfig
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.messages.bodies import BY_SQL, TopicConfig
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.settings.log_settings import LogLevel
-from firetrail.store import config as store_config
-from firetrail.store.config import BrokerRole, FlushMode
-from firetrail.store.damage_ledger import DamagedPlace
+from firetrail.store.integrity.damage_ledger import DamagedPlace
+from firetrail.store.settings import config as store_config
+from firetrail.store.settings.config import BrokerRole, FlushMode
 
 
 @of_store("max_message_size")

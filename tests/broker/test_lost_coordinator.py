@@ -12,11 +12,11 @@ from tests.client.clusters import until
 from tests.replication.fake_etcd import Backup
 
 from firetrail.broker.failover import LOOK_S
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.replica_bodies import GroupReport, ReplicaStatus
-from firetrail.replication import lease_keeper
-from firetrail.replication.group_check import Doubt
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.group import lease_keeper
+from firetrail.replication.group.group_check import Doubt
+from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

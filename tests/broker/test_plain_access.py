@@ -25,8 +25,8 @@ from firetrail.access import plain_acl
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError
-from firetrail.remoting.codes import PLAIN_CODES, RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import PLAIN_CODES, RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.ports import advertised_host
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.java_properties import Entry
-from firetrail.remoting.access import Access
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls

@@ -28,20 +28,20 @@ from tests.client.clusters import until
 
 from firetrail.broker import promotion
 from firetrail.broker.promotion import Promotion
-from firetrail.broker.replica.fencing import Fencing
-from firetrail.broker.replica.present_master import PresentMaster
+from firetrail.broker.replica.epoch_fence import Fencing
+from firetrail.broker.replica.live_master_check import PresentMaster
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.errors import StoreLockedError
 from firetrail.format.names import COMMIT_LOG
 from firetrail.namesrv.routes import Registration
-from firetrail.remoting.bodies import TopicConfigTable
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.replica_bodies import EpochEntryCache
-from firetrail.replication.epochs import Epoch
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.lease_keeper import LeaseKeeper
-from firetrail.replication.master_check import MasterAddress
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.bodies import TopicConfigTable
+from firetrail.remoting.messages.replica_bodies import EpochEntryCache
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.replication.log.epochs import Epoch
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import MasterAddress
+from firetrail.store.settings.config import BrokerRole
 
 
 async def test_the_former_master_follows_its_successor_without_a_name_server(

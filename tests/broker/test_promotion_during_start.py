@@ -13,12 +13,12 @@ from tests.broker.test_interrupted_hand_over import die_in
 from tests.client.clusters import until
 
 from firetrail.broker.promotion import Promotion
-from firetrail.broker.replica.present_master import PresentMaster
+from firetrail.broker.replica.live_master_check import PresentMaster
 from firetrail.broker.services.registration import RegistrationService
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole
 
 OVERLAP_S = 0.3
 """How long the start is kept from ending, so that a change that does not wait for it begins."""

@@ -16,7 +16,7 @@ from tests.client.clusters import running_cluster
 from tests.proxy.services import message, serving
 
 from firetrail import Store
-from firetrail.broker.state.topics import HALF_TOPIC
+from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
 from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
@@ -29,10 +29,10 @@ from firetrail.format.properties import (
     decode_properties,
     get_property,
 )
-from firetrail.proxy.message_properties import RESERVED
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.proxy.conversion.message_properties import RESERVED
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
@@ -186,7 +186,7 @@ async def test_a_message_over_grpc() -> None:
         for number, text in enumerate(TEXTS):
             properties = parsed(text)
             if not RESERVED.isdisjoint(properties) or "\x01" in "".join(properties.values()):
-                continue  # refused, see tests/proxy/test_send.py
+                continue  # refused, see tests/proxy/calls/test_send.py
             key = f"m{number}"
             answer = await service.send(message(message_id=key, properties=properties))
             assert answer.status.code == 20000, (text, answer.status.message)

@@ -29,8 +29,8 @@ from firetrail.format.checkpoint import CHECKPOINT
 from firetrail.format.index import entry_at, slot_at
 from firetrail.format.layout import INDEX_ENTRY
 from firetrail.format.record import Record
-from firetrail.store.lifecycle.watermark import SLOT_SIZE
 from firetrail.store.problems import TIMER_KINDS, WARNINGS, ProblemKind
+from firetrail.store.root.watermark import SLOT_SIZE
 
 SLOTS = 20
 CONFIG = StoreConfig().for_files(

@@ -15,10 +15,10 @@ from tests.ports import free_ports
 from tests.replication.etcd_server import etcd_server
 from tests.replication.fake_etcd import Endpoint, FakeEtcd
 
-from firetrail.remoting.codes import ResponseCode
-from firetrail.replication import lease_keeper
-from firetrail.replication.group_check import Doubt
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.replication.group import lease_keeper
+from firetrail.replication.group.group_check import Doubt
+from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
 

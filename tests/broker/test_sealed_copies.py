@@ -22,7 +22,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.format.layout import PROPERTY_CRC_MARK
 from firetrail.format.record import Record
-from firetrail.remoting.bodies import ConsumeFromWhere
+from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView

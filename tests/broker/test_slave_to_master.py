@@ -23,10 +23,10 @@ from tests.client.clusters import until
 
 from firetrail.broker.state.slave_mark import SlaveMark, SlaveNotes
 from firetrail.broker.term import TermPlan
-from firetrail.broker.terms import Terms
+from firetrail.broker.term_changes import Terms
 from firetrail.format.names import TOPICS_JSON
-from firetrail.replication.epochs import Epoch
-from firetrail.store.config import BrokerRole
+from firetrail.replication.log.epochs import Epoch
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 SYNC_MASTER = SMALL.replace(role=BrokerRole.SYNC_MASTER)

@@ -19,11 +19,11 @@ from firetrail.broker.replica import relay
 from firetrail.broker.term import Term
 from firetrail.errors import ConfigError, StoreError
 from firetrail.format.properties import WAIT
-from firetrail.remoting.client import split_address
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.frames import encode_frame
-from firetrail.store.config import BrokerRole, FlushMode
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import encode_frame
+from firetrail.store.settings.config import BrokerRole, FlushMode
 
 MASTER, SLAVE = BrokerRole.ASYNC_MASTER, BrokerRole.SLAVE
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tests.broker.secured import secured
 
 from firetrail.access.rules import RULES
-from firetrail.remoting.bodies import ConsumerData, HeartbeatData, ProducerData
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.messages.bodies import ConsumerData, HeartbeatData, ProducerData
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 NAMES = ("topic", "b", "consumerGroup", "group", "groupName", "srcGroup", "destGroup", "a")
 """The fields that name topics and groups, whatever the request."""

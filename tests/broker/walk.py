@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from firetrail.broker import BackgroundBroker, BrokerConfig
-from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.store.settings.config import FlushMode, StoreConfig
 
 WARM, MEASURED = 3, 5
 SEND, PULL = 310, 11

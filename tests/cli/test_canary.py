@@ -19,18 +19,18 @@ from pathlib import Path
 
 import pytest
 from tests.access.actors import acl
-from tests.cli.test_up import FIRETRAIL, started
+from tests.cli.servers.test_up import FIRETRAIL, started
 from tests.extras import require
 from tests.helpers import PATIENCE_S
 
-from firetrail.access.bodies import UserInfo
+from firetrail.access.user_bodies import UserInfo
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import Signer
 from firetrail.client import Access, Admin, Message, Producer
 from firetrail.errors import FiretrailError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 CANARY = "canary-of-all-secrets"
 ADMIN = Credentials("admin", f"{CANARY}-admin", f"{CANARY}-token")

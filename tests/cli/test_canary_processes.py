@@ -18,6 +18,7 @@ from subprocess import Popen
 
 import pytest
 from tests.cli.conftest import Firetrail
+from tests.cli.servers.test_up import started
 from tests.cli.test_canary import (
     ADMIN,
     CANARY,
@@ -27,7 +28,6 @@ from tests.cli.test_canary import (
     texts_of_calls,
     texts_of_requests,
 )
-from tests.cli.test_up import started
 from tests.client.clusters import until
 from tests.extras import require
 from tests.helpers import PATIENCE_S
@@ -37,14 +37,14 @@ from tests.tls.authority import Authority
 from firetrail.access.user_store import USERS_FILE
 from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker_conf import load_entries
-from firetrail.cli import service
+from firetrail.cli.servers import service
 from firetrail.client import Access, Admin
 from firetrail.errors import FiretrailError
 from firetrail.format.java_properties import parse_properties
 from firetrail.format.names import CONFIG
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.etcd_gateway import EtcdAccess, EtcdGateway
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.group.etcd_gateway import EtcdAccess, EtcdGateway
 from firetrail.system import SYSTEM
 from firetrail.tls.config import TlsConfig
 

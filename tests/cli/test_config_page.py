@@ -14,7 +14,7 @@ from firetrail.namesrv.config import NameServerConfig
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
-from firetrail.store import config as store_config
+from firetrail.store.settings import config as store_config
 from firetrail.tls import config as tls_config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"

@@ -54,7 +54,7 @@ print(*(name for name in sys.modules if name.startswith("firetrail.")), file=sys
         )
         return set(done.stderr.split())
 
-    assert "firetrail.cli.send" not in imported("--version")
+    assert "firetrail.cli.clusters.send" not in imported("--version")
     assert "firetrail.broker" not in imported("send", "--help")
     assert "firetrail.broker.broker" not in imported("fsck", "--help")
     assert "firetrail.broker.broker" in imported("up", "--help")

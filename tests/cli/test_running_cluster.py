@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.clusters import lonely_name_server
 from tests.cli.conftest import Firetrail
+from tests.cli.live_clusters import lonely_name_server
 from tests.tls.authority import Authority
 
 from firetrail.tls.config import TlsConfig

@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import Firetrail
-from tests.cli.test_up import FIRETRAIL, started
+from tests.cli.servers.test_up import FIRETRAIL, started
 from tests.extras import require
 from tests.helpers import PATIENCE_S
 
 from firetrail.access.user_store import UserStore
-from firetrail.cli.secure_folder import SecureFolder
+from firetrail.cli.servers.secure_folder import SecureFolder
 from firetrail.client import Access, Admin, ClientTls, Credentials, Message, Producer, RequestError
 from firetrail.errors import ConfigError, FiretrailError
 from firetrail.system import SYSTEM
-from firetrail.tls.issuing import is_usable
+from firetrail.tls.certificate_issuer import is_usable
 
 require("cryptography", "hpack", "google")
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from tests.client.cancelling import (
+from tests.client.cancellation import (
     Cancelled,
     Moment,
     at_every_await,
@@ -30,8 +30,8 @@ from firetrail.client import (
     RequestError,
     SimpleConsumer,
 )
-from firetrail.client.offsets import Offsets
-from firetrail.client.queue_locks import QueueLocks
+from firetrail.client.cluster.offsets import Offsets
+from firetrail.client.consumers.queue_locks import QueueLocks
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
@@ -172,8 +172,8 @@ async def test_a_cancelled_close_commits_before_it_releases_queues(
     namesrv: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next member would begin before the last messages of this one."""
-    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
-    monkeypatch.setattr("firetrail.client.cluster_client.CANCELLED_CLOSE_S", PATIENCE_S)
+    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 1000.0)
+    monkeypatch.setattr("firetrail.client.cluster.cluster_client.CANCELLED_CLOSE_S", PATIENCE_S)
     steps: list[str] = []
     commit, unlock = Offsets.commit, QueueLocks.unlock
 
@@ -220,8 +220,11 @@ async def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
 
     ``rebalance`` is that of the old member, when it has to give up queues.
     """
-    monkeypatch.setattr("firetrail.client.push_consumer.COMMIT_S", 1000.0)
-    for limit in ("cluster_client.CANCELLED_CLOSE_S", "push_consumer.HANDOVER_GRACE_S"):
+    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 1000.0)
+    for limit in (
+        "cluster.cluster_client.CANCELLED_CLOSE_S",
+        "consumers.push_consumer.HANDOVER_GRACE_S",
+    ):
         monkeypatch.setattr(f"firetrail.client.{limit}", PATIENCE_S)
 
     await fill(namesrv, "T", 1)
@@ -278,7 +281,7 @@ async def test_cancelled_receives_from_a_topic_that_is_created_later(
     namesrv: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether it is cancelled before or after the creation, the first message is received."""
-    monkeypatch.setattr("firetrail.client.simple_consumer.TOPIC_POLL_S", 0.01)
+    monkeypatch.setattr("firetrail.client.consumers.simple_consumer.TOPIC_POLL_S", 0.01)
 
     made = 0
 

@@ -21,20 +21,19 @@ from firetrail.client import (
     Producer,
     PushConsumer,
     SimpleConsumer,
-    known_routes,
-    message_sender,
-    patience,
 )
-from firetrail.client.session import Session
+from firetrail.client.cluster import backoff, known_routes
+from firetrail.client.cluster.session import Session
+from firetrail.client.producers import message_sender
 from firetrail.errors import NoSuchError, RequestError
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import MASTER_ID, TopicConfig, TopicConfigTable
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.headers import SendResponse
-from firetrail.remoting.server import RemotingServer
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.messages.bodies import MASTER_ID, TopicConfig, TopicConfigTable
+from firetrail.remoting.messages.headers import SendResponse
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 TOPICS = TopicConfigTable({"T": TopicConfig("T", 1, 1)})
@@ -89,8 +88,8 @@ class Cluster:
 @pytest.fixture
 async def cluster(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Cluster]:
     """A cluster whose broker is a replica at first."""
-    monkeypatch.setattr(patience, "FIRST_PAUSE_S", 0.01)
-    monkeypatch.setattr(patience, "PAUSE_MAX_S", 0.01)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(backoff, "PAUSE_MAX_S", 0.01)
     monkeypatch.setattr(message_sender, "BUSY_S", 0.01)
     cluster = Cluster()
     cluster.namesrv = f"127.0.0.1:{await cluster.names.start()}"
@@ -208,8 +207,8 @@ async def test_a_refusal_makes_a_client_look_for_another_master(
 async def test_all_clients_work_through_a_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("firetrail.client.process_queue.PULL_RETRY_S", 0.05)
-    monkeypatch.setattr("firetrail.client.simple_consumer.BROKER_POLL_S", 0.05)
+    monkeypatch.setattr("firetrail.client.consumers.process_queue.PULL_RETRY_S", 0.05)
+    monkeypatch.setattr("firetrail.client.consumers.simple_consumer.BROKER_POLL_S", 0.05)
     monkeypatch.setattr(known_routes, "ROUTE_RETRY_S", 0.05)
     heard, received, sent = Heard(), set[bytes](), set[bytes]()
     first = ConsumeFromWhere.FIRST_OFFSET

@@ -21,7 +21,7 @@ from firetrail.client import (
     PushConsumer,
     Received,
 )
-from firetrail.remoting.headers import SendHeaderV2
+from firetrail.remoting.messages.headers import SendHeaderV2
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
@@ -88,7 +88,7 @@ class TestRetriesInOrder:
             return SendHeaderV2(**(fields | {"reconsume_times": -50}))
 
         tries: list[bytes] = []
-        monkeypatch.setattr("firetrail.client.send.SendHeaderV2", counted)
+        monkeypatch.setattr("firetrail.client.messages.send.SendHeaderV2", counted)
         await self.send_two(namesrv)
         async with self.consume(namesrv, tries, fails=99, max_retries=2):
             await until(lambda: b"1" in tries)

@@ -10,14 +10,14 @@ import pytest
 from tests.client.clusters import read_all
 
 from firetrail.client import IllegalMessageError, Message, MessageQueue, Producer
-from firetrail.client.send import OutgoingMessage, batch_of, check_frame, draft_of
+from firetrail.client.messages.send import OutgoingMessage, batch_of, check_frame, draft_of
 from firetrail.errors import PropertiesTooLongError
 from firetrail.format import compression
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import COMPRESSED
-from firetrail.remoting.codes import Language, RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.frames import FRAME_MAX, FrameReader, encode_frame
+from firetrail.remoting.wire.codes import Language, RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import FRAME_MAX, FrameReader, encode_frame
 
 MESSAGE_MAX = 4 << 20
 """The largest body that brokers accept by default."""

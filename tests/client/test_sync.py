@@ -27,8 +27,8 @@ from firetrail.client import (
     Received,
     sync,
 )
+from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.loop_thread import LOOP_THREAD
-from firetrail.client.offsets import Offsets
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 NOT_FOR_PROGRAMS = {"consume_now"}

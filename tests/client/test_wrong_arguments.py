@@ -36,10 +36,10 @@ from firetrail.client import (
     by_sql,
     by_tags,
 )
-from firetrail.client.offsets import Offsets
+from firetrail.client.cluster.offsets import Offsets
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.receipts import Receipt
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.receipts import Receipt
 
 NAMESRV = "127.0.0.1:9876"
 QUEUE = MessageQueue("T", "broker-a", 0)

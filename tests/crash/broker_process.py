@@ -16,11 +16,11 @@ from firetrail import StoreConfig
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.delay import DelayLevels
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import answer_to, outcome_of
-from firetrail.remoting.server import RemotingServer
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import answer_to, outcome_of
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import System
 
 BROKER = BrokerConfig(

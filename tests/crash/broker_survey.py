@@ -20,9 +20,9 @@ from tests.crash.simulation import SLOTS, scratch
 
 from firetrail import FiretrailError, FlushMode, StoreConfig
 from firetrail.format.ids import decode_message_id
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 PLAIN = ("A", "B")
 SHORT_MS = 2_000

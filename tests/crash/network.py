@@ -21,8 +21,8 @@ from typing import cast
 
 from tests.crash.threads import World
 
-from firetrail.replication import ha_client, ha_connection
-from firetrail.replication.ha_port import OnConnected
+from firetrail.replication.ha import ha_client, ha_connection
+from firetrail.replication.ha.ha_port import OnConnected
 
 WINDOW = 64 << 10
 """Bytes on their way in one direction at most; a sender waits while there are more."""

@@ -23,18 +23,18 @@ from tests.crash.threads import World, WorldClock, WorldThreads
 
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, StoreConfig
 from firetrail.errors import NotReachedError
-from firetrail.replication.frames import (
+from firetrail.replication.ha.ha_client import HAClient
+from firetrail.replication.ha.ha_frames import (
     FROM_THE_START,
     REPORT,
     ReportReader,
     encode_report,
 )
-from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_port import HAPort
-from firetrail.replication.ha_service import HAService
-from firetrail.replication.ha_source import HALimits, HASource
+from firetrail.replication.ha.ha_port import HAPort
+from firetrail.replication.ha.ha_service import HAService
+from firetrail.replication.ha.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 
 ADDRESS = "10.0.0.1:10912"
 RECONNECT_S = 0.2

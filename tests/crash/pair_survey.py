@@ -29,9 +29,9 @@ from tests.crash.simulation import SLOTS, Checker, Producer, lists_at_once, scra
 
 from firetrail import FiretrailError, FlushMode, Message
 from firetrail.format.names import OFFSET_MAX
-from firetrail.replication.frames import HEADER
+from firetrail.replication.ha.ha_frames import HEADER
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 
 STEPS = 45
 

@@ -31,12 +31,12 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.promotion import Promotion
 from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.server import RemotingServer
-from firetrail.replication.follower import Follower
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.replica.follower import Follower
+from firetrail.store.settings.config import BrokerRole
 
 NAMES = ("old", "new")
 HOSTS = {"old": Host("10.0.0.1", 10911), "new": Host("10.0.0.2", 10911)}

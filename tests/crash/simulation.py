@@ -35,7 +35,8 @@ from tests.crash.threads import World
 from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
 from firetrail.settings import descriptors
 from firetrail.store import engine
-from firetrail.store.lifecycle import folder, inventory
+from firetrail.store.evidence import inventory
+from firetrail.store.root import folder
 
 SLOTS = 8
 TINY: dict[str, Any] = {

@@ -13,10 +13,10 @@ from tests.crash.broker_survey import Users, broker_survey
 from tests.crash.seeded_bugs import expect_violation
 from tests.crash.timer_users import TimerUsers
 
-from firetrail.broker.pop.checkpoints import PopCheckpoints
+from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.timer.delivery import TimerDelivery
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.timer_files import TimerFiles

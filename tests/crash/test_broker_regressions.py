@@ -25,8 +25,8 @@ from tests.crash.oracle import PREPARED, History
 from tests.crash.simulation import scratch
 from tests.crash.threads import World
 
-from firetrail.remoting.bodies import DelayOffsets
-from firetrail.remoting.codes import RequestCode
+from firetrail.remoting.messages.bodies import DelayOffsets
+from firetrail.remoting.wire.codes import RequestCode
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 

@@ -20,7 +20,7 @@ from firetrail.storage.segment import Segment
 from firetrail.store import bulk
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.bulk_journal import Journal
-from firetrail.store.lifecycle.folder import AbortFile
+from firetrail.store.root.folder import AbortFile
 from firetrail.system import Files
 
 SEEDS = range(40) if DEEP else range(1)

@@ -23,15 +23,15 @@ from firetrail import PutResult
 from firetrail.settings import descriptors
 from firetrail.storage.buffers import WriteBufferPool
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.engine import Engine
 from firetrail.store.index.index import Index
-from firetrail.store.lifecycle.housekeeper import Housekeeper
-from firetrail.store.lifecycle.recovery import Recovery
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.put.writer import Writer
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.queue_table import QueueTable
+from firetrail.store.recovery.recovery import Recovery
+from firetrail.store.retention.housekeeper import Housekeeper
 
 ATTEMPTS = 4
 

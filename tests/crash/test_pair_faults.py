@@ -17,7 +17,7 @@ from tests.crash.simulation import Producer
 
 from firetrail import Message, PutStatus
 from firetrail.errors import DiskFullError, StoreError, StoreReadOnlyError
-from firetrail.replication.frames import HEADER, REPORT
+from firetrail.replication.ha.ha_frames import HEADER, REPORT
 
 CONFIG = pair_config("sync", "sync", property_crc=True)
 FIRST_FRAMES = 330

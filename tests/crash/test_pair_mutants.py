@@ -16,17 +16,17 @@ from tests.crash.seeded_bugs import expect_violation
 from firetrail.format.columns import Check, Stop
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import OFFSET_MAX
-from firetrail.replication.frames import FROM_THE_START
-from firetrail.replication.incoming_log import IncomingLog
-from firetrail.replication.master_session import MasterSession, Transfer
-from firetrail.replication.replica_session import ReplicaSession
+from firetrail.replication.ha.ha_frames import FROM_THE_START
+from firetrail.replication.ha.master_session import MasterSession, Transfer
+from firetrail.replication.ha.replica_session import ReplicaSession
+from firetrail.replication.log.incoming_log import IncomingLog
 from firetrail.store import engine
 from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Waiter
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.reader import Reader
 
 ATTEMPTS = 4

@@ -17,7 +17,7 @@ from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import DEEP, Producer, tiny_config
 
 from firetrail.format.names import OFFSET_MAX
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 
 SEEDS = range(40) if DEEP else range(1)
 SHARE = 1.0 if DEEP else 0.1

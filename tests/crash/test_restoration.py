@@ -16,12 +16,12 @@ from tests.stores import derived
 
 from firetrail import Message, Store
 from firetrail.format.names import INVENTORY
-from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.evidence import inventory
+from firetrail.store.evidence.inventory import Inventory, InventoryFile
 from firetrail.store.index.index import Index
-from firetrail.store.lifecycle import inventory
-from firetrail.store.lifecycle.inventory import Inventory, InventoryFile
-from firetrail.store.lifecycle.recovery import EVERYTHING
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.queue_table import QueueTable
+from firetrail.store.recovery.recovery import EVERYTHING
 
 MESSAGES = 60
 IMAGES = 60

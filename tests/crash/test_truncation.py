@@ -16,13 +16,13 @@ from tests.crash.simulation import DEEP, SLOTS, Process, Producer, scratch, tiny
 from tests.store.checks import checked
 
 from firetrail import FiretrailError, Store
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.lifecycle.dropped_records import Dropped, set_aside
-from firetrail.store.lifecycle.folder import AbortFile
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.evidence.dropped_records import Dropped, set_aside
 from firetrail.store.log.files import ViewLog
 from firetrail.store.log.good_records import good_records
 from firetrail.store.repair import truncation
 from firetrail.store.repair.truncation import LogCut, truncate_store
+from firetrail.store.root.folder import AbortFile
 from firetrail.system import SYSTEM, System
 
 MESSAGES = 80

@@ -12,7 +12,7 @@ from tests.docs.pages import LINK, PAGES, blocks, run_page, uses_spark
 
 import firetrail
 from firetrail import errors
-from firetrail.store.lifecycle.watermark import _SLOT
+from firetrail.store.root.watermark import _SLOT
 
 STORE_GUIDES = [
     ROOT / "docs/guide" / name

@@ -11,8 +11,8 @@ from firetrail.auth.credentials import Credentials
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.cli.compatibility_page import with_lists
-from firetrail.remoting.codes import PLAIN_CODES, RequestCode
-from firetrail.remoting.requests import REQUESTS, RequestTarget
+from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
+from firetrail.remoting.wire.codes import PLAIN_CODES, RequestCode
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 

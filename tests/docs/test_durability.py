@@ -14,7 +14,7 @@ from tests.crash import (
     test_truncation,
     test_two_folders,
 )
-from tests.replication import test_election_mutants
+from tests.replication.group import test_election_mutants
 from tests.torture import mutants
 from tests.torture.parts import PARTS
 

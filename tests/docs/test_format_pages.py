@@ -28,12 +28,13 @@ from firetrail.format.names import LOCK_CONTENT
 from firetrail.format.properties import decode_properties
 from firetrail.format.record import Blank, Record, decode_record
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
-from firetrail.remoting.bodies import LmqConsumerOffsets
-from firetrail.remoting.codes import Language, RequestCode, Serialize
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.frames import decode_frame, encode_frame
-from firetrail.replication import auto_switch_frames, frames
-from firetrail.replication.epochs import Epoch, decode_epochs, encode_epochs
+from firetrail.remoting.messages.bodies import LmqConsumerOffsets
+from firetrail.remoting.wire.codes import Language, RequestCode, Serialize
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.remoting.wire.frames import decode_frame, encode_frame
+from firetrail.replication.ha import ha_frames
+from firetrail.replication.learner import auto_switch_frames
+from firetrail.replication.log.epochs import Epoch, decode_epochs, encode_epochs
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/format").glob("*.md"))
@@ -263,7 +264,7 @@ def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
         number, name = entry.split()
         assert Language[names.get(name, name.upper())] == int(number)
     binary, _, header = examples("wire.md")
-    golden_frames = (ROOT / "tests/remoting/test_frames.py").read_text(encoding="utf-8")
+    golden_frames = (ROOT / "tests/remoting/wire/test_frames.py").read_text(encoding="utf-8")
     assert binary.data.hex() in golden_frames
     parts = header.text.replace("\n", "").split('"opaque":1,')
     assert all(part in golden_frames for part in parts)
@@ -271,14 +272,17 @@ def test_the_wire_page_has_the_numbers_of_the_codec() -> None:
 
 def test_the_replication_page_shows_frames_that_decode() -> None:
     shown = {example.label: example.data for example in examples("replication.md")[:6]}
-    assert shown["classic report"] == frames.encode_report(4096)
-    assert shown["introduction"] == frames.encode_introduction(
-        3, frames.identity_number("3b9ac9ff04d2a1c7")
+    assert shown["classic report"] == ha_frames.encode_report(4096)
+    assert shown["introduction"] == ha_frames.encode_introduction(
+        3, ha_frames.identity_number("3b9ac9ff04d2a1c7")
     )
-    assert shown["confirmation"] == frames.encode_confirmation(4096)
+    assert shown["confirmation"] == ha_frames.encode_confirmation(4096)
     start = b"\0\0\0"
-    pieces = list(frames.TransferReader().feed(memoryview(shown["classic transfers"])))
-    assert pieces == [frames.Piece(4096, memoryview(start)), frames.Piece(4099, memoryview(b""))]
+    pieces = list(ha_frames.TransferReader().feed(memoryview(shown["classic transfers"])))
+    assert pieces == [
+        ha_frames.Piece(4096, memoryview(start)),
+        ha_frames.Piece(4099, memoryview(b"")),
+    ]
     replica = auto_switch_frames.encode_learner_handshake() + auto_switch_frames.encode_report(4096)
     assert shown["auto-switch replica"] == replica
     read = auto_switch_frames.MasterReader().feed(memoryview(shown["auto-switch master"]))

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.cli.info import collect
+from firetrail.cli.stores.info import collect
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import WARNINGS, ProblemKind
 from firetrail.store.repair.repair import Repair

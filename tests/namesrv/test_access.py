@@ -16,18 +16,18 @@ from tests.helpers import PATIENCE_S
 from firetrail.access.user_store import USERS_FILE
 from firetrail.errors import ConfigError
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import RegisterBrokerHeader
-from firetrail.remoting.registration import encode_registration
-from firetrail.remoting.route_headers import BrokerHeartbeatHeader
+from firetrail.remoting.messages.headers import RegisterBrokerHeader
+from firetrail.remoting.messages.registration_body import encode_registration
+from firetrail.remoting.messages.route_headers import BrokerHeartbeatHeader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 BODY = encode_registration(
     RegisterBrokerBody(TopicConfigTable({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 1000))),

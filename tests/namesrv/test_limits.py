@@ -14,14 +14,14 @@ from firetrail.namesrv import routes
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.kv import KVConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.namesrv.server_limits import server_limits
-from firetrail.remoting import registration
-from firetrail.remoting.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.registration import decode_registration, encode_registration
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages import registration_body
+from firetrail.remoting.messages.bodies import RegisterBrokerBody, TopicConfig, TopicConfigTable
+from firetrail.remoting.messages.registration_body import decode_registration, encode_registration
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.servers.configured_limits import server_limits
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 
@@ -124,7 +124,7 @@ def test_a_compressed_registration_has_a_limited_number_of_topics(
     table = TopicConfigTable({f"T{n}": TopicConfig(f"T{n}", 1, 1) for n in range(3)})
     raw = encode_registration(RegisterBrokerBody(table), compressed=True)
     assert decode_registration(raw, compressed=True).topic_config_serialize_wrapper == table
-    monkeypatch.setattr(registration, "REGISTERED_MAX", 2)
+    monkeypatch.setattr(registration_body, "REGISTERED_MAX", 2)
     with pytest.raises(ProtocolError, match="3 topics in a registration; 2 are allowed"):
         decode_registration(raw, compressed=True)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firetrail.namesrv.routes import EXPIRY_S, Registration, Routes
-from firetrail.remoting.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
+from firetrail.remoting.messages.bodies import DataVersion, QueueData, TopicConfig, TopicConfigTable
 
 
 def table(*names: str, version: int = 1, **settings: Any) -> TopicConfigTable:

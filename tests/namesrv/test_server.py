@@ -15,7 +15,8 @@ import pytest
 
 from firetrail.errors import ConfigError, RequestError
 from firetrail.namesrv import NameServer, NameServerConfig
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     BrokerMemberGroupBody,
     ClusterInfo,
     DataVersion,
@@ -27,12 +28,15 @@ from firetrail.remoting.bodies import (
     TopicList,
     TopicRouteData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode, Version
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import Header
-from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse, TopicHeader
-from firetrail.remoting.registration import checksum, encode_registration
+from firetrail.remoting.messages.headers import (
+    RegisterBrokerHeader,
+    RegisterBrokerResponse,
+    TopicHeader,
+)
+from firetrail.remoting.messages.registration_body import checksum, encode_registration
+from firetrail.remoting.messages.typed_header import Header
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode, Version
+from firetrail.remoting.wire.command import RemotingCommand
 
 TOPICS = TopicConfigTable({"T": TopicConfig("T", 4, 4)}, DataVersion(1, 1000))
 ADDRESS = "10.0.0.1:10911"

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from benchmarks import planning, sparking
-from benchmarks.opening import fill
+from benchmarks import plans, spark_jobs
+from benchmarks.start import fill
 from pyspark.sql import SparkSession
 
 
@@ -26,15 +26,15 @@ def test_every_measurement_runs(
         keys = tmp_path / "keys"
         keys.write_text("key-7 key-9", encoding="utf-8")
         arguments["keys_file"] = str(keys)
-    figures = getattr(sparking, name)(str(folder), rounds=0, **arguments)
+    figures = getattr(spark_jobs, name)(str(folder), rounds=0, **arguments)
     assert all(value > 0 for value in figures.values())
     assert list(folder.parent.iterdir()) == [folder], "all other files are removed"
 
 
 def test_planning_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "_DROP_CACHES", tmp_path)  # which cannot be written to
+    monkeypatch.setattr(plans, "_DROP_CACHES", tmp_path)  # which cannot be written to
     folder = str(tmp_path / "store")
-    assert planning.spark_fill_queues(folder, topics=3) == {"queues": 12}
-    figures = planning.spark_planning(folder, rounds=0)
+    assert plans.spark_fill_queues(folder, topics=3) == {"queues": 12}
+    figures = plans.spark_planning(folder, rounds=0)
     assert set(figures) == {"all_cold", "all_warm", "one_cold", "one_warm"}
     assert all(value > 0 for value in figures.values())

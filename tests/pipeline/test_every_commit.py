@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from tests.torture.faults import compiler
-from tests.torture.forging import BOUNDARIES, Forge, forge, walk_alone
+from tests.torture.forked_drivers import BOUNDARIES, Forge, forge, walk_alone
 from tests.torture.pipeline import kill_once
 
 pytestmark = [

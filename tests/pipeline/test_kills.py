@@ -18,7 +18,7 @@ from tests.stores import records
 from firetrail import Message, Store, StoreLockedError
 from firetrail.pipeline.jobs.archive import job as archive_module
 from firetrail.pipeline.jobs.archive.job import archive
-from firetrail.pipeline.jobs.archive.reader import archived_files
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.replay.job import replay
 
 pytestmark = pytest.mark.slow

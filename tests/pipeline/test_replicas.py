@@ -11,7 +11,7 @@ from tests.client.clusters import WAIT_S, fill
 
 from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 if TYPE_CHECKING:

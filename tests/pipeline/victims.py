@@ -13,8 +13,8 @@ from tests.jvm import QUICK_START
 
 from firetrail.pipeline import session
 from firetrail.pipeline.jobs.archive import job as archive_module
-from firetrail.pipeline.jobs.archive.files import ArchivePart, WrittenPart, archive_part
 from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, WrittenPart, archive_part
 from firetrail.pipeline.jobs.replay import job as replay_module
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
 

@@ -33,7 +33,7 @@ from firetrail.pipeline.jobs.audit import job as audit_module
 from firetrail.pipeline.jobs.audit.job import audit
 from firetrail.pipeline.jobs.rebuild import job as rebuild_module
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store

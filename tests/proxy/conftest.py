@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.proxy.services import Service, serving
 
-from firetrail.proxy import receipts
+from firetrail.proxy.calls import receipt_calls
 
 
 @pytest.fixture(autouse=True)
 def quick_redelivery(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redeliver messages at once if a test asks for it."""
-    monkeypatch.setattr(receipts, "REDELIVERY_MIN_MS", 0)
+    monkeypatch.setattr(receipt_calls, "REDELIVERY_MIN_MS", 0)
 
 
 @pytest.fixture

@@ -7,24 +7,24 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from firetrail.auth.caller import Caller
-from firetrail.broker.pop.ack import PopAck
+from firetrail.broker.pop.acknowledgement import PopAck
 from firetrail.errors import RequestError
-from firetrail.proxy.brokers import ClientCommands, ignored, resolved
-from firetrail.proxy.call import ProtobufMessage, StatusCode
-from firetrail.proxy.clients import ProxyClient
-from firetrail.proxy.heartbeats import heartbeat_of
-from firetrail.proxy.protobuf_wire import EncodedMessage
+from firetrail.proxy.conversion.protobuf_wire import EncodedMessage
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import TelemetryCommand
-from firetrail.remoting.bodies import (
+from firetrail.proxy.transport.call import ProtobufMessage, StatusCode
+from firetrail.proxy.upstream.grpc_clients import ProxyClient
+from firetrail.proxy.upstream.heartbeats import heartbeat_of
+from firetrail.proxy.upstream.interface import ClientCommands, ignored, resolved
+from firetrail.remoting.messages.bodies import (
     BrokerData,
     QueueData,
     SubscriptionGroupConfig,
     TopicConfig,
     TopicRouteData,
 )
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 import grpc
 from tests.helpers import PATIENCE_S
 
-from firetrail.proxy.call import (
+from firetrail.proxy.transport.call import (
     Call,
     GrpcError,
     Methods,
@@ -22,8 +22,8 @@ from firetrail.proxy.call import (
     StreamMethod,
     UnaryMethod,
 )
-from firetrail.proxy.grpc_server import GrpcServer
-from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.proxy.transport.grpc_limits import GrpcLimits
+from firetrail.proxy.transport.grpc_server import GrpcServer
 from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 

@@ -13,15 +13,15 @@ from tests.proxy.fakes import METADATA, FakeCall
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.proxy.brokers import resolved
-from firetrail.proxy.clients import ProxyClient
-from firetrail.proxy.codes import status_of
-from firetrail.proxy.embedded import EmbeddedBroker
-from firetrail.proxy.offsets import OffsetCalls
-from firetrail.proxy.pop_requests import PopRequests
-from firetrail.proxy.receipts import ReceiptCalls
-from firetrail.proxy.receive import ReceiveCalls
-from firetrail.proxy.renewal import Renewals
+from firetrail.proxy.calls.offsets import OffsetCalls
+from firetrail.proxy.calls.pop_requests import PopRequests
+from firetrail.proxy.calls.receipt_calls import ReceiptCalls
+from firetrail.proxy.calls.receive import ReceiveCalls
+from firetrail.proxy.calls.renewal import Renewals
+from firetrail.proxy.calls.send import SendCalls
+from firetrail.proxy.calls.service import DELAY_MAX_MS
+from firetrail.proxy.calls.status_codes import status_of
+from firetrail.proxy.calls.transactions import KnownTransactions, TransactionCalls
 from firetrail.proxy.schema.messages import (
     AckMessageEntry,
     AckMessageRequest,
@@ -46,16 +46,16 @@ from firetrail.proxy.schema.messages import (
     Timestamp,
 )
 from firetrail.proxy.schema.messages import Broker as BrokerResource
-from firetrail.proxy.send import SendCalls
-from firetrail.proxy.service import DELAY_MAX_MS
-from firetrail.proxy.transactions import KnownTransactions, TransactionCalls
-from firetrail.remoting.bodies import (
+from firetrail.proxy.upstream.embedded import EmbeddedBroker
+from firetrail.proxy.upstream.grpc_clients import ProxyClient
+from firetrail.proxy.upstream.interface import resolved
+from firetrail.remoting.messages.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
     TopicRouteData,
 )
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM
 
 BROKER = "broker-a"

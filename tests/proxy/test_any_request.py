@@ -14,14 +14,14 @@ from tests.broker.brokers import SMALL
 from tests.proxy.fakes import FakeCall
 
 from firetrail.broker.broker import Broker
-from firetrail.proxy import polling
-from firetrail.proxy.brokers import resolved
-from firetrail.proxy.call import StreamMethod
-from firetrail.proxy.embedded import EmbeddedBroker
+from firetrail.proxy.calls import wait_time
+from firetrail.proxy.calls.service import SERVICE, MessagingService
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import Code
-from firetrail.proxy.service import SERVICE, MessagingService
-from firetrail.remoting.bodies import TopicConfig
+from firetrail.proxy.transport.call import StreamMethod
+from firetrail.proxy.upstream.embedded import EmbeddedBroker
+from firetrail.proxy.upstream.interface import resolved
+from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.system import SYSTEM
 
 EXAMPLES = 100
@@ -82,8 +82,8 @@ METADATA = st.just({"x-mq-client-id": "c1"}) | st.dictionaries(
 def test_any_request_is_answered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(polling, "POLL_MIN_S", 0.0)
-    monkeypatch.setattr(polling, "POLL_MAX_S", 0.0)
+    monkeypatch.setattr(wait_time, "POLL_MIN_S", 0.0)
+    monkeypatch.setattr(wait_time, "POLL_MAX_S", 0.0)
     with asyncio.Runner() as runner:
         running = Broker.running(None, None, SMALL)
         broker = runner.run(running.__aenter__())

@@ -6,16 +6,16 @@ import logging
 from typing import Any
 
 import pytest
+from tests.proxy.calls.test_receive import attempts, handle_of, wait_for_redelivery
 from tests.proxy.services import BROKER, Service, code, message
-from tests.proxy.test_receive import attempts, handle_of, wait_for_redelivery
 
-from firetrail.format.whole import INT32_MAX, INT32_MIN
-from firetrail.proxy import receive
-from firetrail.proxy.brokers import resolved
-from firetrail.proxy.encoded_message import encoded_delivery
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import SendHeaderV2
+from firetrail.format.integers import INT32_MAX, INT32_MIN
+from firetrail.proxy.calls import receive
+from firetrail.proxy.conversion.encoded_message import encoded_delivery
+from firetrail.proxy.upstream.interface import resolved
+from firetrail.remoting.messages.headers import SendHeaderV2
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 COUNTS = [-1, -50, INT32_MIN]
 

@@ -19,6 +19,7 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import AddressInUseError, ConfigError
 from firetrail.format.kernels.draft import Message as StoredMessage
+from firetrail.proxy.calls.service import SERVICE
 from firetrail.proxy.config import ProxyConfig
 from firetrail.proxy.proxy import Proxy
 from firetrail.proxy.schema.messages import Broker as BrokerResource
@@ -35,9 +36,8 @@ from firetrail.proxy.schema.messages import (
     Settings,
     TelemetryCommand,
 )
-from firetrail.proxy.service import SERVICE
-from firetrail.proxy.transport.limits import GrpcLimits, grpc_limits
-from firetrail.remoting.bodies import TopicConfig
+from firetrail.proxy.transport.grpc_limits import GrpcLimits, grpc_limits
+from firetrail.remoting.messages.bodies import TopicConfig
 
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "PYTHON"))
 

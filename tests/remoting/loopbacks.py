@@ -10,13 +10,13 @@ from typing import Any
 from tests.connections import connected
 
 from firetrail.errors import RequestError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.server import RemotingServer, RequestAudit, RequestGuard
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.servers.server import RemotingServer, RequestAudit, RequestGuard
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 from firetrail.tls.server_tls import ServerTls
 

@@ -13,7 +13,7 @@ from struct import pack
 from tests.replication.logs import log_content
 from tests.replication.masters import MASTER, FakeMaster, master_in
 
-from firetrail.replication.auto_switch_frames import (
+from firetrail.replication.learner.auto_switch_frames import (
     EPOCH,
     HANDSHAKE,
     MASTER_HANDSHAKE,
@@ -22,9 +22,9 @@ from firetrail.replication.auto_switch_frames import (
     TRANSFER,
     TRANSFER_HEADER,
 )
-from firetrail.replication.epochs import Epoch
+from firetrail.replication.log.epochs import Epoch
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 
 
 def handshake(end: int, epochs: Sequence[Epoch]) -> bytes:

@@ -13,13 +13,13 @@ from tests.replication.logs import SMALL
 
 from firetrail import Message
 from firetrail.errors import FiretrailError
-from firetrail.replication.ha_client import HAClient
-from firetrail.replication.ha_port import HAPort
-from firetrail.replication.ha_service import HAService
-from firetrail.replication.ha_source import HALimits, HASource
+from firetrail.replication.ha.ha_client import HAClient
+from firetrail.replication.ha.ha_port import HAPort
+from firetrail.replication.ha.ha_service import HAService
+from firetrail.replication.ha.ha_source import HALimits, HASource
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 MASTER = SMALL.replace(commit_log_file_size=16 << 10, role=BrokerRole.SYNC_MASTER)

@@ -11,23 +11,23 @@ from tests.helpers import PATIENCE_S
 from tests.replication.logs import SMALL
 
 from firetrail import Message
-from firetrail.remoting.bodies import KVTable
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.server import RemotingServer
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.follower import Follower, FollowerSettings
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.ha_port import HAPort
-from firetrail.replication.ha_service import HAService
-from firetrail.replication.ha_source import HALimits, HASource
-from firetrail.replication.master_check import MasterAddress
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import KVTable
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.ha.ha_port import HAPort
+from firetrail.replication.ha.ha_service import HAService
+from firetrail.replication.ha.ha_source import HALimits, HASource
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.follower import Follower, FollowerSettings
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 MASTER = SMALL.replace(commit_log_file_size=16 << 10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from firetrail.replication.election import LeaseTiming
-from firetrail.replication.group_view import (
+from firetrail.replication.group.election import LeaseTiming
+from firetrail.replication.group.group_view import (
     Candidate,
     GroupView,
     Holder,

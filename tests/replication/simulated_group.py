@@ -19,16 +19,16 @@ from random import Random
 
 from tests.replication.simulated_engine import TIMING, SimulatedEngine
 
-from firetrail.replication.election import Election
-from firetrail.replication.group_check import store_obstacle
-from firetrail.replication.group_memory import NOTHING_SEEN, GroupMemory
-from firetrail.replication.group_view import (
+from firetrail.replication.group.election import Election
+from firetrail.replication.group.group_check import store_obstacle
+from firetrail.replication.group.group_memory import NOTHING_SEEN, GroupMemory
+from firetrail.replication.group.group_view import (
     UNKNOWN,
     Candidate,
     GroupView,
     SetChange,
 )
-from firetrail.replication.in_sync_members import InSyncMembers
+from firetrail.replication.group.in_sync_members import InSyncMembers
 
 LAG_S = 4.0
 TICK_S = 0.25

@@ -26,9 +26,9 @@ from firetrail.proxy.schema.messages import (
     FilterExpression,
     FilterType,
 )
-from firetrail.remoting.bodies import BY_SQL, BY_TAG
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.messages.bodies import BY_SQL, BY_TAG
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 WIDE = "\u3000A"
 """A tag that begins with a blank of Unicode, which Java's ``trim`` keeps."""

@@ -16,13 +16,13 @@ from tests.rules.ways import REFUSED, Ways, all_ways, rows
 
 from firetrail import Message, Store
 from firetrail.client import Admin, SimpleConsumer, by_tags
-from firetrail.client.arguments import checked_group
+from firetrail.client.cluster.arguments import checked_group
 from firetrail.errors import ConfigError, IllegalMessageError, RequestError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.layout import MAX_PROPERTIES
-from firetrail.proxy.message_checks import PROPERTIES_SIZE_MAX
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode
+from firetrail.proxy.conversion.message_checks import PROPERTIES_SIZE_MAX
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode
 
 TAKEN = "taken"
 Try = Callable[[Ways, str], Awaitable[object]]

@@ -12,10 +12,10 @@ from pathlib import Path
 from tests.rules.ways import Ways, all_ways
 
 from firetrail.format.ids import decode_message_id
-from firetrail.format.whole import INT32_MAX
-from firetrail.proxy.settings import backoff_of
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import RequestCode, Version
+from firetrail.format.integers import INT32_MAX
+from firetrail.proxy.calls.client_settings import backoff_of
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.wire.codes import RequestCode, Version
 
 LIMITS = (-1, 0, 1, 3, 16)
 """The most retries, in the settings of a group or in a request."""

@@ -11,10 +11,10 @@ from tests.broker.brokers import SMALL, Talk
 from tests.rules.ways import all_ways
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import BY_SQL, TopicConfig
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.bodies import BY_SQL, TopicConfig
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole
 
 COUNT = 5
 QUEUE = {"topic": "T", "queueId": 0}

@@ -26,8 +26,8 @@ from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import Record
 from firetrail.format.timer import TIMER_TOPIC
 from firetrail.proxy.schema.messages import Encoding, MessageType
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.system import SYSTEM
 
 DAY_MS = 86_400_000

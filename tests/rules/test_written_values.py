@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from firetrail.cli import common, serving
-from firetrail.cli.replica_follow import slave_id
+from firetrail.cli import common
+from firetrail.cli.clusters.replica_follow import slave_id
+from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError
 from firetrail.format.delay import DelayLevels
 from firetrail.pipeline.sink.columns import parse_options as sink_options
 from firetrail.pipeline.sink.columns import parse_wire_options as wire_sink_options
 from firetrail.pipeline.source.options import Edge, parse_options
-from firetrail.settings.table import Delays, Flag, Kind, Port, Whole
+from firetrail.settings.settings_table import Delays, Flag, Kind, Port, Whole
 
 Parse = Callable[[str], Any]
 REFUSED = "refused"
@@ -70,7 +71,7 @@ def queue_of(edge: Edge) -> int:
 WHOLE: Mapping[str, Parse] = {
     "broker.conf": setting(Whole(0)),
     "a port in broker.conf": setting(Port()),
-    "a port on the command line": argument(serving.port),
+    "a port on the command line": argument(server_command.port),
     "a count on the command line": argument(common.not_negative),
     "a time for the source": source("startingTimestamp", "starting_timestamp"),
     "the time limit of the source": source("retryTimeoutMs", "retry_ms"),

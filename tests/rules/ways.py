@@ -14,12 +14,12 @@ from tests.proxy.services import Service
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Producer, PullConsumer
-from firetrail.pipeline.plan import plan_batch
-from firetrail.pipeline.source.batches import read_split
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire.reader import read_wire
-from firetrail.pipeline.wire.splits import WireSplit
-from firetrail.proxy.codes import status_of
+from firetrail.pipeline.source.split_reader import read_split
+from firetrail.pipeline.wire.broker_reader import read_wire
+from firetrail.pipeline.wire.broker_splits import WireSplit
+from firetrail.proxy.calls.status_codes import status_of
 from firetrail.proxy.schema.messages import (
     Broker,
     FilterExpression,
@@ -28,8 +28,8 @@ from firetrail.proxy.schema.messages import (
     PullMessageResponse,
     Resource,
 )
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.store.config import StoreConfig
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 
 REFUSED = "refused"

@@ -10,8 +10,8 @@ from tests.helpers import Machine, eventually
 from firetrail.errors import DiskFullError
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.growth import PAGE_SIZE, Growth
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 
 SIZE = 16 * PAGE_SIZE
 

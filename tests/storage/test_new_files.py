@@ -10,7 +10,7 @@ import pytest
 from tests.helpers import PATIENCE_S, Machine
 
 from firetrail.storage.new_files import NewFiles
-from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.system import SyncError
 
 SIZE = 4096

@@ -11,7 +11,7 @@ from tests.helpers import Machine
 
 from firetrail.errors import DiskFullError, StoreDamagedError
 from firetrail.format.names import segment_name
-from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.storage.spread import Spread
 
 SIZE = 4096

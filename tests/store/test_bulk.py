@@ -22,9 +22,9 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.bulk import BulkAppend, committed_numbers
 from firetrail.store.bulk_journal import Ticket
-from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import Files, System
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)

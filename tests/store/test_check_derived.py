@@ -22,8 +22,8 @@ from firetrail.format.index import entry_at, slot_at
 from firetrail.format.javahash import index_key_hash
 from firetrail.format.layout import INDEX_ENTRY, INDEX_HEADER, UNIT
 from firetrail.format.unit import PRE_BLANK, encode_unit
-from firetrail.store.lifecycle.watermark import SLOT_SIZE
 from firetrail.store.problems import ProblemKind
+from firetrail.store.root.watermark import SLOT_SIZE
 
 
 @pytest.fixture

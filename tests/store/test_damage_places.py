@@ -13,10 +13,10 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.errors import StoreDamagedError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store import damage
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.integrity import damaged_messages
 from firetrail.store.log.walk import RecordBatch
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
@@ -182,7 +182,7 @@ def test_reports_are_limited(
     root, places = store_of
     for number in (3, 5, 7):
         KINDS["magic"](root, places[number])
-    monkeypatch.setattr(damage, "REPORTED_MAX", 2)
+    monkeypatch.setattr(damaged_messages, "REPORTED_MAX", 2)
     with BrokerStore.open(root, CONFIG) as store:
         reports = store._damage_reports
         for _ in range(3):

@@ -17,7 +17,7 @@ from firetrail.format.layout import TRANSACTION_PREPARED
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch import dispatcher
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.dispatch.derivation import Arrival
 
 BEHIND_MAX = 4
 

@@ -22,12 +22,12 @@ from firetrail.format.properties import (
     INNER_MULTI_QUEUE_OFFSET,
     encode_properties,
 )
+from firetrail.store.admission import draft as putting
+from firetrail.store.admission.draft import Batch
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import ProblemKind
-from firetrail.store.put import draft as putting
-from firetrail.store.put.draft import Batch
 from firetrail.store.repair.rebuild import rebuild
 
 pytestmark = pytest.mark.stepped_threads

@@ -12,7 +12,7 @@ from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import index_key_hash
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 
 pytestmark = pytest.mark.stepped_threads
 

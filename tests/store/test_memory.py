@@ -14,10 +14,10 @@ import pytest
 from tests.helpers import PATIENCE_S, bodies, eventually, put_all, small_config
 
 from firetrail import FlushFailedError, FlushMode, Message, Store
-from firetrail.store.lifecycle.housekeeper import Housekeeper
 from firetrail.store.log import flusher
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.retention.housekeeper import Housekeeper
 
 
 @contextmanager

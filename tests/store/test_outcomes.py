@@ -11,10 +11,10 @@ from tests.broker.brokers import SMALL
 from firetrail import Message, Store
 from firetrail.errors import RETRIABLE_CODES, StoreBusyError, StoreError, StoreReadOnlyError
 from firetrail.format.hosts import Host
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.handlers import failure
-from firetrail.store.lifecycle.gate import Closure
+from firetrail.remoting.connections.handlers import failure
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.admission.gate import Closure
 from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
 
 ROWS = {

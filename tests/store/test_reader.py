@@ -10,8 +10,8 @@ from tests.store.reads import beheaded, numbered
 
 from firetrail import GetStatus, Message, Store
 from firetrail.format.javahash import java_hash
-from firetrail.store.config import BrokerRole
 from firetrail.store.reader import tag_hashes
+from firetrail.store.settings.config import BrokerRole
 
 pytestmark = pytest.mark.stepped_threads
 

@@ -13,8 +13,8 @@ from tests.store.checks import checked
 from firetrail import FlushMode, Message
 from firetrail.format.names import OFFSET_MAX
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.results import GetStatus
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM
 
 MASTER = StoreConfig(

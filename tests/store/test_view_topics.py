@@ -120,7 +120,7 @@ class TestSomeTopics:
         with StoreView.open(root, system=machine.system, topics=["T00"]) as view:
             assert len(offsets(view)) == 40
         assert machine.files.count("open", "consumequeue") == 1
-        monkeypatch.setattr("firetrail.store.log.end.FOLLOWED_MAX", 1000)
+        monkeypatch.setattr("firetrail.store.log.log_end.FOLLOWED_MAX", 1000)
         machine.files.forget()
         with StoreView.open(root, system=machine.system, topics=["T00"]) as view:
             assert len(offsets(view)) == 40

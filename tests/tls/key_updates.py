@@ -11,7 +11,7 @@ from typing import cast
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from tests.tls.peers import Client
 
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 HASH = "sha384"
 KEY_UPDATE = bytes([24, 0, 0, 1, 1])

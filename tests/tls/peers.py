@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 
 class Client:

@@ -10,7 +10,7 @@ from tests.tls.peers import Client
 
 from firetrail.errors import ConfigError
 from firetrail.tls.certificates import load_certificate, load_trust, server_context
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 
 def load(certificate: object, key: object, password: str = "") -> ssl.SSLContext:

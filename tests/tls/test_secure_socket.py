@@ -16,7 +16,7 @@ from firetrail.tls.client_tls import ClientTls
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.server_tls import ServerTls
-from firetrail.tls.session import HANDSHAKE, TlsSession
+from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 
 
 def pair(folder: Path, client: ClientTls | None = None) -> tuple[SecureSocket, SecureSocket]:

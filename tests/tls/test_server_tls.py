@@ -18,7 +18,7 @@ from firetrail.tls import server_tls
 from firetrail.tls.config import TlsConfig, TlsMode
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls
-from firetrail.tls.session import HANDSHAKE, TlsSession
+from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 
 DAY_S = 86_400
 

@@ -25,9 +25,9 @@ from tests.torture.witness import PLACES
 from tests.torture.witness_ledger import Found, Ledger
 
 from firetrail.errors import NotReachedError
-from firetrail.replication.etcd import EtcdCoordinator
-from firetrail.replication.etcd_gateway import EtcdAccess
-from firetrail.replication.group_view import GroupView
+from firetrail.replication.group.etcd import EtcdCoordinator
+from firetrail.replication.group.etcd_gateway import EtcdAccess
+from firetrail.replication.group.group_view import GroupView
 from firetrail.system import SYSTEM
 
 MEMBERS = (1, 2, 3)

@@ -40,7 +40,7 @@ from firetrail.pipeline.jobs.archive import job as archive_module
 from firetrail.pipeline.jobs.rebuild import job as rebuild
 from firetrail.pipeline.jobs.replay import job as replay
 from firetrail.pipeline.jobs.replay.targets import StoreTarget
-from firetrail.pipeline.sink import columns, writers
+from firetrail.pipeline.sink import columns, store_writers
 
 MESSAGES = 24
 SPLIT_BYTES = 4096
@@ -231,7 +231,7 @@ class Sink(Job):
         if isinstance(spark, Alone):
             options = {"path": str(folder / "target"), "writeId": "w"}
             given = columns.parse_options(options, stream=False)
-            writer = writers.BatchWriter(given, given.staging / uuid.uuid4().hex)
+            writer = store_writers.BatchWriter(given, given.staging / uuid.uuid4().hex)
             halves = (range(MESSAGES // 2), range(MESSAGES // 2, MESSAGES))
             writer.commit([_staged(writer, half) for half in halves])
             return
@@ -279,7 +279,7 @@ class Stream(Job):
             recorded = folder / f"committed-{number}"
             if recorded.exists():
                 continue
-            writer = writers.StreamWriter(given, given.staging / uuid.uuid4().hex)
+            writer = store_writers.StreamWriter(given, given.staging / uuid.uuid4().hex)
             part = found[number * MESSAGES // 3 : (number + 1) * MESSAGES // 3]
             writer.commit([_staged(writer, part), None], number)
             recorded.touch()

@@ -21,7 +21,7 @@ from firetrail.client import PullConsumer
 from firetrail.format.delay import DelayLevels
 from firetrail.format.properties import TIMER_DEL_UNIQKEY
 from firetrail.format.timer import TIMER_TOPIC
-from firetrail.remoting.bodies import MessageQueue
+from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
 

@@ -18,26 +18,18 @@ from unittest import mock
 
 from tests.crash.files_check import Raw
 from tests.crash.oracle import Violation
-from tests.torture.administering import Administering
+from tests.torture.administration import Administering
 from tests.torture.ledger import Ledger
-from tests.torture.ordering import Ordering
-from tests.torture.popping import Popping
-from tests.torture.retrying import Retrying
-from tests.torture.transacting import Transacting
+from tests.torture.open_transactions import Transacting
+from tests.torture.ordered_messages import Ordering
+from tests.torture.pops import Popping
+from tests.torture.retries import Retrying
 from tests.torture.use import Use
 
-from firetrail.client import (
-    Message,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    SendResult,
-    SendStatus,
-    group_requests,
-    process_queue,
-)
+from firetrail.client import Message, Producer, PullConsumer, PushConsumer, SendResult, SendStatus
+from firetrail.client.consumers import group_requests, process_queue
 from firetrail.errors import FiretrailError, RequestError
-from firetrail.remoting.bodies import ConsumeFromWhere, MessageQueue
+from firetrail.remoting.messages.bodies import ConsumeFromWhere, MessageQueue
 
 TOPICS = {"T-single", "T-batch", "T-delayed"}
 """The topics that the two groups of this module consume."""

@@ -15,13 +15,13 @@ from unittest import mock
 
 from tests.crash.oracle import Violation
 from tests.torture import load, scene
-from tests.torture.killing import KILLED_USES, kills
+from tests.torture.kills import KILLED_USES, kills
 from tests.torture.ledger import Ledger
 from tests.torture.process import BrokerProcess
 from tests.torture.scene import scene_of
-from tests.torture.syncing import check_failed_sync
+from tests.torture.syncs import check_failed_sync
 
-from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
+from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.processors.recall import RecallProcessor
 from firetrail.broker.processors.send_back import SendBackProcessor
 from firetrail.broker.services.schedule import Schedule
@@ -30,8 +30,8 @@ from firetrail.broker.state.saver import Saver
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.cli.main import main
-from firetrail.remoting.bodies import ConsumerOffsets
-from firetrail.remoting.headers import RecallHeader, RecallResponse
+from firetrail.remoting.messages.bodies import ConsumerOffsets
+from firetrail.remoting.messages.headers import RecallHeader, RecallResponse
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import PutResult, PutStatus
 from firetrail.system import Files

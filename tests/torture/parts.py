@@ -18,11 +18,11 @@ from tests.crash.pair_survey import pair_survey
 from tests.crash.simulation import MODES as MODES_OF_STORES
 from tests.crash.simulation import few_open_files, survey, tiny_config
 from tests.etcd_program import MISSING, find_etcd
-from tests.torture.bending import clock_jumps, few_files, few_from_the_start, little_memory
+from tests.torture.bent_limits import clock_jumps, few_files, few_from_the_start, little_memory
 from tests.torture.bridge import NoNamespaces
 from tests.torture.cluster_rounds import sampled_round
-from tests.torture.exhausting import exhaust
-from tests.torture.failing import (
+from tests.torture.damage import spoil
+from tests.torture.disk_failures import (
     FULL_WALK,
     START_WALK,
     can_mount,
@@ -30,14 +30,14 @@ from tests.torture.failing import (
     small_disk,
     start_fails,
 )
-from tests.torture.failing_over import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
-from tests.torture.handing_over import check_pauses, hand_over
-from tests.torture.killing import kill_loop
+from tests.torture.exhaustion import exhaust
+from tests.torture.failover import GROUP_KINDS, KINDS, NAMESPACE_KINDS, fail_over
+from tests.torture.hand_over import check_pauses, hand_over
+from tests.torture.killed_pair import kill_pair
+from tests.torture.kills import kill_loop
 from tests.torture.mutants import BUGS, caught
-from tests.torture.replicating import kill_pair
-from tests.torture.soaking import soak, soak_pair
-from tests.torture.spoiling import spoil
-from tests.torture.syncing import MODES, WALK, sync_fails, sync_is_slow
+from tests.torture.soak import soak, soak_pair
+from tests.torture.syncs import MODES, WALK, sync_fails, sync_is_slow
 
 Part = Callable[[Path, int], Counter[str]]
 """Torments a broker in an empty folder, all chances drawn from a seed; gives figures."""
@@ -137,7 +137,7 @@ def _pipeline(folder: Path, seed: int) -> Counter[str]:
 
 
 def _pipeline_without_spark(folder: Path, seed: int) -> Counter[str]:
-    from tests.torture.forging import walk_a_job
+    from tests.torture.forked_drivers import walk_a_job
 
     return walk_a_job(seed)
 

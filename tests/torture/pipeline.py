@@ -27,7 +27,7 @@ from tests.crash.oracle import Violation
 from tests.crash.simulation import scratch, scratch_parent
 from tests.jvm import QUICK_START
 from tests.torture.faults import HOLD, Faults
-from tests.torture.forging import BOUNDARIES, Forge, environment
+from tests.torture.forked_drivers import BOUNDARIES, Forge, environment
 from tests.torture.jobs import JOBS, ON_SPARK_ONLY
 from tests.torture.victim import ROOT
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from tests.etcd_program import MISSING, find_etcd
-from tests.torture import bending, failing, syncing
+from tests.torture import bent_limits, disk_failures, syncs
+from tests.torture.damage import spoil
 from tests.torture.faults import compiler
-from tests.torture.handing_over import hand_over
-from tests.torture.killing import kill_loop
-from tests.torture.replicating import kill_pair
-from tests.torture.soaking import soak
-from tests.torture.spoiling import spoil
+from tests.torture.hand_over import hand_over
+from tests.torture.killed_pair import kill_pair
+from tests.torture.kills import kill_loop
+from tests.torture.soak import soak
 
 pytestmark = [
     pytest.mark.slow,
@@ -56,27 +56,27 @@ async def test_planned_changes_of_the_master_of_a_group(tmp_path: Path) -> None:
 
 
 async def test_a_sync_fails(tmp_path: Path) -> None:
-    await run(syncing.sync_fails(tmp_path, SEED, "SYNC_FLUSH", "commitlog", skip=7))
+    await run(syncs.sync_fails(tmp_path, SEED, "SYNC_FLUSH", "commitlog", skip=7))
 
 
 async def test_a_sync_is_slow(tmp_path: Path) -> None:
-    await run(syncing.sync_is_slow(tmp_path, SEED))
+    await run(syncs.sync_is_slow(tmp_path, SEED))
 
 
 async def test_the_disk_is_full(tmp_path: Path) -> None:
-    await run(failing.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", "", skip=5))
+    await run(disk_failures.disk_is_full(tmp_path, SEED, "ASYNC_FLUSH", "", skip=5))
 
 
 async def test_a_start_fails(tmp_path: Path) -> None:
-    await run(failing.start_fails(tmp_path, SEED, errno.ENOSPC, first=2, starts=2))
+    await run(disk_failures.start_fails(tmp_path, SEED, errno.ENOSPC, first=2, starts=2))
 
 
 async def test_the_clock_is_set(tmp_path: Path) -> None:
-    await run(bending.clock_jumps(tmp_path, SEED, "SYNC_FLUSH", jumps=1))
+    await run(bent_limits.clock_jumps(tmp_path, SEED, "SYNC_FLUSH", jumps=1))
 
 
 async def test_no_descriptors_for_a_while(tmp_path: Path) -> None:
-    await run(bending.few_files(tmp_path, SEED))
+    await run(bent_limits.few_files(tmp_path, SEED))
 
 
 async def test_bits_flip_and_files_end_early(tmp_path: Path) -> None:

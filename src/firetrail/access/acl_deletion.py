@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from firetrail.access.bodies import AclInfo
+from firetrail.access.user_bodies import AclInfo
 from firetrail.auth.policies import SUBJECT_PREFIX, PolicyType
 from firetrail.auth.resources import Resource
 from firetrail.errors import NoSuchError

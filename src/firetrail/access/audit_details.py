@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from firetrail.access.bodies import AclInfo, PolicyEntryInfo, UserInfo
 from firetrail.access.rules import RULES, Asked
+from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, UserInfo
 from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.errors import ConfigError, ProtocolError, RequestError
 from firetrail.format.java_properties import parse_properties
-from firetrail.remoting.codes import RequestCode as Code
-from firetrail.remoting.codes import request_name
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.requests import REQUESTS
+from firetrail.remoting.messages.requests import REQUESTS
+from firetrail.remoting.wire.codes import RequestCode as Code
+from firetrail.remoting.wire.codes import request_name
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.text import printable
 
 NAME_MAX, NAMES_MAX = 255, 32

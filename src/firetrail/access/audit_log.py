@@ -20,9 +20,9 @@ from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
 from firetrail.auth.resources import Requirement
 from firetrail.auth.signature import ACCESS_KEY
-from firetrail.remoting.codes import request_name
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import request_name
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import System
 from firetrail.text import printable

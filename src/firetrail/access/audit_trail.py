@@ -18,8 +18,8 @@ from typing import Any
 
 from firetrail.access.audit_file import AuditFile
 from firetrail.format.names import AUDIT
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.token_bucket import TokenBucket
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.pace.token_bucket import TokenBucket
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import System, Thread
 from firetrail.text import counted, human_time

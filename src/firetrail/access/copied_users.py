@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from firetrail.access.bodies import (
+from firetrail.access.user_bodies import (
     AclInfo,
     UserInfo,
     check_user_name,

@@ -20,12 +20,12 @@ from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
-from firetrail.remoting.addresses import source_of
-from firetrail.remoting.codes import ResponseCode, request_name
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import failure
-from firetrail.remoting.local_connection import LocalConnection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import failure
+from firetrail.remoting.servers.addresses import source_of
+from firetrail.remoting.servers.local_connection import LocalConnection
+from firetrail.remoting.wire.codes import ResponseCode, request_name
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import Clock
 from firetrail.text import printable
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from firetrail.access.audit_details import audit_details
 from firetrail.access.audit_log import DONE
 from firetrail.access.audit_trail import AuditTrail, EventKind
-from firetrail.access.bodies import AclInfo, UserInfo
+from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.auth.caller import Caller
-from firetrail.remoting.codes import RequestCode, request_name
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import Header
+from firetrail.remoting.messages.typed_header import Header
+from firetrail.remoting.wire.codes import RequestCode, request_name
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.system import System
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from firetrail.access.bodies import check_user_name
-from firetrail.access.needs import TRACE_TOPIC
+from firetrail.access.implied_permissions import TRACE_TOPIC
+from firetrail.access.user_bodies import check_user_name
 from firetrail.auth.address_patterns import AddressPattern
 from firetrail.auth.policies import (
     PASSWORD_MAX,
@@ -37,7 +37,7 @@ from firetrail.auth.resources import (
 )
 from firetrail.errors import ConfigError
 from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, reply_topic
-from firetrail.settings.table import HIDDEN
+from firetrail.settings.settings_table import HIDDEN
 
 KEY_MIN = 7
 """The least characters of access keys and secret keys, as in RocketMQ."""

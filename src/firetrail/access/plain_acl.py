@@ -18,7 +18,7 @@ from firetrail.auth.address_patterns import AddressPattern
 from firetrail.auth.policies import User
 from firetrail.errors import ConfigError
 from firetrail.pace.periodic import GuardedStep, every
-from firetrail.remoting.bodies import DataVersion
+from firetrail.remoting.messages.bodies import DataVersion
 from firetrail.system import System
 from firetrail.text import counted
 

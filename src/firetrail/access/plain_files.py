@@ -12,7 +12,7 @@ from firetrail.access.plain_accounts import PlainAccount
 from firetrail.access.yaml_text import dump_yaml, load_yaml
 from firetrail.auth.address_patterns import AddressPattern
 from firetrail.errors import ConfigError, FormatError
-from firetrail.remoting.bodies import DataVersion
+from firetrail.remoting.messages.bodies import DataVersion
 from firetrail.system import Files
 from firetrail.text import os_reason
 

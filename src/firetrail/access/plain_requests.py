@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from firetrail.access.plain_accounts import PlainAccount
 from firetrail.access.plain_acl import PlainAcl
 from firetrail.errors import ConfigError, RequestError
-from firetrail.remoting.body import Body
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.user_headers import AccountHeader, WhiteAddressesHeader
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.messages.user_headers import AccountHeader, WhiteAddressesHeader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 UPDATE_FAILED, DELETE_FAILED, WHITE_ADDRESSES_FAILED = 209, 210, 211
 """Response codes of RocketMQ 4.9. Clients of 5.x have other names for these numbers."""

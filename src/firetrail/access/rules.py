@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from firetrail.access.needs import (
+from firetrail.access.implied_permissions import (
     CLUSTER,
     CREATE,
     DELETE,
@@ -33,7 +33,8 @@ from firetrail.errors import FormatError, RequestError
 from firetrail.format.batch import has_property
 from firetrail.format.names import RETRY_PREFIX, reply_topic
 from firetrail.format.properties import INNER_MULTI_DISPATCH
-from firetrail.remoting.bodies import (
+from firetrail.remoting.kernels.fields import TRUE
+from firetrail.remoting.messages.bodies import (
     CheckClientBody,
     HeartbeatData,
     LockBody,
@@ -42,12 +43,11 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupList,
     TopicConfigList,
 )
-from firetrail.remoting.codes import PLAIN_CODES, USER_CODES, request_name
-from firetrail.remoting.codes import RequestCode as Code
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.kernels.fields import TRUE
-from firetrail.remoting.pop_bodies import BatchAckBody, RequestModeBody
-from firetrail.remoting.requests import REQUESTS, RequestTarget
+from firetrail.remoting.messages.pop_bodies import BatchAckBody, RequestModeBody
+from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
+from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES, request_name
+from firetrail.remoting.wire.codes import RequestCode as Code
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 class Asked(NamedTuple):
@@ -464,7 +464,7 @@ def _checked(rows: Mapping[int, Rule]) -> Mapping[int, Rule]:
     answered = {code for code, row in REQUESTS.items() if row.target in servers}
     if wrong := sorted(answered ^ rows.keys()):
         names = ", ".join(request_name(code) for code in wrong)
-        raise ValueError(f"these need a row here and in remoting/requests.py: {names}")
+        raise ValueError(f"these need a row here and in remoting/messages/requests.py: {names}")
     return rows
 
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import ClassVar
 
-from firetrail.access.bodies import check_password, check_user_name
 from firetrail.access.guard import PLAIN_WORDING, AccessPolicy
+from firetrail.access.user_bodies import check_password, check_user_name
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
-from firetrail.settings.table import HIDDEN, Flag, Group, Kind, Text
+from firetrail.settings.settings_table import HIDDEN, Flag, Group, Kind, Text
 
 ACCESS = Group(
     "Broker: access control",

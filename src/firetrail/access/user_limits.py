@@ -8,8 +8,8 @@ from typing import Protocol
 from weakref import WeakSet
 
 from firetrail.auth.policies import User
-from firetrail.remoting.addresses import RequestRates
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.servers.addresses import RequestRates
 from firetrail.settings.server_limits import ServerLimitSettings
 
 TOO_FAST = "its user sends more than is allowed per second"

@@ -10,16 +10,16 @@ import json
 import logging
 from collections.abc import Awaitable
 
-from firetrail.access.bodies import AclInfo, UserInfo
+from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.auth.caller import NO_PERMISSION
 from firetrail.auth.policies import SUBJECT_PREFIX, User
 from firetrail.errors import ConfigError, ProtocolError, RequestError
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.user_headers import AclFilterHeader, UserFilterHeader
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.user_headers import AclFilterHeader, UserFilterHeader
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 _log = logging.getLogger(__name__)
 

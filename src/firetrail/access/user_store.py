@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from firetrail.access.bodies import (
+from firetrail.access.plain_acl import PlainAcl
+from firetrail.access.user_bodies import (
     AclInfo,
     UserFileBody,
     UserInfo,
@@ -22,7 +23,6 @@ from firetrail.access.bodies import (
     user_status,
     user_type,
 )
-from firetrail.access.plain_acl import PlainAcl
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import SUBJECT_PREFIX, Policy, PolicyType, User, UserStatus, UserType
 from firetrail.auth.resources import Resource

@@ -19,7 +19,7 @@ from typing import Self
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 
 
 class BackgroundBroker:

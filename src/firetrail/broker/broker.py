@@ -18,8 +18,8 @@ from typing import Self
 from firetrail.broker.admin.config import take_file
 from firetrail.broker.broker_access import BrokerAccess
 from firetrail.broker.broker_conf import check_id
+from firetrail.broker.broker_parts import Environment, Parts, combined
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.parts import Environment, Parts, combined
 from firetrail.broker.ports import (
     client_access_of,
     listen_for_vips,
@@ -27,34 +27,34 @@ from firetrail.broker.ports import (
     reachable,
     tls_of,
 )
-from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.epoch_fence import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.replicated_broker import newest_epoch
 from firetrail.broker.replicas_manager import ReplicasManager
 from firetrail.broker.services.clients import Clients
-from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.term import Term, TermPlan
-from firetrail.broker.terms import RoleChange, Terms
+from firetrail.broker.term_changes import RoleChange, Terms
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.namesrv.server_limits import server_limits
-from firetrail.remoting.access import Access
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.exposure import check_exposure
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.limits import ServerLimits
-from firetrail.remoting.server import RemotingServer
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.group_status import GroupStatus
-from firetrail.replication.master_check import MasterAddress
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.servers.configured_limits import server_limits
+from firetrail.remoting.servers.exposure import check_exposure
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.master_check import MasterAddress
 from firetrail.settings.file_changes import ConfEntries, FileChanges
-from firetrail.settings.table import Live
+from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls
 

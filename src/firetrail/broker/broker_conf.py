@@ -13,11 +13,11 @@ from firetrail.broker.config import SETTINGS, BrokerConfig
 from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
 from firetrail.format.java_properties import Entry
-from firetrail.remoting.bodies import MASTER_ID
+from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings, refuse_typos
-from firetrail.store.config import SETTINGS as STORE_SETTINGS
-from firetrail.store.config import StoreConfig
-from firetrail.store.config_rules import BrokerRole
+from firetrail.store.settings.config import SETTINGS as STORE_SETTINGS
+from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.config_rules import BrokerRole
 from firetrail.text import did_you_mean, typo_of
 from firetrail.tls.config import refuse_misplaced
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.filter.selection import MessageSelector
+from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.services.long_polling import LongPolling
 from firetrail.broker.services.traffic import Traffic
-from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
-from firetrail.settings.table import Live
+from firetrail.broker.state.topic_table import TopicTable
+from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 

@@ -1,7 +1,7 @@
 """The settings of a broker.
 
-The table has the same form as the store's (:mod:`firetrail.store.config`): Python name, default,
-key in ``broker.conf``, kind, explanation.
+The table has the same form as the store's (:mod:`firetrail.store.settings.config`): Python name,
+default, key in ``broker.conf``, kind, explanation.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from firetrail.broker.config_groups import (
 from firetrail.broker.limit_settings import BrokerLimitSettings
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
-from firetrail.format.whole import INT32_MAX
-from firetrail.replication.frames import BODY_MAX, MEMBER_MAX
+from firetrail.format.integers import INT32_MAX
+from firetrail.replication.ha.ha_frames import BODY_MAX, MEMBER_MAX
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.log_settings import LogSettings
-from firetrail.settings.table import Setting, Text, Whole, table
+from firetrail.settings.settings_table import Setting, Text, Whole, table
 from firetrail.text import did_you_mean
 
 

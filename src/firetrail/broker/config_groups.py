@@ -6,8 +6,8 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from firetrail.errors import ConfigError
 from firetrail.format.names import TOPIC_PATTERN
-from firetrail.remoting.client import split_address
-from firetrail.settings.table import Flag, Group, Text, Whole
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.settings.settings_table import Flag, Group, Text, Whole
 
 FLAG = Flag()
 MS = Whole(1, unit="ms")

@@ -19,17 +19,17 @@ from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.errors import DivergedError, FiretrailError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import MASTER_ID
-from firetrail.remoting.client import RemotingClient
-from firetrail.replication.election import LeaseTiming
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.group_status import GroupStatus
-from firetrail.replication.lease_keeper import GroupMember, LeaseKeeper
-from firetrail.replication.lineage import next_epoch
-from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import RewindPlan, rewind
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import MASTER_ID
+from firetrail.replication.group.election import LeaseTiming
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.lease_keeper import GroupMember, LeaseKeeper
+from firetrail.replication.group.lineage import next_epoch
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.rewind import RewindPlan, rewind
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import System
 
 LOOK_S = 0.5

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from firetrail.broker.replica.relay import RELAYED, expiry, not_master
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, respond
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, respond
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 HELD_MAX = 10_000
 """Maximum number of requests that wait; further ones are refused."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrail.settings.server_limits import ServerLimitSettings
-from firetrail.settings.table import Group, Whole
+from firetrail.settings.settings_table import Group, Whole
 
 KEPT = Group(
     "Broker: limits",

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError
 from firetrail.format.hosts import PORT_MAX, Host
-from firetrail.remoting.access import Access
-from firetrail.remoting.client import split_address
-from firetrail.remoting.server import RemotingServer
-from firetrail.replication.ha_port import HAPort
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.remoting.servers.server import RemotingServer
+from firetrail.replication.ha.ha_port import HAPort
 from firetrail.system import System
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls

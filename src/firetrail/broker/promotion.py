@@ -10,7 +10,7 @@ asks the former master to become the master again. If the replica crashes, the h
 or undone when it runs again (:mod:`firetrail.broker.replica.unfinished_hand_over`).
 
 In an emergency only the last step is taken. Messages that the replica has not received are then
-lost, and the former master is fenced when it comes back (:mod:`firetrail.broker.replica.fencing`).
+lost, and :mod:`firetrail.broker.replica.epoch_fence` fences the former master when it is back.
 
 A change ends the term in which it was requested, so the request is answered before the change
 begins, and its progress can be asked for.
@@ -24,7 +24,7 @@ from collections.abc import Coroutine
 
 from firetrail.broker.replica.group_hand_over import GroupHandOver
 from firetrail.broker.replica.hand_over import HandOver
-from firetrail.broker.replica.present_master import PresentMaster, present_master
+from firetrail.broker.replica.live_master_check import PresentMaster, present_master
 from firetrail.broker.replica.replicated_broker import (
     ReplicatedBroker,
     epoch_entries,
@@ -36,23 +36,23 @@ from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.broker.replica.unfinished_hand_over import UnfinishedHandOver
 from firetrail.errors import ConfigError, FiretrailError, ReplicationError, RequestError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.bodies import MASTER_ID
-from firetrail.remoting.client import RemotingClient, split_address
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.remoting.replica_headers import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient, split_address
+from firetrail.remoting.messages.bodies import MASTER_ID
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.messages.replica_headers import (
     EpochHeader,
     HandOverHeader,
     PromoteHeader,
     StepDownHeader,
 )
-from firetrail.replication.epochs import Epoch
-from firetrail.replication.follower_status import FollowerState
-from firetrail.store.config import BrokerRole
-from firetrail.store.lifecycle.gate import Closure
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.log.epochs import Epoch
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.store.admission.gate import Closure
+from firetrail.store.settings.config import BrokerRole
 
 HANDOVER_S = 60.0
 """The time for which a master that hands over refuses messages while nothing else happens."""

@@ -19,11 +19,11 @@ from firetrail.broker.replica.group_hand_over import FrozenBroker, GroupHandOver
 from firetrail.broker.replica.group_recovery import GroupRecovery
 from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.replica.succession import Succession
-from firetrail.remoting.handlers import Handler
-from firetrail.replication.group_memory import MemberFile
-from firetrail.replication.group_status import GroupStatus
-from firetrail.replication.lease_keeper import LeaseKeeper
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.replication.group.group_memory import MemberFile
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import System
 
 _log = logging.getLogger(__name__)

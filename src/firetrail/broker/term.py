@@ -16,8 +16,8 @@ from pathlib import Path
 
 from firetrail.broker import unsupported
 from firetrail.broker.admin.replication import ReplicationProcessor
-from firetrail.broker.parts import Environment, Parts, build, combined, handlers_of
-from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.broker_parts import Environment, Parts, build, combined, handlers_of
+from firetrail.broker.replica.epoch_fence import Fencing
 from firetrail.broker.replica.record_repair import RecordRepair
 from firetrail.broker.replica.relay import Relay
 from firetrail.broker.replica.replica_service import ReplicaService
@@ -29,14 +29,14 @@ from firetrail.broker.state.slave_mark import full_name
 from firetrail.broker.takeover import unused_data
 from firetrail.format.names import CONFIG
 from firetrail.pace.periodic import GuardedStep, every
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.handlers import Handler
-from firetrail.replication.epochs import Epoch
-from firetrail.replication.ha_service import HAService
-from firetrail.replication.ha_source import HALimits, HASource
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.replication.ha.ha_service import HAService
+from firetrail.replication.ha.ha_source import HALimits, HASource
+from firetrail.replication.log.epochs import Epoch
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
-from firetrail.store.lifecycle.inventory import CONFIG_FILES
+from firetrail.store.evidence.inventory import CONFIG_FILES
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 STOP_S = 2.0
 """The time that a stop may spend on dispatching queues and index. Service managers give a process

@@ -1,8 +1,8 @@
 """The interface of a subcommand.
 
-A subcommand is a module of this package with the two functions of :class:`Command`, listed in
-``COMMANDS`` of ``firetrail.cli.main``. It raises a ``FiretrailError`` if it fails; ``main`` turns
-that into one line on standard error and an exit code.
+A subcommand is a module in a folder of this package, with the two functions of :class:`Command`.
+``COMMANDS`` of ``firetrail.cli.main`` lists it. It raises a ``FiretrailError`` if it fails;
+``main`` turns that into one line on standard error and an exit code.
 """
 
 from __future__ import annotations

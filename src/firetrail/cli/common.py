@@ -8,13 +8,12 @@ from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 
-from firetrail import cli
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.whole import parse_whole, whole_in
-from firetrail.store.config import StoreConfig
+from firetrail.format.integers import parse_whole, whole_in
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import allow_many_files
 from firetrail.text import did_you_mean, some_of
 
@@ -65,10 +64,10 @@ def action_names(module: str) -> list[str]:
 
     A hyphen in the name of an action is an underscore in that of its module.
     """
-    names = (found.name for found in iter_modules(cli.__path__, "firetrail.cli."))
-    prefix = f"{module}_"
-    found = (name.removeprefix(prefix) for name in names if name.startswith(prefix))
-    return sorted(name.replace("_", "-") for name in found)
+    folder, _, name = module.rpartition(".")
+    names = (found.name for found in iter_modules(import_module(folder).__path__))
+    found = (each.removeprefix(f"{name}_") for each in names if each.startswith(f"{name}_"))
+    return sorted(action.replace("_", "-") for action in found)
 
 
 def add_json(parser: argparse.ArgumentParser, help_text: str) -> None:

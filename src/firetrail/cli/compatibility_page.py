@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from textwrap import fill
 
-from firetrail.remoting.requests import REQUESTS, RequestSpec, RequestTarget
+from firetrail.remoting.messages.requests import REQUESTS, RequestSpec, RequestTarget
 
 _WIDTH = 100
 _LISTS = re.compile(r"(?<=\n<!-- requests -->\n\n)(- .*\n(  .*\n)*)*")

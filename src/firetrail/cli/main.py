@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from typing import cast
 
@@ -14,13 +14,16 @@ from firetrail.cli.command import Command, CommandParser, ExitCode
 from firetrail.errors import FiretrailError, FormatError, StoreDamagedError
 from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
-COMMANDS: tuple[str, ...] = (
-    *("up", "broker", "namesrv", "proxy", "replica", "cluster", "check-config"),
-    *("topic", "group", "send", "tail", "lag", "reset", "user", "acl", "settings"),
-    *("info", "dump", "query", "fsck", "rebuild", "backup", "salvage"),
-    "pipeline",
-)
-"""The subcommands in the order of ``--help``: servers, clusters, stores, Spark."""
+COMMANDS = {
+    **dict.fromkeys(("up", "broker", "namesrv", "proxy"), "servers"),
+    **dict.fromkeys(("replica", "cluster"), "clusters"),
+    "check-config": "servers",
+    **dict.fromkeys(("topic", "group", "send", "tail", "lag", "reset"), "clusters"),
+    **dict.fromkeys(("user", "acl", "settings"), "clusters"),
+    **dict.fromkeys(("info", "dump", "query", "fsck", "rebuild", "backup", "salvage"), "stores"),
+    "pipeline": "spark_jobs",
+}
+"""The subcommands in the order of ``--help``, and the folder with the module of each."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
 
 
-def _needed(arguments: Sequence[str]) -> Sequence[str]:
+def _needed(arguments: Sequence[str]) -> Iterable[str]:
     """Return the subcommands whose modules are needed: importing all of them takes a second."""
     if arguments[:1] == ["--version"]:
         return ()
@@ -56,17 +59,18 @@ def _needed(arguments: Sequence[str]) -> Sequence[str]:
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if arguments[:1] != ["replica"]:
         return arguments
-    from firetrail.cli import replica
+    from firetrail.cli.clusters import replica
 
     return replica.spelled_out(arguments)
 
 
 def load_command(name: str) -> Command:
     """Import and return the module of a subcommand."""
-    return cast(Command, import_module(f"firetrail.cli.{name.replace('-', '_')}"))
+    module = f"firetrail.cli.{COMMANDS[name]}.{name.replace('-', '_')}"
+    return cast(Command, import_module(module))
 
 
-def build_parser(names: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def build_parser(names: Iterable[str] | None = None) -> argparse.ArgumentParser:
     """Return a parser of subcommands; it sets ``args.run`` to the chosen one's ``run``.
 
     Args:

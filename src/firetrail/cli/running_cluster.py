@@ -20,7 +20,7 @@ from firetrail.errors import (
     RequestError,
     TlsError,
 )
-from firetrail.remoting.access import TLS_CA, Access
+from firetrail.remoting.connections.access import TLS_CA, Access
 from firetrail.text import did_you_mean
 
 NAMESRV = "NAMESRV_ADDR"

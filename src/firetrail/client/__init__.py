@@ -3,17 +3,16 @@
 Programs import everything from here, including the errors that the clients raise.
 """
 
-from firetrail.access.bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Decision, PolicyType, UserStatus, UserType
-from firetrail.client.admin import Admin
-from firetrail.client.listener import Listener
-from firetrail.client.pop import Popped
-from firetrail.client.producer import Producer, Reply
-from firetrail.client.pull import Pulled
-from firetrail.client.pull_consumer import PullConsumer
-from firetrail.client.push_consumer import PushConsumer
-from firetrail.client.rebalance import (
+from firetrail.client.administration.admin import Admin
+from firetrail.client.consumers.listener import Listener
+from firetrail.client.consumers.pop import Popped
+from firetrail.client.consumers.pull import Pulled
+from firetrail.client.consumers.pull_consumer import PullConsumer
+from firetrail.client.consumers.push_consumer import PushConsumer
+from firetrail.client.consumers.rebalance import (
     averagely,
     by_circle,
     by_consistent_hash,
@@ -21,11 +20,12 @@ from firetrail.client.rebalance import (
     in_rooms,
     nearby,
 )
-from firetrail.client.received import Received
-from firetrail.client.send import SendResult, SendStatus
-from firetrail.client.simple_consumer import SimpleConsumer
-from firetrail.client.subscription import by_sql, by_tags
-from firetrail.client.transaction import Outcome
+from firetrail.client.consumers.simple_consumer import SimpleConsumer
+from firetrail.client.consumers.subscription import by_sql, by_tags
+from firetrail.client.messages.received_message import Received
+from firetrail.client.messages.send import SendResult, SendStatus
+from firetrail.client.producers.producer import Producer, Reply
+from firetrail.client.producers.transaction_outcome import Outcome
 from firetrail.errors import (
     ClientClosedError,
     ConfigError,
@@ -45,8 +45,8 @@ from firetrail.errors import (
 )
 from firetrail.format.kernels.draft import Message
 from firetrail.format.message_types import MessageType
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.messages.bodies import (
     ConsumeFromWhere,
     MessageModel,
     MessageQueue,
@@ -54,12 +54,12 @@ from firetrail.remoting.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from firetrail.remoting.codes import Permission, ResponseCode
-from firetrail.remoting.retry_policies import (
+from firetrail.remoting.messages.retry_policies import (
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
     GroupRetryPolicy,
 )
+from firetrail.remoting.wire.codes import Permission, ResponseCode
 from firetrail.tls.client_tls import ClientTls
 
 __all__ = [

@@ -26,16 +26,16 @@ from queue import SimpleQueue
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from firetrail import client
-from firetrail.client.cluster_client import GRACE_S, ClusterClient
+from firetrail.client.cluster.cluster_client import GRACE_S, ClusterClient
+from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.loop_thread import LOOP_THREAD
-from firetrail.client.offsets import Offsets
-from firetrail.client.received import Received
-from firetrail.client.send import SendResult
-from firetrail.client.transaction import Outcome
+from firetrail.client.messages.received_message import Received
+from firetrail.client.messages.send import SendResult
+from firetrail.client.producers.transaction_outcome import Outcome
 from firetrail.errors import ClientClosedError
 from firetrail.format.arguments import function
 from firetrail.format.kernels.draft import Message
-from firetrail.remoting.bodies import MessageQueue, SubscriptionData
+from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
 
 T = TypeVar("T")
 R = TypeVar("R")

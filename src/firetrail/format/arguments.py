@@ -12,7 +12,7 @@ from numbers import Real
 from typing import TypeVar
 
 from firetrail.errors import ConfigError, WrongTypeError
-from firetrail.format.whole import INT64_MAX, whole
+from firetrail.format.integers import INT64_MAX, whole
 
 SECONDS_MAX = 1 << 31
 """The longest time that a program can ask for, 68 years; in milliseconds it fits into int64."""

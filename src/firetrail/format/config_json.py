@@ -16,7 +16,7 @@ from math import isinf
 from typing import Any, NamedTuple, NoReturn
 
 from firetrail.errors import FormatError
-from firetrail.format.whole import INT64_MAX, INT64_MIN
+from firetrail.format.integers import INT64_MAX, INT64_MIN
 
 DEPTH_MAX = 64
 """Deepest nesting that is read: RocketMQ's files need 6, and a bomb must not exhaust the stack."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from struct import unpack
 
-from firetrail.format.whole import INT32_MIN
+from firetrail.format.integers import INT32_MIN
 
 _ENCODED_SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 

@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.java_properties import parse_properties
 from firetrail.namesrv.state import State
-from firetrail.remoting.bodies import KVTable, TopicList
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.large_answers import answer_with
-from firetrail.remoting.route_headers import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.messages.bodies import KVTable, TopicList
+from firetrail.remoting.messages.route_headers import (
     AddedResponse,
     BrokerNameHeader,
     ClusterHeader,
@@ -23,6 +20,9 @@ from firetrail.remoting.route_headers import (
     ValueResponse,
     WipedResponse,
 )
+from firetrail.remoting.servers.large_answers import answer_with
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 UNIT = 1
 """Bit of a topic's system flags: the topic belongs to one unit of a deployment in several sites."""

@@ -17,7 +17,7 @@ from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.log_settings import LogSettings
 from firetrail.settings.server_limits import ServerLimitSettings
-from firetrail.settings.table import Flag, Group, Port, Setting, Text, Whole, table
+from firetrail.settings.settings_table import Flag, Group, Port, Setting, Text, Whole, table
 from firetrail.tls.config import refuse_misplaced
 
 UNUSED: Mapping[str, str] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from firetrail.errors import ConfigError, FiretrailError, RequestError
 from firetrail.format import config_json
-from firetrail.remoting.body import Body
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.system import System
 
 ORDER_TOPICS = "ORDER_TOPIC_CONFIG"

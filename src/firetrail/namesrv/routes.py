@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.messages.bodies import (
     MASTER_ID,
     BrokerData,
     ClusterInfo,
@@ -21,8 +22,7 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.codes import Permission
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.wire.codes import Permission
 
 NAMES_MAX = 10_000
 """The most names of brokers whose newest state version is remembered after the broker has left."""

@@ -12,19 +12,19 @@ from firetrail.access.file_access import FileAccess
 from firetrail.access.guard import Guard
 from firetrail.access.user_limits import user_limits
 from firetrail.namesrv.admin import AdminAnswers
-from firetrail.namesrv.answers import RouteAnswers
 from firetrail.namesrv.config import SETTINGS, NameServerConfig
 from firetrail.namesrv.kv import KVConfig
+from firetrail.namesrv.route_requests import RouteAnswers
 from firetrail.namesrv.routes import Registration
-from firetrail.namesrv.server_limits import server_limits
 from firetrail.namesrv.state import State
 from firetrail.pace.periodic import GuardedStep, every
-from firetrail.remoting.bodies import MASTER_ID, TopicConfigTable
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.costly_requests import CostlyRequests
-from firetrail.remoting.exposure import check_exposure
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.server import RemotingServer
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import MASTER_ID, TopicConfigTable
+from firetrail.remoting.servers.configured_limits import server_limits
+from firetrail.remoting.servers.costly_requests import CostlyRequests
+from firetrail.remoting.servers.exposure import check_exposure
+from firetrail.remoting.servers.server import RemotingServer
 from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls

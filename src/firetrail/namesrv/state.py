@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from firetrail.namesrv.config import NameServerConfig
+from firetrail.namesrv.duplicate_brokers import Rivals
 from firetrail.namesrv.kv import KVConfig
-from firetrail.namesrv.rivals import Rivals
 from firetrail.namesrv.routes import Routes
 from firetrail.system import Clock
 

@@ -18,19 +18,19 @@ if missing := [name for name in ("pyspark", "pyarrow") if find_spec(name) is Non
         f"Firetrail's pipeline needs {' and '.join(missing)}: pip install 'firetrail[spark]'"
     )
 
-from firetrail.pipeline.session import session
+from firetrail.pipeline.spark_session import session
 
 if TYPE_CHECKING:
+    from firetrail.pipeline.batch_plan import explain
     from firetrail.pipeline.datasource import register
     from firetrail.pipeline.jobs.archive.job import archive
-    from firetrail.pipeline.jobs.archive.reader import lake_dataset, lake_files, read_lake
+    from firetrail.pipeline.jobs.archive.lake_reader import lake_dataset, lake_files, read_lake
     from firetrail.pipeline.jobs.audit.job import audit
     from firetrail.pipeline.jobs.rebuild.job import rebuild
     from firetrail.pipeline.jobs.replay.job import replay
     from firetrail.pipeline.jobs.report import report
     from firetrail.pipeline.jobs.restore import restore
     from firetrail.pipeline.jobs.sql import sql
-    from firetrail.pipeline.plan import explain
 
 __all__ = [
     "archive",
@@ -53,10 +53,10 @@ __all__ = [
 _MODULES = {
     "archive": "jobs.archive.job",
     "audit": "jobs.audit.job",
-    "explain": "plan",
-    "lake_dataset": "jobs.archive.reader",
-    "lake_files": "jobs.archive.reader",
-    "read_lake": "jobs.archive.reader",
+    "explain": "batch_plan",
+    "lake_dataset": "jobs.archive.lake_reader",
+    "lake_files": "jobs.archive.lake_reader",
+    "read_lake": "jobs.archive.lake_reader",
     "rebuild": "jobs.rebuild.job",
     "register": "datasource",
     "replay": "jobs.replay.job",

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
 
     from firetrail.pipeline.source.ranges import Bounds
-    from firetrail.pipeline.source.splits import RowSelection, StoreSplit
-    from firetrail.pipeline.wire.splits import Split, WireSplit
+    from firetrail.pipeline.source.store_splits import RowSelection, StoreSplit
+    from firetrail.pipeline.wire.broker_splits import Split, WireSplit
 
 
 class Backend(Protocol):
@@ -50,7 +50,7 @@ class StoreBackend:
         columns: Sequence[str] | None,
     ) -> tuple[Sequence[StoreSplit], list[str]]:
         """Return the splits of a batch read, and notes that explain them."""
-        from firetrail.pipeline.source.plan import plan_store
+        from firetrail.pipeline.source.store_plan import plan_store
 
         return plan_store(options, bounds, wanted, columns)
 
@@ -58,13 +58,13 @@ class StoreBackend:
         self, split: StoreSplit, columns: Sequence[str], **how: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a split."""
-        from firetrail.pipeline.source.batches import read_split
+        from firetrail.pipeline.source.split_reader import read_split
 
         return read_split(split, columns, **how)
 
     def stream_reader(self, options: ReadOptions, columns: Sequence[str]) -> DataSourceStreamReader:
         """Return a reader that follows the log or the queues."""
-        from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
+        from firetrail.pipeline.source.store_stream import LogStreamReader, QueueStreamReader
 
         kind = LogStreamReader if options.view is View.LOG else QueueStreamReader
         return kind(options, columns)
@@ -81,7 +81,7 @@ class BrokerBackend:
         columns: Sequence[str] | None,
     ) -> tuple[Sequence[WireSplit], list[str]]:
         """Return the splits of a batch read, and notes that explain them."""
-        from firetrail.pipeline.wire.plan import plan_wire
+        from firetrail.pipeline.wire.broker_plan import plan_wire
 
         return plan_wire(options, bounds, wanted)
 
@@ -89,13 +89,13 @@ class BrokerBackend:
         self, split: WireSplit, columns: Sequence[str], **how: bool
     ) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a split."""
-        from firetrail.pipeline.wire.reader import read_wire
+        from firetrail.pipeline.wire.broker_reader import read_wire
 
         return read_wire(split, columns, **how)
 
     def stream_reader(self, options: ReadOptions, columns: Sequence[str]) -> DataSourceStreamReader:
         """Return a reader that follows the queues."""
-        from firetrail.pipeline.wire.stream import WireStreamReader
+        from firetrail.pipeline.wire.broker_stream import WireStreamReader
 
         return WireStreamReader(options, columns)
 

@@ -24,9 +24,7 @@ from pyspark.sql.types import StructType
 from firetrail.errors import ConfigError, FiretrailError, PipelineError
 from firetrail.pipeline.backend import backend_of
 from firetrail.pipeline.daemon import hush_planner, in_one_line
-from firetrail.pipeline.readers import BatchReader, DamageReader, RefusedStream
-from firetrail.pipeline.session import activate, choose_python, is_connect
-from firetrail.pipeline.sink import writers as store_writers
+from firetrail.pipeline.sink import store_writers
 from firetrail.pipeline.sink.columns import is_wire
 from firetrail.pipeline.source import damage
 from firetrail.pipeline.source.given_schema import given_columns
@@ -37,6 +35,8 @@ from firetrail.pipeline.source.options import (
     table_options,
 )
 from firetrail.pipeline.source.schema import BY_NAME, arrow_schema, ddl, own_name
+from firetrail.pipeline.spark_readers import BatchReader, DamageReader, RefusedStream
+from firetrail.pipeline.spark_session import activate, choose_python, is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,7 +101,7 @@ class RocketMqDataSource(DataSource):
             )
             raise ConfigError("path", "", remedy)
         if is_wire(self.options):
-            from firetrail.pipeline.wire import writers as wire_writers
+            from firetrail.pipeline.wire import broker_writers as wire_writers
 
             return wire_writers.batch_writer(schema, self.options, overwrite)
         return store_writers.batch_writer(schema, self.options, overwrite)
@@ -109,7 +109,7 @@ class RocketMqDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return a writer of micro-batches."""
         if is_wire(self.options):
-            from firetrail.pipeline.wire import writers as wire_writers
+            from firetrail.pipeline.wire import broker_writers as wire_writers
 
             return wire_writers.stream_writer(schema, self.options, overwrite)
         return store_writers.stream_writer(schema, self.options, overwrite)

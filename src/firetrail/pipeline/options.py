@@ -1,7 +1,7 @@
 """The reader of options, for the source and the sink: names, kinds of values, and errors.
 
 Spark passes the names of options in lower case; errors show them as they are documented. The kinds
-of values are those of settings (:mod:`firetrail.settings.table`).
+of values are those of settings (:mod:`firetrail.settings.settings_table`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError, FiretrailError
-from firetrail.format.whole import INT64_MAX
-from firetrail.settings.table import HIDDEN, Kind, Text, Whole
+from firetrail.format.integers import INT64_MAX
+from firetrail.settings.settings_table import HIDDEN, Kind, Text, Whole
 from firetrail.text import did_you_mean
 
 GROUP = "FIRETRAIL_SPARK"

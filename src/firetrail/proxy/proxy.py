@@ -8,15 +8,15 @@ from typing import Self
 from firetrail.access.guard import Guard
 from firetrail.broker.broker import Broker
 from firetrail.broker.ports import reachable
-from firetrail.proxy.brokers import RegisteringBrokers
-from firetrail.proxy.embedded import EmbeddedBroker
-from firetrail.proxy.grpc_guard import GrpcGuard
-from firetrail.proxy.grpc_server import GrpcServer
-from firetrail.proxy.service import DELAY_MAX_MS, MessagingService
-from firetrail.proxy.transport.limits import GrpcLimits, grpc_limits
-from firetrail.remoting.binding import FREE_IT
-from firetrail.remoting.connection import address_text
-from firetrail.remoting.exposure import check_exposure
+from firetrail.proxy.calls.grpc_guard import GrpcGuard
+from firetrail.proxy.calls.service import DELAY_MAX_MS, MessagingService
+from firetrail.proxy.transport.grpc_limits import GrpcLimits, grpc_limits
+from firetrail.proxy.transport.grpc_server import GrpcServer
+from firetrail.proxy.upstream.embedded import EmbeddedBroker
+from firetrail.proxy.upstream.interface import RegisteringBrokers
+from firetrail.remoting.connections.connection import address_text
+from firetrail.remoting.servers.exposure import check_exposure
+from firetrail.remoting.servers.server_ports import FREE_IT
 from firetrail.system import SYSTEM, System
 from firetrail.tls.config import TlsMode
 from firetrail.tls.self_signed import self_signed_context

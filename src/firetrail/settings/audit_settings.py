@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from firetrail.settings.table import Flag, Group, Whole
+from firetrail.settings.settings_table import Flag, Group, Whole
 
 AUDIT = Group(
     "Audit log",

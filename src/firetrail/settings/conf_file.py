@@ -9,7 +9,7 @@ from typing import Any
 
 from firetrail.errors import ConfigError, MisspeltKeyError
 from firetrail.format.java_properties import Entry
-from firetrail.settings.table import HIDDEN, Setting
+from firetrail.settings.settings_table import HIDDEN, Setting
 from firetrail.text import did_you_mean, typo_of
 
 NO_KEY = "is not a key of RocketMQ or Firetrail"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from firetrail.format.java_properties import Entry
 from firetrail.settings.conf_file import read_settings
-from firetrail.settings.table import Setting
+from firetrail.settings.settings_table import Setting
 
 ConfEntries = Mapping[str, Entry]
 

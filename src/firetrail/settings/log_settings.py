@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 from enum import Enum
 
-from firetrail.settings.table import Group, OneOf
+from firetrail.settings.settings_table import Group, OneOf
 
 LOG = Group(
     "Log",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any
 
-from firetrail.settings.table import Flag, Group, Whole
+from firetrail.settings.settings_table import Flag, Group, Whole
 
 LIMITS = Group(
     "Server limits",

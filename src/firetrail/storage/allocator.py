@@ -10,8 +10,8 @@ is therefore not reported: the appender meets the same error when it needs the s
 from __future__ import annotations
 
 from firetrail.errors import StoreError
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.system import SyncError
 
 _NEVER = 1 << 62

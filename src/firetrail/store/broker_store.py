@@ -17,23 +17,23 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check
 from firetrail.format.kernels.draft import Message
 from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.store.admission.draft import Batch
+from firetrail.store.admission.fence import Fence
+from firetrail.store.admission.gate import Closure
 from firetrail.store.checked_store import CheckedStore
-from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch.catch_ups import CatchUps
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
-from firetrail.store.lifecycle.fence import Fence
-from firetrail.store.lifecycle.gate import Closure
-from firetrail.store.live_config import check_changes
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.log.records import store_time_at
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
-from firetrail.store.put.draft import Batch
-from firetrail.store.put.pending import PendingPuts
+from firetrail.store.put.pending_puts import PendingPuts
 from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.results import GetResult, GetStatus, PutResult
+from firetrail.store.settings.config import StoreConfig
+from firetrail.store.settings.live_config import check_changes
 from firetrail.system import System
 
 SKIPPED_UNITS_MAX = 8

@@ -28,18 +28,18 @@ from firetrail.format.hosts import encode_host
 from firetrail.format.kernels.encode import RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic
 from firetrail.format.record import move_record
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.admission.draft import without_crcs
 from firetrail.store.bulk_journal import Commit, Journal, Ticket
-from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
-from firetrail.store.lifecycle.sizes import adopt_sizes
 from firetrail.store.log.good_records import GoodRecord, good_records
 from firetrail.store.log.paths import settle_paths
-from firetrail.store.put.draft import without_crcs
-from firetrail.store.queues.lives import begins_new_life
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.generations import begins_new_life
+from firetrail.store.queues.queue_table import QueueKey
+from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.root.sizes import adopt_sizes
+from firetrail.store.settings.config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 

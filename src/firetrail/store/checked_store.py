@@ -5,12 +5,12 @@ from __future__ import annotations
 from firetrail.errors import StoreBusyError, StoreDamagedError
 from firetrail.format.columns import Check
 from firetrail.format.record import Record
-from firetrail.store.damage import DamageReports, record_damage
-from firetrail.store.damage_ledger import DamageLedger
 from firetrail.store.engine import Engine
-from firetrail.store.log.records import is_good, record_offset
-from firetrail.store.log_patch import LogPatch
-from firetrail.store.log_scrub import LogScrub
+from firetrail.store.integrity.damage_ledger import DamageLedger
+from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
+from firetrail.store.integrity.log_patch import LogPatch
+from firetrail.store.integrity.log_scrub import LogScrub
+from firetrail.store.log.log_records import is_good, record_offset
 from firetrail.store.reader import TIME_MAX, QueryResult
 from firetrail.store.store import Store
 

@@ -21,40 +21,40 @@ from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError,
 from firetrail.format.columns import Check
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import COMMIT_LOG, INDEX
-from firetrail.settings.table import Live
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.settings.settings_table import Live
+from firetrail.store.admission.draft import Drafter, LightNumbers
+from firetrail.store.admission.fence import Fence, NoFence
+from firetrail.store.admission.gate import Closure, Gate
 from firetrail.store.dispatch.arrivals import Arrivals
-from firetrail.store.dispatch.deriver import Deriver, LeavesOut
+from firetrail.store.dispatch.derivation import Deriver, LeavesOut
 from firetrail.store.dispatch.description import RecordDescription
 from firetrail.store.dispatch.dispatcher import Dispatcher
+from firetrail.store.evidence.catalog import Catalog
+from firetrail.store.evidence.inventory import InventoryFile, missing_config, take_stock
+from firetrail.store.evidence.removals import refuse_empty_folder
 from firetrail.store.index.index import Index
-from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.lifecycle.fence import Fence, NoFence
-from firetrail.store.lifecycle.folder import AbortFile, FolderLock, prepare_folder
-from firetrail.store.lifecycle.gate import Closure, Gate
-from firetrail.store.lifecycle.housekeeper import Housekeeper
-from firetrail.store.lifecycle.inventory import InventoryFile, missing_config, take_stock
-from firetrail.store.lifecycle.recovery import EVERYTHING, Recovery, RecoveryReport
-from firetrail.store.lifecycle.removals import refuse_empty_folder
-from firetrail.store.lifecycle.restoration import Lost, RecoveredRuns, Restoration
-from firetrail.store.lifecycle.retention import Retention
-from firetrail.store.lifecycle.sizes import adopt_sizes
-from firetrail.store.lifecycle.store_parts import StoreParts
-from firetrail.store.lifecycle.watermark import (
+from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.log.flusher import LogFlusher
+from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.paths import settle_paths
+from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
+from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.queue_table import QueueTable
+from firetrail.store.reader import Reader
+from firetrail.store.recovery.recovery import EVERYTHING, Recovery, RecoveryReport
+from firetrail.store.recovery.restoration import Lost, RecoveredRuns, Restoration
+from firetrail.store.retention.housekeeper import Housekeeper
+from firetrail.store.retention.retention import Retention
+from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
+from firetrail.store.root.sizes import adopt_sizes
+from firetrail.store.root.store_parts import StoreParts
+from firetrail.store.root.watermark import (
     Watermark,
     WatermarkFile,
     read_checkpoint,
     read_watermark,
 )
-from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.log.flusher import LogFlusher
-from firetrail.store.log.paths import settle_paths
-from firetrail.store.log.records import store_time_at
-from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
-from firetrail.store.put.draft import Drafter, LightNumbers
-from firetrail.store.queues.lives import Lives
-from firetrail.store.queues.table import QueueTable
-from firetrail.store.reader import Reader
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import NO_SPACE, System
 from firetrail.text import human_size
 

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from firetrail.errors import DiskFullError, StoreError, StoreReadOnlyError
-from firetrail.store.config import FlushMode
+from firetrail.store.admission.gate import Closure
 from firetrail.store.engine import Engine
-from firetrail.store.lifecycle.gate import Closure
 from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.log.records import record_at
+from firetrail.store.log.log_records import record_at
 from firetrail.store.log.scan import record_offsets
+from firetrail.store.settings.config import FlushMode
 from firetrail.system import NO_SPACE, SyncError
 
 

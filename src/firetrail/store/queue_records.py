@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from firetrail.errors import FormatError, StoreDamagedError
 from firetrail.format.record import Record, decode_message
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.damage import READ_REMEDY
-from firetrail.store.log.records import record_offset
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.integrity.damaged_messages import READ_REMEDY
+from firetrail.store.log.log_records import record_offset
 from firetrail.store.reader import Reader, tag_hashes, tag_names
 from firetrail.store.results import GetResult
 

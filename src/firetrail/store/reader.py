@@ -12,24 +12,24 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError, WrongTypeError
 from firetrail.format.ids import decode_message_id
+from firetrail.format.integers import INT64_MAX
 from firetrail.format.javahash import java_hash
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.tags import ALL_TAGS, tags_in, trimmed
-from firetrail.format.whole import INT64_MAX
-from firetrail.settings.table import Live
-from firetrail.storage.queue import SegmentQueue
+from firetrail.settings.settings_table import Live
 from firetrail.storage.segment import Segment
-from firetrail.store.config import BrokerRole, StoreConfig
-from firetrail.store.damage import damage_at
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.index.index import Index
+from firetrail.store.integrity.damaged_messages import damage_at
 from firetrail.store.kernels.select import DAMAGED, ELSEWHERE, UNCHECKED, Selection
-from firetrail.store.log.records import is_good, record_at, search, store_time_at
+from firetrail.store.log.log_records import is_good, record_at, search, store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.filter_bits import UNITS_TRANSLATED, FilterBits, translated
-from firetrail.store.queues.table import QueueKey, QueueTable
+from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.store.results import GetResult, GetStatus, QueueCursor, decode_message
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 _UNIT = UNIT.struct.unpack_from
 TIME_MAX = INT64_MAX

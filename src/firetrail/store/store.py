@@ -22,18 +22,18 @@ from firetrail.errors import (
     WrongTypeError,
 )
 from firetrail.format.arguments import function, instance, number, seconds, truth
+from firetrail.format.integers import whole
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
-from firetrail.format.whole import whole
-from firetrail.store.config import StoreConfig
 from firetrail.store.dispatch.catch_ups import CATCH_UP_S
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.engine import Engine
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.put.writer import Writer
 from firetrail.store.queue_records import QueueRecords
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM, System
 
 

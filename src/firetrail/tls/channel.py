@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firetrail.tls.server_tls import FIRST_BYTE_S, HANDSHAKE_S, ServerTls
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 
 class TlsChannel:

@@ -6,7 +6,7 @@ import ssl
 from dataclasses import dataclass, field
 
 from firetrail.tls.certificates import load_certificate, load_trust
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

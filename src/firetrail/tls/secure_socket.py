@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import Sequence
 
-from firetrail.tls.session import TlsSession
+from firetrail.tls.tls_session import TlsSession
 
 _READ_SIZE = 256 << 10
 

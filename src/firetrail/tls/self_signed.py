@@ -6,8 +6,8 @@ import secrets
 import ssl
 import tempfile
 
+from firetrail.tls.certificate_issuer import issue
 from firetrail.tls.certificates import server_context
-from firetrail.tls.issuing import issue
 
 _VALID_DAYS = 3650
 _HOST = "firetrail"

@@ -24,7 +24,7 @@ from firetrail.tls.certificates import (
     server_context,
 )
 from firetrail.tls.config import ClientAuth, TlsConfig, TlsMode
-from firetrail.tls.session import HANDSHAKE, TlsSession
+from firetrail.tls.tls_session import HANDSHAKE, TlsSession
 from firetrail.tls.user_names import UserNames
 from firetrail.tls.validity import RENEWED_DAYS, Validity, validity_of
 

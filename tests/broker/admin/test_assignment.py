@@ -10,16 +10,16 @@ from tests.broker.brokers import SMALL, Talk, talking
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     AssignmentBody,
     MessageModel,
     QueryAssignmentBody,
     RequestMode,
     TopicConfig,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.pop_bodies import RequestModeBody
+from firetrail.remoting.messages.pop_bodies import RequestModeBody
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 
 async def ask(

@@ -14,8 +14,8 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.java_properties import parse_properties
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 EXPLOIT = "filterServerNums=1\nrocketmqHome=-c sh -c id"
 """The setting of CVE-2023-33246."""

@@ -12,20 +12,20 @@ from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Field, Fields, Talk, rec
 from tests.broker.pops import pop
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.admin_bodies import (
     ConsumerRunningInfo,
     DirectlyConsumed,
     ResetOffsetList,
     ResetOffsets,
 )
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     MessageModel,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import Language, PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.wire.codes import Language, PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 RESET: Fields = {"topic": "T1", "group": "CG", "timestamp": 0, "isForce": True}
 T = TypeVar("T")

@@ -9,9 +9,9 @@ import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 
+from firetrail.format.integers import INT64_MAX
 from firetrail.format.javahash import java_hash
-from firetrail.format.whole import INT64_MAX
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.messages.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueBody,
     ConsumeStats,
@@ -21,8 +21,8 @@ from firetrail.remoting.admin_bodies import (
     ProducerTable,
     TopicStats,
 )
-from firetrail.remoting.bodies import KVTable, MessageQueue
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.messages.bodies import KVTable, MessageQueue
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 
 class TestStatistics:

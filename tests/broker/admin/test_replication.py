@@ -16,13 +16,13 @@ from tests.replication.followers import following
 from firetrail.broker.admin.replication import ReplicationProcessor
 from firetrail.broker.config import BrokerConfig
 from firetrail.format.timer import decode_check
-from firetrail.remoting.admin_bodies import HARuntimeInfo
-from firetrail.remoting.bodies import ConsumerOffsets, DelayOffsets
-from firetrail.remoting.client import split_address
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.frames import encode_introduction, encode_report, identity_number
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.messages.bodies import ConsumerOffsets, DelayOffsets
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.ha.ha_frames import encode_introduction, encode_report, identity_number
+from firetrail.store.settings.config import BrokerRole
 
 STATUS = RequestCode.GET_BROKER_HA_STATUS
 REPLICA = SMALL.replace(role=BrokerRole.SLAVE)

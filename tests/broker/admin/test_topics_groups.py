@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import Fields, Talk, talking
 
 from firetrail import Message
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.messages.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,
@@ -17,7 +17,7 @@ from firetrail.remoting.admin_bodies import (
     TimeSpans,
     TopicStats,
 )
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     ConsumerOffsets,
     GroupList,
     KVTable,
@@ -30,8 +30,8 @@ from firetrail.remoting.bodies import (
     TopicConfigTable,
     TopicList,
 )
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 TOPIC: Fields = {
     "topic": "T1",

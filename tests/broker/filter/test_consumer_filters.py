@@ -16,8 +16,8 @@ from firetrail.broker.filter import consumer_filters
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
 from firetrail.format import config_json
 from firetrail.format.bloom import BloomFilter
-from firetrail.remoting.bodies import SubscriptionData
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.messages.bodies import SubscriptionData
+from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile
 from firetrail.system import SYSTEM
 

@@ -21,8 +21,8 @@ from tests.broker.pops import (
 )
 
 from firetrail.format import config_json
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 ORDERED: Fields = {"order": True, "queueId": 0}
 

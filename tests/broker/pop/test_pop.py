@@ -12,18 +12,18 @@ import pytest
 from tests.broker.brokers import SMALL, Fields, Talk, records, talking
 from tests.broker.pops import MINUTE_MS, StoppedClock, ack, ask_pop, change, fill, pop, popped
 
-from firetrail.broker.filter.selection import MessageSelector
+from firetrail.broker.filter.message_selector import MessageSelector
 from firetrail.broker.pop.pop import PopProcessor
 from firetrail.broker.pop.queues import PopQueues
 from firetrail.format import names
 from firetrail.format.kernels.draft import Message
-from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.pop_bodies import BatchAck, BatchAckBody
-from firetrail.remoting.receipts import ORDERED
-from firetrail.store.config import FlushMode
-from firetrail.store.lifecycle.gate import Closure
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig
+from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.messages.receipts import ORDERED
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.store.admission.gate import Closure
+from firetrail.store.settings.config import FlushMode
 from firetrail.system import System
 
 LONG = 30_000

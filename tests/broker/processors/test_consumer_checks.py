@@ -11,10 +11,15 @@ from tests.broker.brokers import SUBSCRIPTION, SUSPEND, Talk, talking
 from tests.broker.pops import ask_pop, fill
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import LockBody, MessageQueue, SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.bodies import (
+    LockBody,
+    MessageQueue,
+    SubscriptionGroupConfig,
+    TopicConfig,
+)
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole
 
 WAIT_MS = 20_000
 Ask = Callable[[Talk, str, int, int], Awaitable[RemotingCommand]]

@@ -11,12 +11,16 @@ from tests.client.clusters import until
 from tests.helpers import ManualClock
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import SubscriptionGroupConfig, TopicConfig, TopicConfigTable
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
-from firetrail.store.lifecycle.fence import LeaseFence
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicConfigTable,
+)
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.admission.fence import LeaseFence
+from firetrail.store.settings.config import BrokerRole
 
 WAITING = SUSPEND | SUBSCRIPTION
 
@@ -98,7 +102,7 @@ class TestFilters:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The limit holds for any requested count, because other requests are waiting."""
-        monkeypatch.setattr("firetrail.broker.filter.selection.SCANNED_MAX", 20)
+        monkeypatch.setattr("firetrail.broker.filter.message_selector.SCANNED_MAX", 20)
         async with talking() as talk:
             for _ in range(100):
                 await talk.send("T1", bytes(10_000))
@@ -112,7 +116,7 @@ class TestFilters:
     async def test_a_costly_filter_examines_fewer_messages(
         self, talk: Talk, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("firetrail.broker.filter.selection.COST_MAX", 50)
+        monkeypatch.setattr("firetrail.broker.filter.message_selector.COST_MAX", 50)
         for _ in range(30):
             await talk.send("T1", bytes(1_000))
         await asyncio.to_thread(talk.broker.store.wait_dispatched)

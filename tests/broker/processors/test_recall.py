@@ -14,9 +14,9 @@ from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole
 
 LATER = "TIMER_DELAY_SEC\x01{}\x02UNIQ_KEY\x01{}\x02"
 

@@ -14,9 +14,9 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.ids import decode_message_id
 from firetrail.format.layout import TRANSACTION_MASK
 from firetrail.format.properties import encode_properties
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.store.config import FlushMode
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import FlushMode
 
 V1 = {
     "a": "producerGroup",

@@ -10,14 +10,14 @@ from tests.broker.pairs import SLAVE, Group, caught_up, emergency, pair, send, s
 from tests.client.clusters import until
 
 from firetrail.broker.broker import Broker
-from firetrail.broker.replica.rewound import settle_rewound
+from firetrail.broker.replica.rewound_files import settle_rewound
 from firetrail.broker.replica.saved_role import remove_role, saved_role
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.broker.state.slave_mark import SlaveMark
-from firetrail.remoting.codes import ResponseCode
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.master_check import Master, MasterAddress
-from firetrail.replication.rewind import rewind
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import Master, MasterAddress
+from firetrail.replication.replica.rewind import rewind
 from firetrail.system import SYSTEM
 
 

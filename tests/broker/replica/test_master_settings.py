@@ -17,8 +17,8 @@ from firetrail.broker.replica.master_settings import (
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host
-from firetrail.replication.master_check import Master
-from firetrail.store.config import BrokerRole
+from firetrail.replication.replica.master_check import Master
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 

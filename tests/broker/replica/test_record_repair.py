@@ -24,8 +24,8 @@ from firetrail.format.delay import DelayLevels
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.layout import MAGIC_BLANK
 from firetrail.format.record import Record, encode_record
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.store.settings.config import BrokerRole
 
 STORE = SMALL.replace(commit_log_file_size=4096, max_message_size=1000, property_crc=True)
 REPLICA = STORE.replace(role=BrokerRole.SLAVE)

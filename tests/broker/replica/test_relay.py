@@ -14,11 +14,11 @@ from tests.client.clusters import until
 from firetrail.broker.held_requests import HeldRequests
 from firetrail.broker.replica import relay
 from firetrail.broker.replica.relay import NO_MASTER, RELAYED, Relay
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.headers import ConsumerOffsetHeader
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.headers import ConsumerOffsetHeader
+from firetrail.remoting.wire.codes import PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import SYSTEM
 
 OK = ResponseCode.SUCCESS

@@ -13,8 +13,8 @@ from tests.helpers import ManualClock
 
 from firetrail.broker.replica.replacement import Replacement
 from firetrail.errors import ConfigError, ElectionError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.replication.group_view import GroupView
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.replication.group.group_view import GroupView
 from firetrail.system import SYSTEM, System
 
 

@@ -24,12 +24,12 @@ from firetrail.cli.main import main
 from firetrail.client import PushConsumer
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import ConsumeFromWhere, TopicConfigTable
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.master_check import MasterAddress
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import ConsumeFromWhere, TopicConfigTable
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import MasterAddress
+from firetrail.store.settings.config import BrokerRole
 from firetrail.store.store import Store
 
 QUICK: dict[str, Any] = {"ha_heartbeat_ms": 50, "sync_interval_ms": 20, "slave_read": True}

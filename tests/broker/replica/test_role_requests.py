@@ -8,9 +8,9 @@ import pytest
 
 from firetrail.broker.replica.role_requests import Presence, try_ask_status
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.replica_headers import HandOverHeader
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_headers import HandOverHeader
+from firetrail.remoting.wire.codes import RequestCode
 
 
 class Clock:

@@ -15,17 +15,17 @@ from tests.broker.brokers import SMALL, Talk, talking
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize, possible
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     RequestMode,
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.pop_bodies import RequestModeBody, RequestModes
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM
 
 MODES = RequestModes({"T1": {"CG": RequestModeBody("T1", "CG", RequestMode.POP, 2)}})

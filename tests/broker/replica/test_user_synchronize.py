@@ -15,17 +15,17 @@ from tests.broker.pairs import SLAVE, Group
 from tests.client.clusters import until
 from tests.helpers import ManualClock
 
-from firetrail.access.bodies import AclInfo, UserInfo
+from firetrail.access.user_bodies import AclInfo, UserInfo
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import UserStatus
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.user_synchronize import REFUSED_S, UserSynchronize
-from firetrail.remoting.access import Access
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 LOGGER = "firetrail.broker.replica.user_synchronize"
 

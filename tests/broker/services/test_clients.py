@@ -8,7 +8,9 @@ from tests.broker.brokers import Fields, Talk, talking
 from tests.client.clusters import WAIT_S, until
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     CheckClientBody,
     ConsumerIdList,
     LockBody,
@@ -16,10 +18,8 @@ from firetrail.remoting.bodies import (
     MessageQueue,
     SubscriptionData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 CPP_HEARTBEAT = b"""{"clientID":"10.0.0.1@7","consumerDataSet":[{"consumeFromWhere":0,
 "consumeType":1,"groupName":"CG","messageModel":1,"subscriptionDataSet":[{"subString":"*",

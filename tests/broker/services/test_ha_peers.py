@@ -13,9 +13,9 @@ from tests.broker.brokers import talking
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.ha_peers import ASK_INTERVAL_S, HAPeers
 from firetrail.errors import ConfigError
-from firetrail.remoting.bodies import TopicConfigTable
-from firetrail.remoting.codes import RequestCode
-from firetrail.settings.table import Live
+from firetrail.remoting.messages.bodies import TopicConfigTable
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.settings.settings_table import Live
 from firetrail.system import Clock
 
 

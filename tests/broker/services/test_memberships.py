@@ -11,8 +11,8 @@ from firetrail.auth.policies import User, UserType
 from firetrail.broker.services import memberships
 from firetrail.broker.services.memberships import GroupMembership, Memberships
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import ResponseCode
 
 
 class FakeConnection:

@@ -10,8 +10,8 @@ from tests.client.clusters import until
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.registered_masters import RegisteredMaster, RegisteredMasters
-from firetrail.settings.table import Live
-from firetrail.store.config import BrokerRole
+from firetrail.settings.settings_table import Live
+from firetrail.store.settings.config import BrokerRole
 
 A = RegisteredMaster("10.0.0.1:10911", "10.0.0.1:10912")
 B = RegisteredMaster("b:1", "b:2")

@@ -18,16 +18,16 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.registration import RegistrationService
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.server import NameServer
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     RegisterBrokerBody,
     TopicConfig,
     TopicConfigTable,
     TopicRouteData,
 )
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.settings.table import Live
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.settings.settings_table import Live
 
 
 async def route(talk: Talk, topic: str) -> RemotingCommand:

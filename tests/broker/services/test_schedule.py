@@ -13,7 +13,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.format import config_json
 from firetrail.format.delay import DelayLevels
 from firetrail.pace import periodic
-from firetrail.store.config import FlushMode
+from firetrail.store.settings.config import FlushMode
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("0s 1h"))
 LATE = "DELAY\x012\x02"

@@ -14,8 +14,8 @@ from firetrail.broker.services.type_conflicts import (
 )
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.properties import parse_properties
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.headers import SendHeader
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.messages.headers import SendHeader
 
 PEER = "10.0.0.1:99"
 NAME = "firetrail.broker.services.type_conflicts"

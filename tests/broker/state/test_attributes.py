@@ -11,8 +11,8 @@ from tests.broker.brokers import Field, Talk, talking
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.state.attributes import altered, parse, priority_factor
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import TopicConfig, TopicConfigList
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigList
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 
 async def create(talk: Talk, attributes: str, **changes: Field) -> tuple[int, str]:

@@ -10,7 +10,7 @@ from tests.broker.brokers import Talk, talking
 
 from firetrail.errors import StoreError
 from firetrail.format import config_json
-from firetrail.remoting.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 
 async def test_a_new_group_begins_at_the_first_message(talk: Talk) -> None:

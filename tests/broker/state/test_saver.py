@@ -16,7 +16,7 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import TopicConfig, TopicConfigTable
+from firetrail.remoting.messages.bodies import TopicConfig, TopicConfigTable
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.broker.pop.test_checkpoints import NAME, Parts, opened
+from tests.broker.pop.test_pop_checkpoints import NAME, Parts, opened
 
 from firetrail.broker.takeover.java_timer import take_over
 from firetrail.format.kernels.draft import Message

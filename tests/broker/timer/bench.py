@@ -18,9 +18,9 @@ from firetrail.format.message_types import has_delivery_time
 from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
 from firetrail.format.timer import TIMER_TOPIC, TimerCheck
-from firetrail.settings.table import Live
+from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 
 START_S = 1_800_000_000

@@ -14,7 +14,7 @@ from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.wire.codes import ResponseCode
 
 NOW = START_S * 1000 + 300
 MAX_MS = 3 * 86_400_000

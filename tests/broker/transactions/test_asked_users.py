@@ -11,11 +11,11 @@ from tests.broker.brokers import talking
 from tests.broker.halves import PROPERTIES
 from tests.broker.secured import Secured
 
-from firetrail.remoting.bodies import HeartbeatData, ProducerData
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import HeartbeatData, ProducerData
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 class AskedUsers(Secured):

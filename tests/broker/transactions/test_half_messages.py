@@ -18,13 +18,13 @@ from tests.broker.halves import (
 )
 from tests.client.clusters import until
 
-from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC
+from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.store.lifecycle.retention import HOUR_MS
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.retention.retention import HOUR_MS
 
 
 class TestProducersThatAreAway:

@@ -28,16 +28,16 @@ from tests.client.clusters import until
 from tests.helpers import crash_image
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
 from firetrail.broker.transactions import transactions as module
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FlushFailedError, StoreBusyError
 from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 async def test_consumers_do_not_see_a_half_message(talk: Talk) -> None:

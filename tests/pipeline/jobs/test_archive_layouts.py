@@ -22,14 +22,14 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.errors import ConfigError, LakeError
 from firetrail.pipeline.jobs.archive import compaction
-from firetrail.pipeline.jobs.archive import files as archive_files
-from firetrail.pipeline.jobs.archive.files import ArchivePart, PartitionFile, archive_part
+from firetrail.pipeline.jobs.archive import parquet_files as archive_files
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
-from firetrail.pipeline.jobs.archive.reader import archived_files
+from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, PartitionFile, archive_part
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.sight import whole_sight
+from firetrail.pipeline.source.fingerprint import whole_sight
 from firetrail.store.inspect.view import StoreView
 
 Put = Callable[..., None]

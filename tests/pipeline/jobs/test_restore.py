@@ -19,7 +19,7 @@ from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import job as archive_module
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import Lake
-from firetrail.pipeline.jobs.archive.reader import archived_files
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView

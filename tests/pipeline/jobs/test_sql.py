@@ -264,7 +264,7 @@ def test_missing_java_is_one_line(
     shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Not by its dotted name: the package has a function of the module's name.
-    module = sys.modules["firetrail.pipeline.session"]
+    module = sys.modules["firetrail.pipeline.spark_session"]
     monkeypatch.setattr(module, "active_session", lambda: None)
     monkeypatch.setattr(java, "_candidates", lambda environment: [])
     assert run(str(shop), "select 1") == ExitCode.USAGE

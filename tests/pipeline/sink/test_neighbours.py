@@ -15,13 +15,13 @@ from tests.pipeline.sink.direct import rows_of
 
 from firetrail import Store
 from firetrail.errors import DiskFullError
-from firetrail.pipeline.sink import columns, writers
+from firetrail.pipeline.sink import columns, store_writers
 from firetrail.system import SYSTEM
 
 
-def writer_of(root: Path, folder: str = "job") -> writers.BatchWriter:
+def writer_of(root: Path, folder: str = "job") -> store_writers.BatchWriter:
     options = columns.parse_options({"path": str(root)}, stream=False)
-    return writers.BatchWriter(options, options.staging / folder)
+    return store_writers.BatchWriter(options, options.staging / folder)
 
 
 def bodies(root: Path) -> list[bytes]:
@@ -32,7 +32,7 @@ def bodies(root: Path) -> list[bytes]:
 def test_a_task_without_rows_touches_no_folder(tmp_path: Path) -> None:
     writer = writer_of(tmp_path / "data")
     message = writer.write(iter([]))
-    assert isinstance(message, writers.StagedRows)
+    assert isinstance(message, store_writers.StagedRows)
     assert message.path is None
     assert list(tmp_path.iterdir()) == []
 
@@ -106,7 +106,7 @@ def test_cleaning_never_fails_a_commit(
             raise FileNotFoundError(errno.ENOENT, "another writer was faster", str(path))
         return original(path, **options)
 
-    monkeypatch.setattr(writers, "ABANDONED_S", -60)
+    monkeypatch.setattr(store_writers, "ABANDONED_S", -60)
     monkeypatch.setattr(SYSTEM.files, call, gone)
     writer.commit([staged])
     monkeypatch.undo()

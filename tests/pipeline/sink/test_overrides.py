@@ -13,7 +13,7 @@ from firetrail.format.batch import decode_batch
 from firetrail.format.properties import decode_properties
 from firetrail.pipeline.sink import columns
 from firetrail.pipeline.sink.overrides import prefer_columns
-from firetrail.pipeline.sink.staging import Stager
+from firetrail.pipeline.sink.staged_rows import Stager
 
 TYPES = {
     "tags": pa.string(),

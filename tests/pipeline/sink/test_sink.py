@@ -19,8 +19,8 @@ from firetrail import Message, Store
 from firetrail.errors import CheckpointError, ConfigError, FiretrailError, PipelineError
 from firetrail.pipeline import register
 from firetrail.pipeline.failures import original_errors
-from firetrail.pipeline.sink import columns, staging, writers
-from firetrail.store.config import StoreConfig
+from firetrail.pipeline.sink import columns, staged_rows, store_writers
+from firetrail.store.settings.config import StoreConfig
 
 
 @pytest.fixture
@@ -308,11 +308,11 @@ class TestStream:
         import pyarrow as pa
 
         options = columns.parse_options({"path": str(root)}, stream=False)
-        for name, age in (("old", writers.ABANDONED_S + 60), ("new", 60)):
+        for name, age in (("old", store_writers.ABANDONED_S + 60), ("new", 60)):
             folder = options.staging / name
             folder.mkdir(parents=True)
             os.utime(folder, (time.time() - age,) * 2)
-        writer = writers.BatchWriter(options, options.staging / "mine")
+        writer = store_writers.BatchWriter(options, options.staging / "mine")
         batch = pa.RecordBatch.from_pydict({"topic": ["T"], "body": [b"x"]})
         writer.commit([writer.write(iter([batch]))])
         assert [path.name for path in options.staging.iterdir()] == ["new"]
@@ -321,9 +321,9 @@ class TestStream:
 def test_large_chunks_are_cut(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyarrow as pa
 
-    monkeypatch.setattr(staging, "CHUNK_BYTES", 1000)
+    monkeypatch.setattr(staged_rows, "CHUNK_BYTES", 1000)
     options = columns.parse_options({"path": str(root)}, stream=False)
-    stager = staging.Stager(options, tmp_path / "staged")
+    stager = staged_rows.Stager(options, tmp_path / "staged")
     batch = pa.RecordBatch.from_pydict({"topic": ["T"] * 50, "body": [b"x" * 100] * 50})
     path = stager.stage([batch])
     assert path is not None

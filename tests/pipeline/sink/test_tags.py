@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from firetrail import Message, Store
-from firetrail.client.subscription import by_tags
+from firetrail.client.consumers.subscription import by_tags
 from firetrail.errors import ConfigError, IllegalMessageError
 from firetrail.pipeline.sink.tags import check_tags
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firetrail.format.batch import BatchItem, decode_batch
-from firetrail.pipeline.sink import columns, staging
+from firetrail.pipeline.sink import columns, staged_rows
 from firetrail.pipeline.sink.vectors import vectors
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 
 TEXT = st.text("ab ключ-_", min_size=1, max_size=6)
 WORD = st.text("abключ-_", min_size=1, max_size=6)
@@ -53,7 +53,7 @@ def staged(
 ) -> dict[tuple[str, int], list[BatchItem]]:
     """Return what is staged for each queue."""
     parsed = columns.parse_options({"path": str(folder / "none"), **options}, stream=False)
-    path = staging.Stager(parsed, folder).stage(batches)
+    path = staged_rows.Stager(parsed, folder).stage(batches)
     assert path is not None
     found: dict[tuple[str, int], list[BatchItem]] = {}
     with pa.memory_map(path) as file, pa.ipc.open_stream(file) as stream:
@@ -73,10 +73,10 @@ def test_batches_are_encoded_as_row_by_row(
     batch = batch_of(rows)
     parts = [part for part in (batch[:at], batch[at:]) if part.num_rows]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(staging, "CHUNK_BYTES", size)
+        patch.setattr(staged_rows, "CHUNK_BYTES", size)
         assert vectors(batch, StoreConfig(), 0, 1) is not None
         together = staged(folder, parts)
-        patch.setattr(staging, "vectors", lambda *args: None)
+        patch.setattr(staged_rows, "vectors", lambda *args: None)
         assert together == staged(folder, parts)
 
 

@@ -11,12 +11,12 @@ from tests.helpers import Machine, small_config
 
 from firetrail import Message, Store
 from firetrail.format.record import Record
-from firetrail.pipeline.plan import plan_batch
-from firetrail.pipeline.source.batches import read_split
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES
-from firetrail.pipeline.wire.splits import WireSplit
+from firetrail.pipeline.source.split_reader import read_split
+from firetrail.pipeline.wire.broker_splits import WireSplit
 from firetrail.store.inspect.view import StoreView
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

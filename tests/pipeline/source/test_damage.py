@@ -10,7 +10,7 @@ from tests.stores import field_position, flip, log_file, overwrite, records, tru
 from firetrail.errors import StoreDamagedError
 from firetrail.format.index import entry_at
 from firetrail.format.record import Record
-from firetrail.pipeline.plan import plan_batch
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options

@@ -13,7 +13,7 @@ from tests.helpers import Machine, small_config
 from tests.pipeline.source.shelf import EPOCH, by_place, fill, rows_of, some_messages
 
 from firetrail import Message, Store
-from firetrail.pipeline.plan import explain
+from firetrail.pipeline.batch_plan import explain
 from firetrail.pipeline.source.filters import (
     NOTHING,
     Both,

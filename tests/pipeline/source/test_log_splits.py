@@ -12,7 +12,7 @@ from tests.stores import records
 
 from firetrail import Message, Store
 from firetrail.format.names import CONSUME_QUEUE
-from firetrail.pipeline.plan import plan_batch
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.log_splits import (
     SPLIT_BYTES,
@@ -25,8 +25,8 @@ from firetrail.pipeline.source.log_splits import (
 )
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.ranges import batch_parts
-from firetrail.pipeline.source.splits import LogSplit, UnitSplit
-from firetrail.pipeline.source.stream import LogStreamReader, QueueStreamReader
+from firetrail.pipeline.source.store_splits import LogSplit, UnitSplit
+from firetrail.pipeline.source.store_stream import LogStreamReader, QueueStreamReader
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.consume_queue import ConsumeQueue
 

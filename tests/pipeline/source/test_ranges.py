@@ -21,7 +21,7 @@ from firetrail import Message
 from firetrail.errors import ConfigError, DataLostError, NotAStoreError, StoreDamagedError
 from firetrail.format.names import CONSUME_QUEUE, INDEX
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.pipeline.plan import explain
+from firetrail.pipeline.batch_plan import explain
 
 PLACE = ("topic", "queue_id", "queue_offset", "physical_offset")
 

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader
 from tests.pipeline.source.shelf import consumed, fill, some_messages
 
 from firetrail.pipeline import sql
-from firetrail.pipeline.readers import BatchReader, DamageReader
+from firetrail.pipeline.spark_readers import BatchReader, DamageReader
 
 FLAG = "spark.sql.python.filterPushdown.enabled"
 TWICE = "select (select count(*) from {0} where topic = 'rare') a, (select count(*) from {0}) b"

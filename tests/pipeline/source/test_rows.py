@@ -23,7 +23,7 @@ from tests.stores import NAMES as STORES
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.format.names import CONSUME_QUEUE
-from firetrail.pipeline.source import batches, log_splits
+from firetrail.pipeline.source import log_splits, split_reader
 from firetrail.pipeline.source.schema import METADATA, NAMES
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.backup import back_up
@@ -153,12 +153,12 @@ def test_times_beyond_what_spark_knows_are_null(tmp_path: Path) -> None:
 
 
 def test_batches_stay_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: None) -> None:
-    monkeypatch.setattr(batches, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(split_reader, "BATCH_BYTES", 1000)
     fill(tmp_path, some_messages(100))
     assert by_place(rows_of(tmp_path)) == consumed(tmp_path)
     sizes = []
     for split in log_splits.plan_log(_view(tmp_path)):
-        sizes += [batch.num_rows for batch in batches.read_split(split)]
+        sizes += [batch.num_rows for batch in split_reader.read_split(split)]
     assert len(sizes) > 10
     assert max(sizes) < 12
 

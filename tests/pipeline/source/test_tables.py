@@ -11,7 +11,7 @@ from tests.pipeline.source.shelf import consumed, fill, some_messages
 
 from firetrail.errors import ConfigError
 from firetrail.pipeline import sql
-from firetrail.pipeline.plan import explain
+from firetrail.pipeline.batch_plan import explain
 from firetrail.pipeline.source.options import parse_options, table_options
 from firetrail.pipeline.source.schema import NAMES
 

@@ -17,10 +17,10 @@ from firetrail.format.record import Record
 from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.schema import CHEAPEST, METADATA, NAMES, fields
-from firetrail.pipeline.source.splits import EVERYTHING, QueueRange
-from firetrail.pipeline.source.units import Chooser
-from firetrail.pipeline.wire.reader import _Decoder
-from firetrail.pipeline.wire.splits import BrokerRange
+from firetrail.pipeline.source.store_splits import EVERYTHING, QueueRange
+from firetrail.pipeline.source.unit_reader import Chooser
+from firetrail.pipeline.wire.broker_reader import _Decoder
+from firetrail.pipeline.wire.broker_splits import BrokerRange
 
 COUNT = 60
 VICTIM = 33

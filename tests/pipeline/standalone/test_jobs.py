@@ -6,10 +6,10 @@ A refused job leaves no visible results.
 import pytest
 from tests.pipeline.source.shelf import consumed, fill, some_messages
 from tests.pipeline.standalone.bench import Bench
-from tests.pipeline.standalone.test_reading import MESSAGES, refused
+from tests.pipeline.standalone.test_reads import MESSAGES, refused
 from tests.stores import records
 
-from firetrail.pipeline.jobs.archive.reader import archived_files
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 
 pytestmark = pytest.mark.slow
 

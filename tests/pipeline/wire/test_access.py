@@ -19,7 +19,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire.cluster import Cluster
+from firetrail.pipeline.wire.broker_queues import Cluster
 
 CANARY = "canary-secret"
 

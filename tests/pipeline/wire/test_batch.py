@@ -15,13 +15,13 @@ from tests.pipeline.wire.talk import create, send
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
 from firetrail.errors import ConfigError, DataLostError, PipelineError, StoreDamagedError
-from firetrail.pipeline.plan import explain, plan_batch
-from firetrail.pipeline.source.batches import read_split
+from firetrail.pipeline.batch_plan import explain, plan_batch
 from firetrail.pipeline.source.options import parse_options
 from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
-from firetrail.pipeline.wire import reader as reading
-from firetrail.pipeline.wire.reader import read_wire
-from firetrail.pipeline.wire.splits import WireSplit
+from firetrail.pipeline.source.split_reader import read_split
+from firetrail.pipeline.wire import broker_reader as reading
+from firetrail.pipeline.wire.broker_reader import read_wire
+from firetrail.pipeline.wire.broker_splits import WireSplit
 
 CONFIG = small_config(log=8192, units=40, slots=16, entries=64)
 COUNT = 300

@@ -15,16 +15,16 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError, RequestError
-from firetrail.pipeline.plan import plan_batch
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire import patience
-from firetrail.pipeline.wire.patience import Patience
-from firetrail.pipeline.wire.reader import read_wire
+from firetrail.pipeline.wire import retry
+from firetrail.pipeline.wire.broker_reader import read_wire
+from firetrail.pipeline.wire.broker_splits import WireSplit
+from firetrail.pipeline.wire.broker_stream import WireStreamReader
+from firetrail.pipeline.wire.retry import Patience
 from firetrail.pipeline.wire.sender import Sender
-from firetrail.pipeline.wire.splits import WireSplit
-from firetrail.pipeline.wire.stream import WireStreamReader
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.wire.codes import ResponseCode
 
 ROWS = {"topic": ["T"] * 40, "body": [f"{n}" for n in range(40)]}
 
@@ -85,7 +85,7 @@ def test_queues_are_counted_over_both(namesrv: str) -> None:
 class TestPatience:
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+        monkeypatch.setattr(retry, "PAUSE_S", 0.0)
 
     def outcome(self, *errors: Exception, limit_ms: int = 60_000) -> int:
         left = list(errors)

@@ -13,18 +13,18 @@ from tests.pipeline.wire.test_batch import rows
 
 from firetrail import Message
 from firetrail.broker.background import BackgroundBroker
-from firetrail.client.pull import Puller, PullResult
-from firetrail.client.session import Session
+from firetrail.client.cluster.session import Session
+from firetrail.client.consumers.pull import Puller, PullResult
 from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
 from firetrail.format.layout import RECORD_SIZE_MIN
 from firetrail.pipeline.failures import _from_text
-from firetrail.pipeline.source.splits import QueueRange
-from firetrail.pipeline.wire import patience
+from firetrail.pipeline.source.store_splits import QueueRange
+from firetrail.pipeline.wire import retry
+from firetrail.pipeline.wire.broker_splits import BrokerRange
 from firetrail.pipeline.wire.gaps import left_out, take
-from firetrail.pipeline.wire.splits import BrokerRange
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 CONFIG = small_config(log=1 << 20, units=5000)
 COUNT = 100
@@ -143,7 +143,7 @@ class TestRepair:
 
     @pytest.fixture
     def held_back(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-        monkeypatch.setattr(patience, "PAUSE_S", 0.0)
+        monkeypatch.setattr(retry, "PAUSE_S", 0.0)
         ask = Puller.ask
 
         def hold(times: int) -> None:

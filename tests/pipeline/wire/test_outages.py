@@ -24,19 +24,19 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError
 from firetrail.format.hosts import parse_host
+from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.sql import sql
-from firetrail.pipeline.plan import plan_batch
 from firetrail.pipeline.sink.columns import parse_wire_options
 from firetrail.pipeline.source.options import parse_options
-from firetrail.pipeline.wire import patience
-from firetrail.pipeline.wire import plan as planning
+from firetrail.pipeline.wire import broker_plan as planning
+from firetrail.pipeline.wire import retry
 from firetrail.pipeline.wire import sender as sending
-from firetrail.pipeline.wire.reader import read_wire
+from firetrail.pipeline.wire.broker_reader import read_wire
+from firetrail.pipeline.wire.broker_splits import WireSplit
+from firetrail.pipeline.wire.broker_stream import WireStreamReader
 from firetrail.pipeline.wire.sender import RowIds, Sender
-from firetrail.pipeline.wire.splits import WireSplit
-from firetrail.pipeline.wire.stream import WireStreamReader
-from firetrail.remoting.codes import Permission
+from firetrail.remoting.wire.codes import Permission
 
 AWAY_S = 1.0
 ROWS = 3000
@@ -207,7 +207,7 @@ class TestCauses:
     ) -> None:
         text = "none of the registered brokers (broker-a) has the topic nix; create it"
         assert text in refusal(strict, "nix")
-        monkeypatch.setattr(patience, "UNKNOWN_TOPIC_S", 0.1)
+        monkeypatch.setattr(retry, "UNKNOWN_TOPIC_S", 0.1)
         with pytest.raises(PipelineError, match=re.escape(text)):
             sender_to(strict).send([rows(0, 1, "nix")])  # without waiting for two minutes
 

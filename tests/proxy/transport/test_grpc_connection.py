@@ -22,7 +22,6 @@ from tests.proxy.http2.wire import (
 from tests.proxy.servers import ServerThread, connected
 from tests.proxy.servers import Text as Message
 
-from firetrail.proxy.call import StatusCode
 from firetrail.proxy.http2.codes import (
     ACK,
     END_STREAM,
@@ -36,9 +35,10 @@ from firetrail.proxy.http2.frames import read_head
 from firetrail.proxy.http2.headers import encode_block
 from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.kernels.block_decoder import BlockDecoder
-from firetrail.proxy.transport.framing import frame_message
+from firetrail.proxy.transport.call import StatusCode
+from firetrail.proxy.transport.codec import frame_message
 from firetrail.proxy.transport.grpc_connection import GrpcConnection
-from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.proxy.transport.grpc_limits import GrpcLimits
 
 
 def request(method: str, *more: tuple[str, str]) -> tuple[tuple[str, str], ...]:

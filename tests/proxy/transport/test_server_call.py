@@ -10,8 +10,8 @@ from tests.helpers import PATIENCE_S
 from tests.proxy.servers import SERVICE, ServerThread, Text, connected
 
 from firetrail.errors import GrpcError
-from firetrail.proxy.call import UnaryMethod
 from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
+from firetrail.proxy.transport.call import UnaryMethod
 from firetrail.proxy.transport.server_call import decoded
 
 

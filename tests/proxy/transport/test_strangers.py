@@ -20,13 +20,13 @@ from tests.proxy.transport.test_grpc_connection import (
 from tests.tls.key_updates import DeafTransport
 
 from firetrail.auth.caller import Caller
-from firetrail.proxy.call import Call, UnaryMethod
-from firetrail.proxy.grpc_server import GrpcServer
+from firetrail.pace.limited_log import BURST
 from firetrail.proxy.transport import grpc_connection
-from firetrail.proxy.transport.framing import frame_message
+from firetrail.proxy.transport.call import Call, UnaryMethod
+from firetrail.proxy.transport.codec import frame_message
 from firetrail.proxy.transport.grpc_connection import GrpcConnection
-from firetrail.proxy.transport.limits import GrpcLimits
-from firetrail.remoting.limited_log import BURST
+from firetrail.proxy.transport.grpc_limits import GrpcLimits
+from firetrail.proxy.transport.grpc_server import GrpcServer
 from firetrail.system import SYSTEM
 from firetrail.tls.self_signed import self_signed_context
 from firetrail.tls.server_tls import ServerTls

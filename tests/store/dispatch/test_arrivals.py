@@ -9,7 +9,7 @@ from tests.store.conftest import OpenStore
 
 from firetrail import Message, Record, Store
 from firetrail.store.dispatch.arrivals import Arrivals
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.dispatch.derivation import Arrival
 from firetrail.system import SYSTEM
 
 

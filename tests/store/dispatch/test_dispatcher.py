@@ -18,7 +18,7 @@ from firetrail.errors import FlushFailedError
 from firetrail.store import broker_store as served_module
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch import dispatcher
-from firetrail.store.dispatch.deriver import Arrival, OutOfTime, Step
+from firetrail.store.dispatch.derivation import Arrival, OutOfTime, Step
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.log.scan import ROWS_PER_STEP
 

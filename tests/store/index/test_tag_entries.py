@@ -9,7 +9,7 @@ from firetrail import Message, Store, StoreConfig
 from firetrail.format.index import IndexGeometry
 from firetrail.format.javahash import index_key_hash
 from firetrail.store.index.index import Index
-from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.store.root.sizes import adopt_sizes
 from firetrail.system import System
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -13,9 +13,9 @@ from tests.helpers import PATIENCE_S, ManualClock, eventually
 from firetrail import FlushMode, Message, PutStatus
 from firetrail.errors import NotReplicatedError
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole, StoreConfig
 from firetrail.store.log.flusher import ThreadWaiter
 from firetrail.store.log.replica_acks import RETURN_S, SharedAddress
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import SYSTEM, System
 
 MASTER = StoreConfig(

@@ -21,9 +21,9 @@ from tests.stores import flip, list_topics, records
 
 from firetrail import Message, Store
 from firetrail.format.names import LOCK_CONTENT
+from firetrail.store.evidence.inventory import InventoryFile
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.inventory import InventoryFile
-from firetrail.store.queues.lives import LeftOut, Reason
+from firetrail.store.queues.generations import LeftOut, Reason
 from firetrail.store.repair.rebuild import rebuild
 from firetrail.store.repair.repair import Repair, repair_store
 from firetrail.store.repair.salvage import salvage_store

@@ -11,8 +11,8 @@ from tests.helpers import tree
 from tests.stores import flip
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.cli import losses as cli_losses
 from firetrail.cli.main import main
+from firetrail.cli.stores import discarded_messages as cli_losses
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.losses import find_faults, loss_behind
 

@@ -212,7 +212,7 @@ def test_no_more_lines_than_fit(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("firetrail.cli.salvage.MISPLACED_SHOWN", 1)
+    monkeypatch.setattr("firetrail.cli.stores.salvage.MISPLACED_SHOWN", 1)
     change(root, stored[30], QUEUE_ID, 1)
     assert main(["salvage", str(root), "--into", str(tmp_path / "saved")]) == 0
     assert capsys.readouterr().out.splitlines()[2] == "1 record more out of order, see --json"

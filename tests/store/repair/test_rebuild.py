@@ -15,7 +15,7 @@ from firetrail.cli.main import main
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format.columns import Check
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.store.dispatch import deriver
+from firetrail.store.dispatch import derivation
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
 
@@ -67,10 +67,10 @@ def test_steps_grow_if_many_queues_alternate(
     with Store.open(tmp_path / "store", config.replace(index_enabled=False)) as opened:
         for number in range(700):
             opened.put(Message("t", b"x", queue_id=number % 50))
-    monkeypatch.setattr(deriver, "ROWS_PER_STEP", 8)
-    monkeypatch.setattr(deriver, "ROWS_PER_STEP_MAX", 128)
+    monkeypatch.setattr(derivation, "ROWS_PER_STEP", 8)
+    monkeypatch.setattr(derivation, "ROWS_PER_STEP_MAX", 128)
     with StoreView.open(tmp_path / "store") as view:
-        steps = deriver.Derivation(DELAYS).derive_all(
+        steps = derivation.Derivation(DELAYS).derive_all(
             list(view.log.segments), 0, view.end, Check.NONE
         )
         assert [step.rows for step in steps] == [8, 32, 136, 136, 136, 136, 116]
@@ -102,7 +102,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from firetrail.system import Files
-from firetrail.store.lifecycle.new_folder import claimed
+from firetrail.store.root.new_folder import claimed
 with claimed(Files(), Path(sys.argv[1]), Path("new"), "making"):
     print("held", flush=True)
     sys.stdin.read()

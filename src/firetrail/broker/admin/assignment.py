@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from firetrail.broker.services.clients import Clients
-from firetrail.broker.state.groups import check_group
+from firetrail.broker.state.group_table import check_group
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topics import check_topic_name
-from firetrail.client.rebalance import Strategy, averagely, by_circle
-from firetrail.client.topic_route import queues_of
+from firetrail.broker.state.topic_table import check_topic_name
+from firetrail.client.cluster.topic_route import queues_of
+from firetrail.client.consumers.rebalance import Strategy, averagely, by_circle
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import (
     AssignmentBody,
     MessageModel,
     MessageQueue,
@@ -25,12 +27,10 @@ from firetrail.remoting.bodies import (
     RequestMode,
     TopicRouteData,
 )
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.pop_bodies import RequestModeBody, RequestModes
-from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop_bodies import RequestModeBody, RequestModes
+from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.config_file import ConfigFile
 
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}

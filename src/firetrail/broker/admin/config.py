@@ -19,17 +19,17 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, RequestError
 from firetrail.format.java_properties import Entry, parse_properties, update_properties
-from firetrail.remoting.admin_headers import VersionResponse
-from firetrail.remoting.bodies import DataVersion
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.admin_headers import VersionResponse
+from firetrail.remoting.messages.bodies import DataVersion
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.conf_file import NO_KEY, read_settings, why_unused
 from firetrail.settings.file_changes import ConfEntries, FileChanges, changes_between
-from firetrail.settings.table import Setting
-from firetrail.store import config as store_config
-from firetrail.store import live_config as store_changing
+from firetrail.settings.settings_table import Setting
+from firetrail.store.settings import config as store_config
+from firetrail.store.settings import live_config as store_changing
 from firetrail.text import did_you_mean
 
 _TABLES = (broker_config.SETTINGS, store_config.SETTINGS)

@@ -5,30 +5,30 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from firetrail.access.needs import SUB, no_record, require_record
+from firetrail.access.implied_permissions import SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client, ConsumerGroup
 from firetrail.errors import RequestError
 from firetrail.format.ids import decode_message_id
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.admin_bodies import (
     ConsumerStatus,
     QueueOffset,
     ResetOffsetList,
     ResetOffsets,
 )
-from firetrail.remoting.admin_headers import (
+from firetrail.remoting.messages.admin_headers import (
     CloneOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumerStatusHeader,
     RunningInfoHeader,
 )
-from firetrail.remoting.bodies import MessageModel, MessageQueue
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import ResetOffsetHeader
-from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.bodies import MessageModel, MessageQueue
+from firetrail.remoting.messages.headers import ResetOffsetHeader
+from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.reader import Boundary
 
 NOW = -1

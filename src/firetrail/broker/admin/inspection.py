@@ -10,8 +10,10 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
 from firetrail.errors import ConfigError, RequestError
-from firetrail.format.whole import INT64_MAX
-from firetrail.remoting.admin_bodies import (
+from firetrail.format.integers import INT64_MAX
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.messages.admin_bodies import (
     BrokerStatsData,
     ColdDataInfo,
     ConsumeQueueBody,
@@ -20,13 +22,15 @@ from firetrail.remoting.admin_bodies import (
     ProducerInfo,
     ProducerTable,
 )
-from firetrail.remoting.admin_headers import ConsumeQueueHeader, CorrectionHeader, StatsHeader
-from firetrail.remoting.bodies import BY_TAG, SubscriptionData
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.large_answers import answer_with
+from firetrail.remoting.messages.admin_headers import (
+    ConsumeQueueHeader,
+    CorrectionHeader,
+    StatsHeader,
+)
+from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.servers.large_answers import answer_with
+from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.reader import tag_hashes
 
 UNITS_MAX = 1_000

@@ -8,21 +8,21 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.timer import CHECK_FIELDS
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.admin_bodies import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
     TimerMetrics,
 )
-from firetrail.remoting.admin_headers import ExchangeHAInfoHeader
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.replica_headers import LogRecordsHeader
-from firetrail.replication.follower_status import FollowerStatus
-from firetrail.replication.ha_connection import HAConnection
-from firetrail.replication.ha_service import HAService
+from firetrail.remoting.messages.admin_headers import ExchangeHAInfoHeader
+from firetrail.remoting.messages.replica_headers import LogRecordsHeader
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.ha.ha_connection import HAConnection
+from firetrail.replication.ha.ha_service import HAService
+from firetrail.replication.replica.follower_status import FollowerStatus
 
 RECORDS_BYTES = 1 << 20
 """The most bytes of the log that one request for records gets, unless one record is longer."""

@@ -13,12 +13,12 @@ from datetime import date, datetime
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.remoting.bodies import KVTable
-from firetrail.remoting.codes import RequestCode, Version
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.limits import ServerLimits
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import KVTable
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.wire.codes import RequestCode, Version
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.stats import Snapshot
 from firetrail.text import human_size

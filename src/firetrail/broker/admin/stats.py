@@ -10,7 +10,9 @@ from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import MINUTE
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
-from firetrail.remoting.admin_bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler, WaitingHandler
+from firetrail.remoting.messages.admin_bodies import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
@@ -22,25 +24,23 @@ from firetrail.remoting.admin_bodies import (
     TopicOffset,
     TopicStats,
 )
-from firetrail.remoting.admin_headers import (
+from firetrail.remoting.messages.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
     GroupNameHeader,
     ProducerGroupHeader,
     TopicGroupHeader,
 )
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     GroupList,
     MessageModel,
     MessageQueue,
     TopicConfig,
     TopicList,
 )
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler, WaitingHandler
-from firetrail.remoting.headers import GroupHeader, TopicHeader
+from firetrail.remoting.messages.headers import GroupHeader, TopicHeader
+from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 POP_RETRY_TOPICS = (pop_retry_topic, pop_retry_topic_v2)
 """Name the topics that redeliver what a group has popped from a topic."""

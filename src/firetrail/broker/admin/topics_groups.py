@@ -10,30 +10,30 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.schedule import Schedule
 from firetrail.broker.state import attributes
-from firetrail.broker.state.groups import check_group
-from firetrail.broker.state.topics import SYSTEM_PREFIX
+from firetrail.broker.state.group_table import check_group
+from firetrail.broker.state.topic_table import SYSTEM_PREFIX
 from firetrail.errors import RequestError
 from firetrail.format.light import LIGHT_PREFIX
-from firetrail.remoting.admin_bodies import GroupForbidden
-from firetrail.remoting.admin_headers import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.messages.admin_bodies import GroupForbidden
+from firetrail.remoting.messages.admin_headers import (
     DeleteGroupHeader,
     ForbiddenHeader,
     GroupNameHeader,
 )
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfig,
     TopicConfigList,
     TopicList,
 )
-from firetrail.remoting.body import loads
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.headers import CreateTopicHeader, TopicHeader
-from firetrail.remoting.large_answers import answer_with
+from firetrail.remoting.messages.headers import CreateTopicHeader, TopicHeader
+from firetrail.remoting.messages.typed_body import loads
+from firetrail.remoting.servers.large_answers import answer_with
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 REMOVALS_MAX = 100
 """Maximum number of attempts to remove the queues of a deleted topic."""

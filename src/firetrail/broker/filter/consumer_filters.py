@@ -21,8 +21,8 @@ from firetrail.broker.state.saver import Saver
 from firetrail.errors import FormatError
 from firetrail.format.bloom import BloomFilter
 from firetrail.format.record import decode_message
-from firetrail.remoting.bodies import BY_TAG, SubscriptionData
-from firetrail.remoting.filter_bodies import (
+from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
+from firetrail.remoting.messages.filter_bodies import (
     BloomFilterData,
     ConsumerFilterData,
     ConsumerFilterTable,

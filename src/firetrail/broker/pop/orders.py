@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.excess_positions import Overrun, Overshoot, drop_orders
+from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.overruns import Overrun, Overshoot, drop_orders
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.pop_bodies import OrderInfo, OrderInfos
+from firetrail.remoting.messages.pop_bodies import OrderInfo, OrderInfos
+from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 
 IDLE_MAX_MS = 24 * 3600 * 1000
 """The state of a group that has not popped for this long is dropped."""

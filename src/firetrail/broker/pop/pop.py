@@ -14,15 +14,15 @@ from itertools import count
 from typing import NamedTuple
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.filter.selection import ALL, MessageFilter
-from firetrail.broker.pop.checkpoints import (
+from firetrail.broker.filter.message_selector import ALL, MessageFilter
+from firetrail.broker.pop.orders import OrderedPop, PopOrders
+from firetrail.broker.pop.pop_checkpoints import (
     Pending,
     PopCheckpoint,
     PopCheckpoints,
     answer_when_stored,
     check_invisible_time,
 )
-from firetrail.broker.pop.orders import OrderedPop, PopOrders
 from firetrail.broker.pop.queues import PopQueues
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, Woken
@@ -30,13 +30,9 @@ from firetrail.errors import FormatError, RequestError
 from firetrail.format.layout import RECORD_HEAD
 from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import ShareHolder, holder_of
-from firetrail.remoting.handlers import Answer, Handler, failure, outcome_of
-from firetrail.remoting.header import TypedFields
-from firetrail.remoting.pop_headers import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler, failure, outcome_of
+from firetrail.remoting.messages.pop_headers import (
     ANY_QUEUE,
     NotificationHeader,
     NotificationResponse,
@@ -47,8 +43,18 @@ from firetrail.remoting.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.receipts import ORDERED, Receipt, encode_counts, encode_places, kind_of
-from firetrail.store.queues.table import QueueKey
+from firetrail.remoting.messages.receipts import (
+    ORDERED,
+    Receipt,
+    encode_counts,
+    encode_places,
+    kind_of,
+)
+from firetrail.remoting.messages.typed_header import TypedFields
+from firetrail.remoting.servers.fair_shares import ShareHolder, holder_of
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.results import GetResult, GetStatus
 
 MESSAGES_MAX = 32

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from firetrail.broker.filter.selection import MessageFilter, MessageSelector
+from firetrail.broker.filter.message_selector import MessageFilter, MessageSelector
 from firetrail.broker.state.attributes import priority_factor
-from firetrail.broker.state.groups import GroupTable
+from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.state.topic_table import TopicTable
 from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
-from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.results import GetResult, GetStatus
 
 RETRY_FIRST = 5

@@ -12,10 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.pop.checkpoints import PopCheckpoint, PopCheckpoints
-from firetrail.broker.state.groups import GroupTable
-from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import copy_record, origin_of
+from firetrail.broker.pop.pop_checkpoints import PopCheckpoint, PopCheckpoints
+from firetrail.broker.state.group_table import GroupTable
+from firetrail.broker.state.topic_table import TopicTable
+from firetrail.broker.stored_messages import copy_record, origin_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import (

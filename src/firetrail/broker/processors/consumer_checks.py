@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import SubscriptionGroupConfig
-from firetrail.remoting.codes import Permission, ResponseCode
-from firetrail.remoting.pop_headers import ANY_QUEUE
-from firetrail.remoting.requests import BUSY
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
+from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.requests import BUSY
+from firetrail.remoting.wire.codes import Permission, ResponseCode
+from firetrail.store.settings.config import BrokerRole
 
 SLAVE_READ = "slaveReadEnable=true"
 """The setting that makes a slave serve consumers."""

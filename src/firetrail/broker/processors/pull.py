@@ -6,20 +6,20 @@ import logging
 from collections.abc import Callable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.filter.selection import MessageFilter
+from firetrail.broker.filter.message_selector import MessageFilter
 from firetrail.broker.processors.consumer_checks import ConsumerChecks
 from firetrail.broker.services.long_polling import PULL_MAX_S, HeldRequest, Woken
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
-from firetrail.remoting.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import holder_of
-from firetrail.remoting.handlers import Handler, failure
-from firetrail.remoting.headers import PullHeader, PullResponse
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.store.config import BrokerRole
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler, failure
+from firetrail.remoting.messages.bodies import MASTER_ID, MessageModel, SubscriptionGroupConfig
+from firetrail.remoting.messages.headers import PullHeader, PullResponse
+from firetrail.remoting.servers.fair_shares import holder_of
+from firetrail.remoting.wire.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import GetResult, GetStatus
+from firetrail.store.settings.config import BrokerRole
 
 _NOTHING_YET = ResponseCode.PULL_NOT_FOUND
 _RETRY = ResponseCode.PULL_RETRY_IMMEDIATELY

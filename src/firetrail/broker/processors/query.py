@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from firetrail.access.needs import GET, SUB, no_record, require_record
+from firetrail.access.implied_permissions import GET, SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler, WaitingHandler
-from firetrail.remoting.headers import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler, WaitingHandler
+from firetrail.remoting.messages.headers import (
     OffsetResponse,
     QueryMessageHeader,
     QueryMessageResponse,
@@ -18,7 +16,9 @@ from firetrail.remoting.headers import (
     TimestampResponse,
     ViewMessageHeader,
 )
-from firetrail.store.log.records import record_offset
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.log.log_records import record_offset
 from firetrail.store.reader import Boundary
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"

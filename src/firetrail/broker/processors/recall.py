@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored import parsed_number
+from firetrail.broker.stored_messages import parsed_number
 from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
@@ -27,11 +27,11 @@ from firetrail.format.properties import (
 from firetrail.format.recall import RecallHandle, decode_handle
 from firetrail.format.record import decode_message
 from firetrail.format.timer import TIMER_TOPIC
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler, WaitingHandler
-from firetrail.remoting.headers import RecallHeader, RecallResponse
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler, WaitingHandler
+from firetrail.remoting.messages.headers import RecallHeader, RecallResponse
+from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import UNCONFIRMED, PutResult
 
 RECALL_TAG = "_RECALL_TAG_"

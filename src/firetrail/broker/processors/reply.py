@@ -15,11 +15,11 @@ from firetrail.broker.services.clients import Client
 from firetrail.errors import RequestError
 from firetrail.format.kernels.properties import join_properties, parse_properties
 from firetrail.format.properties import PUSH_REPLY_TIME, REPLY_TO_CLIENT
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import PushReplyHeader, SendHeader, SendHeaderV2
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.headers import PushReplyHeader, SendHeader, SendHeaderV2
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 PUSH_S = 3.0
 """The time that the producer may take to confirm that it has received the reply."""

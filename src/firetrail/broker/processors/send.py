@@ -15,9 +15,9 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.registration import wait_for_registration
 from firetrail.broker.services.type_conflicts import TypeConflicts
 from firetrail.broker.state.attributes import unsupported_value
-from firetrail.broker.state.groups import is_last
-from firetrail.broker.state.topics import HALF_TOPIC, NOT_FOR_CLIENTS
-from firetrail.broker.stored import CODES
+from firetrail.broker.state.group_table import is_last
+from firetrail.broker.state.topic_table import HALF_TOPIC, NOT_FOR_CLIENTS
+from firetrail.broker.stored_messages import CODES
 from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
@@ -47,14 +47,14 @@ from firetrail.format.properties import (
     WAIT,
 )
 from firetrail.format.timer import TIMER_TOPIC
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.codes import CommandFlag, Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler, LaterAnswer
-from firetrail.remoting.headers import SendHeader, SendHeaderV2
-from firetrail.store.put.draft import Batch
-from firetrail.store.put.pending import PendingPut
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler, LaterAnswer
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.messages.headers import SendHeader, SendHeaderV2
+from firetrail.remoting.wire.codes import CommandFlag, Permission, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.store.admission.draft import Batch
+from firetrail.store.put.pending_puts import PendingPut
 from firetrail.store.results import PutResult, PutStatus
 
 _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)

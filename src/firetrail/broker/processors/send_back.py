@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from random import randrange
 
-from firetrail.access.needs import SUB, no_record, require_consumed
+from firetrail.access.implied_permissions import SUB, no_record, require_consumed
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.state.groups import is_last
-from firetrail.broker.stored import CODES, copy_record, origin_of
+from firetrail.broker.state.group_table import is_last
+from firetrail.broker.stored_messages import CODES, copy_record, origin_of
 from firetrail.errors import RequestError
 from firetrail.format.kernels.draft import Message
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
@@ -27,11 +27,11 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
-from firetrail.remoting.codes import Permission, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.headers import SendBackHeader
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.messages.headers import SendBackHeader
+from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import PutResult
 
 FIRST_RETRY_LEVEL = 3

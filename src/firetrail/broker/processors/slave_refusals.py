@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.wire.command import RemotingCommand
 
 
 def slave_handlers(handlers: Mapping[int, Handler]) -> dict[int, Handler]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.access import secret_content
-from firetrail.replication.etcd import EtcdCoordinator
-from firetrail.replication.etcd_gateway import EtcdAccess
+from firetrail.remoting.connections.access import secret_content
+from firetrail.replication.group.etcd import EtcdCoordinator
+from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.system import System
 
 ETCD_PART = 5

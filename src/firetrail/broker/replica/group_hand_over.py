@@ -25,9 +25,9 @@ from typing import Protocol
 from firetrail.broker.replica.hand_over import HandOver
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
 from firetrail.errors import ReplicationError, RequestError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.replica_headers import HandOverHeader, StepDownHeader
-from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.remoting.messages.replica_headers import HandOverHeader, StepDownHeader
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.replication.group.lease_keeper import LeaseKeeper
 
 FROZEN_S = 5.0
 """The time for which a master is frozen if its successor is silent. Requests do not wait that

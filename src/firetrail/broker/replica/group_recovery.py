@@ -13,14 +13,14 @@ import logging
 from typing import Protocol
 
 from firetrail.errors import ElectionError, NotReachedError, RequestError
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.replica_headers import RecoverGroupHeader
-from firetrail.replication.group_memory import GroupMemory
-from firetrail.replication.group_view import InSyncSet
-from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.replica_headers import RecoverGroupHeader
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.group.group_memory import GroupMemory
+from firetrail.replication.group.group_view import InSyncSet
+from firetrail.replication.group.lease_keeper import LeaseKeeper
 from firetrail.store.broker_store import BrokerStore
 
 _log = logging.getLogger(__name__)

@@ -20,11 +20,15 @@ from firetrail.broker.replica.saved_role import HandOverNote
 from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.errors import ReplicationError, RequestError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.replica_bodies import ReplicaStatus
-from firetrail.remoting.replica_headers import HandOverHeader, PromoteHeader, StepDownHeader
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.messages.replica_headers import (
+    HandOverHeader,
+    PromoteHeader,
+    StepDownHeader,
+)
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.store.settings.config import BrokerRole
 
 CATCH_UP_S = 30.0
 """The time that a replica may take to receive the end of the log; less than the time for which a

@@ -19,18 +19,18 @@ from firetrail.errors import (
     RequestError,
 )
 from firetrail.format.java_properties import Entry
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import ClusterInfo
-from firetrail.remoting.body import Body
-from firetrail.remoting.client import RemotingClient, split_address
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.replication.ha_probe import is_ha_port
-from firetrail.replication.master_check import Master, MasterAddress
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import RemotingClient, split_address
+from firetrail.remoting.messages.bodies import ClusterInfo
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.ha.ha_probe import is_ha_port
+from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.settings.conf_file import Remark
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.config import SETTINGS as STORE_SETTINGS
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.store.settings.config import SETTINGS as STORE_SETTINGS
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 from firetrail.system import System
 from firetrail.text import did_you_mean
 

@@ -14,15 +14,15 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from firetrail.errors import DivergedError, FiretrailError, ProtocolError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.replica_headers import LogRecordsHeader
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_headers import LogRecordsHeader
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.damage_ledger import DamagedPlace
-from firetrail.store.log_scrub import DamagedRange
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.integrity.damage_ledger import DamagedPlace
+from firetrail.store.integrity.log_scrub import DamagedRange
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import Clock
 
 PIECE = 1 << 20

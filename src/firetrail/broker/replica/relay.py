@@ -14,15 +14,15 @@ from contextlib import suppress
 from dataclasses import replace
 
 from firetrail.errors import FiretrailError, RequestError
-from firetrail.remoting.access import Access
-from firetrail.remoting.client import NotConnectedError, RemotingClient
-from firetrail.remoting.codes import CommandFlag, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Answer, Handler
-from firetrail.remoting.headers import ConsumerOffsetHeader
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.requests import REFUSED_BY_SLAVES
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Answer, Handler
+from firetrail.remoting.connections.remoting_client import NotConnectedError, RemotingClient
+from firetrail.remoting.messages.headers import ConsumerOffsetHeader
+from firetrail.remoting.messages.requests import REFUSED_BY_SLAVES
+from firetrail.remoting.wire.codes import CommandFlag, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import Clock
 
 CHANGE_S = 2.5

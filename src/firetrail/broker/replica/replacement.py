@@ -13,8 +13,8 @@ from pathlib import Path
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.errors import ConfigError, ElectionError
-from firetrail.replication.etcd import EtcdCoordinator
-from firetrail.replication.group_view import GroupView, InSyncSet
+from firetrail.replication.group.etcd import EtcdCoordinator
+from firetrail.replication.group.group_view import GroupView, InSyncSet
 from firetrail.system import System
 
 LEASES_MAX = 3

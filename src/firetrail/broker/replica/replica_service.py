@@ -7,19 +7,19 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from firetrail.broker.broker_parts import Environment, Parts
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.parts import Environment, Parts
 from firetrail.broker.replica.slave_synchronize import SlaveSynchronize
 from firetrail.broker.replica.user_synchronize import UserSynchronize
 from firetrail.broker.services.registered_masters import RegisteredMaster
 from firetrail.broker.state.slave_mark import full_name
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.access import Access
-from firetrail.remoting.client import RemotingClient
-from firetrail.replication.follower import Follower, FollowerSettings
-from firetrail.replication.follower_status import FollowerState
-from firetrail.replication.group_memory import member_identity
-from firetrail.replication.master_check import MasterAddress
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.replication.group.group_memory import member_identity
+from firetrail.replication.replica.follower import Follower, FollowerSettings
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.replication.replica.master_check import MasterAddress
 
 UNHEARD_HEARTBEATS, UNHEARD_PART = 1.5, 3 / 8
 """A replica says that it does not follow when it has heard nothing from its master for as long as

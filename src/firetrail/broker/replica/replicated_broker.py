@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.replica.fencing import Fencing
+from firetrail.broker.replica.epoch_fence import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.saved_role import RoleFile
 from firetrail.broker.state.slave_mark import SlaveMark
-from firetrail.remoting.access import Access
-from firetrail.remoting.replica_bodies import (
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.messages.replica_bodies import (
     EpochEntry,
     EpochEntryCache,
     FollowerReport,
@@ -19,10 +19,10 @@ from firetrail.remoting.replica_bodies import (
     ReplicaStatus,
     SeenReport,
 )
-from firetrail.replication.epochs import EpochFile
-from firetrail.replication.group_status import GroupStatus
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.log.epochs import EpochFile
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 from firetrail.text import counted
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from firetrail.errors import FiretrailError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.header import Header
-from firetrail.remoting.replica_bodies import ReplicaStatus
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.replica_bodies import ReplicaStatus
+from firetrail.remoting.messages.typed_header import Header
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 
 GONE_S = 3.0
 """A broker whose machine refuses connections for this time does not run."""

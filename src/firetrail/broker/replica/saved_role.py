@@ -14,9 +14,9 @@ import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from firetrail.remoting.body import Body
+from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.config import BrokerRole
+from firetrail.store.settings.config import BrokerRole
 from firetrail.system import System
 
 ROLE_JSON = "firetrailRole.json"

@@ -13,27 +13,27 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from firetrail.broker.parts import Parts
+from firetrail.broker.broker_parts import Parts
 from firetrail.broker.state.offset_files import GroupOffsets, joined
-from firetrail.broker.state.topics import QUEUES_MAX
+from firetrail.broker.state.topic_table import QUEUES_MAX
 from firetrail.broker.takeover.unused_data import topic_remarks
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.format.light import is_light
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.messages.bodies import (
     DelayOffsets,
     LmqConsumerOffsets,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from firetrail.remoting.body import Body
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.pop_bodies import RequestModes
-from firetrail.remoting.replica_bodies import EpochEntryCache, TimerCheckpoint
-from firetrail.remoting.replica_headers import EpochHeader
-from firetrail.replication.epochs import Epoch, EpochFile
-from firetrail.replication.master_check import sign_remedy
+from firetrail.remoting.messages.pop_bodies import RequestModes
+from firetrail.remoting.messages.replica_bodies import EpochEntryCache, TimerCheckpoint
+from firetrail.remoting.messages.replica_headers import EpochHeader
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.replication.log.epochs import Epoch, EpochFile
+from firetrail.replication.replica.master_check import sign_remedy
 from firetrail.system import Clock
 
 REQUEST_S = 10.0

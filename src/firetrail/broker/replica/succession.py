@@ -15,8 +15,8 @@ from collections.abc import Callable
 from firetrail.broker.replica.replicated_broker import ReplicatedBroker
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.pace.reminders import Reminders
-from firetrail.replication.group_status import GroupStatus
-from firetrail.replication.lease_keeper import LeaseKeeper
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.lease_keeper import LeaseKeeper
 
 TRY_S = 3.0
 """The time that a master waits for one member that it has asked to take over."""

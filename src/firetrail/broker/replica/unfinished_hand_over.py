@@ -25,9 +25,9 @@ from firetrail.broker.replica.replicated_broker import ReplicatedBroker, newest_
 from firetrail.broker.replica.saved_role import HandOverNote, SavedRole
 from firetrail.errors import FiretrailError
 from firetrail.pace.reminders import Reminders
-from firetrail.remoting.replica_bodies import HandOverReport, ReplicaStatus
-from firetrail.replication.follower_status import FollowerState
-from firetrail.store.config import BrokerRole
+from firetrail.remoting.messages.replica_bodies import HandOverReport, ReplicaStatus
+from firetrail.replication.replica.follower_status import FollowerState
+from firetrail.store.settings.config import BrokerRole
 
 PAUSE_S = 1.0
 """Pause between two attempts to settle a hand-over."""

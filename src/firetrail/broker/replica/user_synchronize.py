@@ -9,14 +9,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from firetrail.access.bodies import AclInfo, UserInfo, listed
 from firetrail.access.copied_users import CopiedUsers, copied_users
+from firetrail.access.user_bodies import AclInfo, UserInfo, listed
 from firetrail.access.user_store import UserStore
 from firetrail.auth.policies import User
 from firetrail.errors import ConfigError, FiretrailError, RequestError
-from firetrail.remoting.client import RemotingClient
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
+from firetrail.remoting.connections.remoting_client import RemotingClient
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import Clock
 
 ANSWER_S = 10.0

@@ -14,14 +14,16 @@ from firetrail.auth.caller import Caller
 from firetrail.auth.resources import Requirement
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
-from firetrail.broker.filter.selection import check_tags, parse_filter
+from firetrail.broker.filter.message_selector import check_tags, parse_filter
 from firetrail.broker.services.memberships import GroupMembership, Memberships
-from firetrail.broker.services.queue_locks import check_client_id
-from firetrail.broker.state.groups import GroupTable, check_group
-from firetrail.broker.state.topics import TopicTable
+from firetrail.broker.services.rebalance_locks import check_client_id
+from firetrail.broker.state.group_table import GroupTable, check_group
+from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
-from firetrail.remoting.bodies import (
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import (
     CheckClientBody,
     ConsumeFromWhere,
     ConsumerData,
@@ -31,12 +33,10 @@ from firetrail.remoting.bodies import (
     MessageModel,
     SubscriptionData,
 )
-from firetrail.remoting.codes import Language, RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import GroupHeader, UnregisterClientHeader
-from firetrail.settings.table import Live
+from firetrail.remoting.messages.headers import GroupHeader, UnregisterClientHeader
+from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.settings.settings_table import Live
 
 SUBSCRIPTIONS_MAX = 1_000
 """Topics that a consumer group can subscribe to."""

@@ -14,23 +14,23 @@ from functools import partial
 
 from firetrail.access.audit_log import CERTIFICATE, SIGNATURE
 from firetrail.access.guard import Guard
-from firetrail.access.needs import CLUSTER, UPDATE
+from firetrail.access.implied_permissions import CLUSTER, UPDATE
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
 from firetrail.auth.resources import need
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
-from firetrail.remoting.addresses import source_of
-from firetrail.replication.frames import REPORT, authentication_size, decode_authentication
-from firetrail.replication.ha_client import PURPOSE
-from firetrail.replication.ha_source import Admitted, HASocket
-from firetrail.settings.table import Live
+from firetrail.remoting.servers.addresses import source_of
+from firetrail.replication.ha.ha_client import PURPOSE
+from firetrail.replication.ha.ha_frames import REPORT, authentication_size, decode_authentication
+from firetrail.replication.ha.ha_source import Admitted, HASocket
+from firetrail.settings.settings_table import Live
 from firetrail.system import Clock
 from firetrail.tls.config import TlsMode
 from firetrail.tls.secure_socket import SecureSocket
 from firetrail.tls.server_tls import ServerTls
-from firetrail.tls.session import HANDSHAKE
+from firetrail.tls.tls_session import HANDSHAKE
 
 AGE_MAX_MS = 15 * 60_000
 """The most by which the time of a signature may differ from this broker's."""

@@ -15,8 +15,8 @@ from ipaddress import ip_address
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.config_groups import networks_in
 from firetrail.errors import ConfigError
-from firetrail.remoting.client import split_address
-from firetrail.settings.table import Live
+from firetrail.remoting.connections.remoting_client import split_address
+from firetrail.settings.settings_table import Live
 from firetrail.system import Clock
 
 ASK_S = 3.0

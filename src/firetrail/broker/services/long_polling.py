@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from threading import get_ident
 
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import FairShares, holder_of, unknown_holder
-from firetrail.remoting.pop_headers import ANY_QUEUE
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.servers.fair_shares import FairShares, holder_of, unknown_holder
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.dispatch.deriver import Arrival
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.dispatch.derivation import Arrival
+from firetrail.store.queues.queue_table import QueueKey
 
 HELD_PER_CONNECTION = 10_000
 """Maximum number of held requests of one connection, one per queue. Further requests are answered

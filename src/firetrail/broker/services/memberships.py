@@ -10,9 +10,9 @@ from collections.abc import Callable, Set
 
 from firetrail.auth.caller import Caller
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import FairShares, ShareHolder, holder_of
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.servers.fair_shares import FairShares, ShareHolder, holder_of
+from firetrail.remoting.wire.codes import ResponseCode
 
 CONNECTION_MAX = 10_000
 """Groups of one connection, producers and consumers together. A proxy has one per topic."""

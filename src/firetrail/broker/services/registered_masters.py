@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.bodies import MASTER_ID
-from firetrail.settings.table import Live
+from firetrail.remoting.messages.bodies import MASTER_ID
+from firetrail.settings.settings_table import Live
 
 _log = logging.getLogger(__name__)
 

@@ -9,18 +9,23 @@ from dataclasses import replace
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.services.registered_masters import RegisteredMaster, RegisteredMasters
-from firetrail.broker.services.topic_routes import TopicRouteInfoManager
+from firetrail.broker.services.route_info import TopicRouteInfoManager
 from firetrail.errors import FiretrailError
 from firetrail.namesrv.server import NameServer
 from firetrail.pace.periodic import repeat
-from firetrail.remoting.access import Access
-from firetrail.remoting.bodies import ClusterInfo, RegisterBrokerBody, TopicConfig, TopicConfigTable
-from firetrail.remoting.client import REQUEST_S, RemotingClient
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.headers import RegisterBrokerHeader, RegisterBrokerResponse
-from firetrail.remoting.registration import checksum, encode_registration
-from firetrail.settings.table import Live
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.remoting_client import REQUEST_S, RemotingClient
+from firetrail.remoting.messages.bodies import (
+    ClusterInfo,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
+)
+from firetrail.remoting.messages.headers import RegisterBrokerHeader, RegisterBrokerResponse
+from firetrail.remoting.messages.registration_body import checksum, encode_registration
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
+from firetrail.settings.settings_table import Live
 
 PAUSE_FACTOR = 10
 """The pause after a registration is this many times as long as encoding all topics took."""

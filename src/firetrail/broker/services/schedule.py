@@ -10,20 +10,20 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_delays
+from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topics import HALF_TOPIC
-from firetrail.broker.stored import copy_record
+from firetrail.broker.state.topic_table import HALF_TOPIC
+from firetrail.broker.stored_messages import copy_record
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.pace.periodic import repeat
-from firetrail.remoting.bodies import DelayOffsets
+from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.settings.config_file import ConfigFile
+from firetrail.store.admission.draft import DELAY_ELAPSED
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.put.draft import DELAY_ELAPSED
 
 POLL_S = 0.1
 """Longest pause between two polls of the queues."""

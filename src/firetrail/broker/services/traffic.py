@@ -13,9 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from firetrail.remoting.admin_bodies import StatsItem
+from firetrail.remoting.messages.admin_bodies import StatsItem
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.dispatch.derivation import Arrival
 
 
 class Span(NamedTuple):

@@ -14,8 +14,8 @@ from firetrail.errors import FormatError
 from firetrail.format.batch import first_item
 from firetrail.format.message_types import TYPE_ATTRIBUTE, type_conflict
 from firetrail.format.properties import decode_properties
-from firetrail.remoting.bodies import TopicConfig
-from firetrail.remoting.headers import SendHeader
+from firetrail.remoting.messages.bodies import TopicConfig
+from firetrail.remoting.messages.headers import SendHeader
 
 REPORT_INTERVAL_S = 60.0
 """Pause between two log lines about one topic."""

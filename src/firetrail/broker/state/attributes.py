@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
+from firetrail.format.integers import INT64_MAX
 from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
-from firetrail.format.whole import INT64_MAX
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.wire.codes import ResponseCode
 
 ADD, DROP = "+", "-"
 PRIORITY_FACTOR = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firetrail.errors import RequestError
-from firetrail.remoting.codes import ResponseCode
-from firetrail.remoting.token_bucket import TokenBucket
+from firetrail.pace.token_bucket import TokenBucket
+from firetrail.remoting.wire.codes import ResponseCode
 
 BURST = 10_000
 """Topics or groups that may be created at once."""

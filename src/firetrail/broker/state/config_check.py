@@ -12,15 +12,15 @@ from firetrail.format.names import (
     LMQ_OFFSETS,
     TOPICS_JSON,
 )
-from firetrail.remoting.bodies import (
+from firetrail.remoting.messages.bodies import (
     ConsumerOffsets,
     DelayOffsets,
     LmqConsumerOffsets,
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from firetrail.remoting.body import Body
-from firetrail.remoting.pop_bodies import OrderInfos, RequestModes
+from firetrail.remoting.messages.pop_bodies import OrderInfos, RequestModes
+from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.system import System

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from firetrail.errors import StoreError
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
-from firetrail.remoting.bodies import ConsumerOffsets, LmqConsumerOffsets
+from firetrail.remoting.messages.bodies import ConsumerOffsets, LmqConsumerOffsets
 from firetrail.settings.config_file import ConfigFile, unchanged
 from firetrail.system import System
 from firetrail.text import human_time

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from firetrail.broker.state.groups import GroupTable, check_group
+from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back_groups
+from firetrail.broker.state.group_table import GroupTable, check_group
 from firetrail.broker.state.offset_files import GroupOffsets, OffsetFiles
-from firetrail.broker.state.overruns import Overrun, Overshoot, set_back_groups
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topics import QUEUES_MAX, TopicTable
+from firetrail.broker.state.topic_table import QUEUES_MAX, TopicTable
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import ConsumerOffsets
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import ConsumerOffsetHeader, OffsetResponse
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.bodies import ConsumerOffsets
+from firetrail.remoting.messages.headers import ConsumerOffsetHeader, OffsetResponse
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore
 
 PULLED_MAX = 1_000_000

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from firetrail.errors import RequestError
-from firetrail.remoting.bodies import DataVersion
-from firetrail.remoting.body import Body
-from firetrail.remoting.codes import ResponseCode
+from firetrail.remoting.messages.bodies import DataVersion
+from firetrail.remoting.messages.typed_body import Body
+from firetrail.remoting.wire.codes import ResponseCode
 
 RETRY_S = 1.0
 PAUSE_FACTOR = 10

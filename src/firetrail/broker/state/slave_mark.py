@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.remoting.body import Body
+from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ConfigFile
 from firetrail.system import System
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from firetrail.broker.pop.checkpoints import REVIVE_GROUP, PopCheckpoints
+from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
-from firetrail.broker.state.topics import TopicTable
-from firetrail.broker.stored import internal_records, number_property
+from firetrail.broker.state.topic_table import TopicTable
+from firetrail.broker.stored_messages import internal_records, number_property
 from firetrail.errors import FormatError
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS

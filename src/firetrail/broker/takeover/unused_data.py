@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firetrail.broker.state.attributes import unsupported_value
 from firetrail.format.names import BATCH_CONSUME_QUEUE
-from firetrail.remoting.bodies import TopicConfig
+from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.system import Files
 from firetrail.text import some_of
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from random import random
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.stored import parsed_number
+from firetrail.broker.stored_messages import parsed_number
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.delay import level_in
@@ -27,8 +27,8 @@ from firetrail.format.properties import (
 )
 from firetrail.format.recall import RecallHandle
 from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
-from firetrail.remoting.codes import ResponseCode
-from firetrail.settings.table import Live
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.settings.settings_table import Live
 from firetrail.text import human_duration
 
 TRANSACTION_BITS, COMMITTED = 0xC, 0x8

@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.state.topics import HALF_TOPIC
-from firetrail.broker.stored import INT_DIGITS, copy_record, parsed_number
+from firetrail.broker.state.topic_table import HALF_TOPIC
+from firetrail.broker.stored_messages import INT_DIGITS, copy_record, parsed_number
 from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
 from firetrail.format.properties import (
     REAL_QID,
@@ -27,8 +27,8 @@ from firetrail.format.properties import (
 )
 from firetrail.format.record import Record, decode_message
 from firetrail.format.timer import TIMER_TOPIC
+from firetrail.store.admission.draft import DELAY_ELAPSED
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.put.draft import DELAY_ELAPSED
 
 NEVER_ENQUEUED = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message that was due when the timer got it."""

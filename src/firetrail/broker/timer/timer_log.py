@@ -21,8 +21,8 @@ from firetrail.format.timer import (
     units_per_file,
 )
 from firetrail.storage.growth import Growth
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.system import System
 
 GROWTH = Growth(64 << 10, 4 << 20)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.stored import LONG_DIGITS, parsed_number
+from firetrail.broker.stored_messages import LONG_DIGITS, parsed_number
 from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate

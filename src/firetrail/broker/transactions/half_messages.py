@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
-from firetrail.broker.stored import INT_DIGITS, copy_record, parsed_number
+from firetrail.broker.stored_messages import INT_DIGITS, copy_record, parsed_number
 from firetrail.format import layout
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
@@ -24,10 +24,10 @@ from firetrail.format.properties import (
     without_crc,
 )
 from firetrail.format.record import Record, encode_record
-from firetrail.remoting.codes import RequestCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.fair_shares import ShareHolder, holder_of, unknown_holder
-from firetrail.remoting.headers import CheckTransactionHeader
+from firetrail.remoting.messages.headers import CheckTransactionHeader
+from firetrail.remoting.servers.fair_shares import ShareHolder, holder_of, unknown_holder
+from firetrail.remoting.wire.codes import RequestCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import PutResult
 
 QUEUE = 0

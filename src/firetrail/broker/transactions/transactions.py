@@ -16,12 +16,12 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from firetrail.access.needs import PUB, UPDATE, no_record, require_record, topic_need
+from firetrail.access.implied_permissions import PUB, UPDATE, no_record, require_record, topic_need
 from firetrail.auth.caller import Caller
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client
-from firetrail.broker.state.topics import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
-from firetrail.broker.stored import CODES, internal_records, require_stored
+from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, OP_TOPIC
+from firetrail.broker.stored_messages import CODES, internal_records, require_stored
 from firetrail.broker.transactions.half_messages import (
     QUEUE,
     Half,
@@ -54,15 +54,15 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
-from firetrail.remoting.admin_headers import MessageIdHeader
-from firetrail.remoting.codes import RequestCode, ResponseCode
-from firetrail.remoting.command import RemotingCommand
-from firetrail.remoting.connection import Connection
-from firetrail.remoting.fair_shares import FairShares
-from firetrail.remoting.handlers import Handler
-from firetrail.remoting.headers import EndTransactionHeader
-from firetrail.store.lifecycle.retention import HOUR_MS
+from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.messages.admin_headers import MessageIdHeader
+from firetrail.remoting.messages.headers import EndTransactionHeader
+from firetrail.remoting.servers.fair_shares import FairShares
+from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.results import PutResult
+from firetrail.store.retention.retention import HOUR_MS
 from firetrail.text import counted
 
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"

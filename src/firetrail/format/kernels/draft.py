@@ -17,8 +17,9 @@ from firetrail.errors import IllegalMessageError, PropertiesTooLongError, WrongT
 from firetrail.format import layout
 from firetrail.format.arguments import mapping
 from firetrail.format.hosts import Host, encode_host
+from firetrail.format.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.format.kernels.encode import with_crc_room
-from firetrail.format.message import MESSAGE_SIGNATURE
+from firetrail.format.message_signature import MESSAGE_SIGNATURE
 from firetrail.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -28,7 +29,6 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
-from firetrail.format.whole import INT32_MAX, INT32_MIN, whole
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels.encode import record_size

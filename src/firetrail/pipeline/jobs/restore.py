@@ -42,7 +42,7 @@ from firetrail.pipeline.workers import (
     not_shared,
     worker_name,
 )
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import SYSTEM
 

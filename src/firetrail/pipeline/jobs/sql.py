@@ -21,7 +21,7 @@ from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
-from firetrail.pipeline.wire.plan import check_name_server
+from firetrail.pipeline.wire.broker_plan import check_name_server
 
 VIEWS = {"messages": "queue", "log": "log"}
 """The tables, and the view of the data source that each one reads."""

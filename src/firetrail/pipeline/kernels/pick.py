@@ -16,7 +16,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 from firetrail.format import layout
-from firetrail.format.whole import INT64_MAX, INT64_MIN
+from firetrail.format.integers import INT64_MAX, INT64_MIN
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k

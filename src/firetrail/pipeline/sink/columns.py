@@ -21,9 +21,9 @@ from firetrail.pipeline.options import (
 )
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import STORE, fields
-from firetrail.settings.table import Whole
-from firetrail.store.config import StoreConfig
-from firetrail.store.lifecycle.sizes import adopt_sizes
+from firetrail.settings.settings_table import Whole
+from firetrail.store.root.sizes import adopt_sizes
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM
 from firetrail.text import did_you_mean
 

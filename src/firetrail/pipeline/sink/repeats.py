@@ -20,7 +20,7 @@ from firetrail.format.properties import PROPERTY_CRC, REAL_QID, decode_propertie
 from firetrail.format.record import decode_message
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.sink.columns import SinkOptions
-from firetrail.pipeline.sink.staging import staged_batches
+from firetrail.pipeline.sink.staged_rows import staged_batches
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.bulk_journal import Commit, Ticket
 from firetrail.text import counted

@@ -17,7 +17,7 @@ from firetrail.format.layout import COMPRESSED, COMPRESSION_MASK
 from firetrail.pipeline.kernels.arrow import KEYS, PROPERTIES, Rows
 from firetrail.pipeline.kernels.arrow_lists import fill_keys, measure_items
 from firetrail.pipeline.kernels.arrow_maps import fill_properties
-from firetrail.pipeline.source.bodies import inflate
+from firetrail.pipeline.source.decompression import inflate
 from firetrail.pipeline.source.schema import TEXT_MAP, TEXTS, SourceField
 
 _OFFSET = 4

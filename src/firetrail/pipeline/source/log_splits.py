@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from firetrail.format.columns import Check, Stop
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.source.fingerprint import sight_of, whole_sight
 from firetrail.pipeline.source.ranges import QueuePart
-from firetrail.pipeline.source.sight import sight_of, whole_sight
-from firetrail.pipeline.source.splits import (
+from firetrail.pipeline.source.store_splits import (
     EVERYTHING,
     LogSplit,
     QueueRange,
@@ -22,9 +22,9 @@ from firetrail.pipeline.source.splits import (
     RowSelection,
     UnitSplit,
 )
-from firetrail.pipeline.source.units import first_at_or_after
+from firetrail.pipeline.source.unit_reader import first_at_or_after
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.log.records import store_time_at
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.scan import find_record
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.text import counted

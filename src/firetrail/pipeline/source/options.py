@@ -14,9 +14,9 @@ from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError
+from firetrail.format.integers import INT64_MAX, parse_whole
 from firetrail.format.names import OFFSET_MAX
 from firetrail.format.tags import tags_in
-from firetrail.format.whole import INT64_MAX, parse_whole
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.options import (
     GROUP,
@@ -30,7 +30,7 @@ from firetrail.pipeline.options import (
 )
 from firetrail.pipeline.source.places import absolute
 from firetrail.pipeline.source.schema import NAMES, STORE, fields, own_name
-from firetrail.settings.table import Flag, OneOf, Whole
+from firetrail.settings.settings_table import Flag, OneOf, Whole
 
 EARLIEST = -2
 LATEST = -1

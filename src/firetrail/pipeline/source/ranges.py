@@ -22,13 +22,13 @@ from firetrail.pipeline.source.options import (
     View,
 )
 from firetrail.pipeline.source.places import local_path
-from firetrail.pipeline.source.splits import QueueRange
-from firetrail.pipeline.source.units import first_at_or_after
+from firetrail.pipeline.source.store_splits import QueueRange
+from firetrail.pipeline.source.unit_reader import first_at_or_after
+from firetrail.store.evidence.catalog import parse_topics, topics_content
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.catalog import parse_topics, topics_content
-from firetrail.store.log.records import store_time_at
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.queue_table import QueueTable
 from firetrail.system import SYSTEM
 
 

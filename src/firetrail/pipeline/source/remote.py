@@ -15,8 +15,8 @@ from firetrail.pipeline.source.log_splits import split_count
 from firetrail.pipeline.source.options import ReadOptions, View
 from firetrail.pipeline.source.places import open_log
 from firetrail.pipeline.source.ranges import Bounds
-from firetrail.pipeline.source.splits import LogSplit, RowSelection, StoreSplit
-from firetrail.store.log.records import store_time_at
+from firetrail.pipeline.source.store_splits import LogSplit, RowSelection, StoreSplit
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.log.scan import find_record
 from firetrail.text import counted
 

@@ -7,7 +7,7 @@ environment of the driver and of the executors counts.
 
 from __future__ import annotations
 
-from firetrail.remoting.access import Access
+from firetrail.remoting.connections.access import Access
 
 
 def access_in(path: str) -> Access | None:

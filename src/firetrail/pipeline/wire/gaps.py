@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from struct import Struct
 from typing import NamedTuple
 
-from firetrail.client.pull import PullResult
+from firetrail.client.consumers.pull import PullResult
 from firetrail.errors import StoreDamagedError
 from firetrail.format.layout import RECORD_HEAD, RECORD_SIZE_MIN
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
-from firetrail.pipeline.wire.splits import BrokerRange
+from firetrail.pipeline.wire.broker_splits import BrokerRange
 
 _SPARSE = (("cleanup.policy", "COMPACTION"), ("queue.type", "BatchCQ"))
 """Attributes of topics whose messages do not have consecutive offsets."""

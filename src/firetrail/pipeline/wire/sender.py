@@ -19,25 +19,25 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from firetrail.client.producer import Producer
+from firetrail.client.producers.producer import Producer
 from firetrail.errors import ConfigError, IllegalMessageError, PropertiesTooLongError
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
 from firetrail.format.names import check_topic
 from firetrail.format.properties import encode_properties
-from firetrail.pipeline.sink.checks import check_rows
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
-from firetrail.pipeline.sink.staging import CHUNK_BYTES, message_of, rows_of
+from firetrail.pipeline.sink.row_checks import check_rows
+from firetrail.pipeline.sink.staged_rows import CHUNK_BYTES, message_of, rows_of
 from firetrail.pipeline.sink.vectors import Vectors, chunks, vectors
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.patience import Patience
-from firetrail.remoting.bodies import MessageQueue
-from firetrail.remoting.codes import Permission
-from firetrail.store.config import StoreConfig
-from firetrail.store.put.draft import Drafter
+from firetrail.pipeline.wire.retry import Patience
+from firetrail.remoting.messages.bodies import MessageQueue
+from firetrail.remoting.wire.codes import Permission
+from firetrail.store.admission.draft import Drafter
+from firetrail.store.settings.config import StoreConfig
 from firetrail.text import counted
 
 SINK_ROW = "SINK_ROW"

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from firetrail.proxy.http2 import frames
+from firetrail.proxy.http2.abuse_limits import DATA_CREDIT, REQUEST_CREDIT, Toll
 from firetrail.proxy.http2.codes import (
     ACK,
     DEFAULT_FRAME_MAX,
@@ -29,7 +30,6 @@ from firetrail.proxy.http2.limits import Http2Limits
 from firetrail.proxy.http2.output import Output
 from firetrail.proxy.http2.past_streams import End, PastStreams
 from firetrail.proxy.http2.stream import Http2Stream, OutputPart
-from firetrail.proxy.http2.toll import DATA_CREDIT, REQUEST_CREDIT, Toll
 from firetrail.proxy.kernels.block_decoder import BlockDecoder, HeaderField
 from firetrail.proxy.kernels.frame_input import FrameInput
 from firetrail.proxy.kernels.request_head import (

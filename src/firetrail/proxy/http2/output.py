@@ -22,7 +22,7 @@ from firetrail.proxy.http2.faults import ConnectionFault, StreamFault
 from firetrail.proxy.http2.frames import frame_head
 from firetrail.proxy.http2.headers import NO_TABLE
 from firetrail.proxy.http2.stream import Http2Stream, OutputPart
-from firetrail.remoting.output_queue import released
+from firetrail.remoting.connections.output_queue import released
 
 _TURN = 64 << 10
 """Bytes that a stream may send before it is the turn of the next one."""

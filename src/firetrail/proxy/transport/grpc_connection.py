@@ -14,7 +14,13 @@ from typing import Any, Protocol, cast
 
 from firetrail.auth.caller import Caller, proves
 from firetrail.errors import GrpcError, ProtocolError
-from firetrail.proxy.call import (
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.proxy.http2.connection import Http2Connection
+from firetrail.proxy.http2.headers import encode_block
+from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
+from firetrail.proxy.transport import codec
+from firetrail.proxy.transport.call import (
     Method,
     Methods,
     ProtobufMessage,
@@ -22,23 +28,17 @@ from firetrail.proxy.call import (
     StreamMethod,
     UnaryMethod,
 )
-from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.headers import encode_block
-from firetrail.proxy.http2.stream import Http2Stream
-from firetrail.proxy.kernels.request_head import RequestHead
-from firetrail.proxy.transport import framing
-from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
+from firetrail.proxy.transport.grpc_limits import GrpcLimits, MemoryAccount
 from firetrail.proxy.transport.server_call import BaseCall, SingleCall
 from firetrail.proxy.transport.server_stream import StreamCall
-from firetrail.remoting.addresses import RequestRates
-from firetrail.remoting.buffer_budget import BufferBudget
-from firetrail.remoting.connection import COUNTED_MIN, WRITE_HIGH, address_text
-from firetrail.remoting.fair_shares import FairShares, holder_of
-from firetrail.remoting.limited_log import LimitedLog
-from firetrail.remoting.output_queue import OutputQueue
+from firetrail.remoting.connections.buffer_budget import BufferBudget
+from firetrail.remoting.connections.connection import COUNTED_MIN, WRITE_HIGH, address_text
+from firetrail.remoting.connections.output_queue import OutputQueue
+from firetrail.remoting.servers.addresses import RequestRates
+from firetrail.remoting.servers.fair_shares import FairShares, holder_of
 from firetrail.tls.channel import ServerChannel
 from firetrail.tls.server_tls import ServerTls
-from firetrail.tls.session import reason_of
+from firetrail.tls.tls_session import reason_of
 
 SLICE = 128
 """Calls that are started at once when bytes arrive; the others start in later iterations."""
@@ -384,7 +384,7 @@ class GrpcConnection(asyncio.Protocol):
                 raise GrpcError(StatusCode.UNIMPLEMENTED, f"there is no method {head.path}")
             self._open(stream, head, method)
         except GrpcError as error:
-            block = framing.trailers_only(StatusCode(error.code), error.text)
+            block = codec.trailers_only(StatusCode(error.code), error.text)
             self.http2.output.end(stream, block)
 
     def _check_load(self) -> None:
@@ -467,7 +467,7 @@ def _refusal_of(head: RequestHead) -> str:
     if head.method != "POST":
         return "405"
     kind = head.fields.get("content-type", "")
-    rest = kind.removeprefix(framing.CONTENT_TYPE)
+    rest = kind.removeprefix(codec.CONTENT_TYPE)
     if rest == kind or not (rest == "" or rest.startswith(";") or rest == "+proto"):
         return "415"
     return ""

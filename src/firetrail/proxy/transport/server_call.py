@@ -11,7 +11,11 @@ from google.protobuf.message import DecodeError
 
 from firetrail.auth.caller import Caller
 from firetrail.errors import GrpcError
-from firetrail.proxy.call import (
+from firetrail.proxy.http2.connection import Http2Connection
+from firetrail.proxy.http2.stream import Http2Stream
+from firetrail.proxy.kernels.request_head import RequestHead
+from firetrail.proxy.transport import codec
+from firetrail.proxy.transport.call import (
     HandleAll,
     Method,
     ProtobufMessage,
@@ -19,11 +23,7 @@ from firetrail.proxy.call import (
     StatusCode,
     UnaryMethod,
 )
-from firetrail.proxy.http2.connection import Http2Connection
-from firetrail.proxy.http2.stream import Http2Stream
-from firetrail.proxy.kernels.request_head import RequestHead
-from firetrail.proxy.transport import framing
-from firetrail.proxy.transport.limits import GrpcLimits, MemoryAccount
+from firetrail.proxy.transport.grpc_limits import GrpcLimits, MemoryAccount
 
 _log = logging.getLogger(__name__)
 
@@ -113,12 +113,12 @@ class BaseCall:
         self._callbacks: list[Callable[[bool], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         timeout = head.fields.get("grpc-timeout")
-        self._deadline = None if timeout is None else now + framing.timeout_s(timeout)
+        self._deadline = None if timeout is None else now + codec.timeout_s(timeout)
         message_max, inflated_max = limits.message_bytes, limits.inflated_bytes
         if (request_bytes := method.request_bytes) is not None:
             message_max, inflated_max = min(message_max, request_bytes), request_bytes
         encoding = head.fields.get("grpc-encoding", "identity")
-        self._reader = framing.MessageReader(encoding, message_max, inflated_max)
+        self._reader = codec.MessageReader(encoding, message_max, inflated_max)
         self._head_bytes = head.size
         self._hold(head.size)
 
@@ -356,10 +356,10 @@ class SingleCall(BaseCall):
             return
         try:
             if isinstance(self.method, UnaryMethod):
-                data = framing.frame_message(answer.SerializeToString())
+                data = codec.frame_message(answer.SerializeToString())
             else:
                 data = b"".join(
-                    [framing.frame_message(message.SerializeToString()) for message in answer]
+                    [codec.frame_message(message.SerializeToString()) for message in answer]
                 )
         except Exception as error:
             self._fail_by(error)
@@ -367,7 +367,7 @@ class SingleCall(BaseCall):
         self.is_ended = True
         self.stop()
         output = self._line.http2.output
-        output.respond(self._stream, framing.HEADERS, data, framing.TRAILERS_OK)
+        output.respond(self._stream, codec.HEADERS, data, codec.TRAILERS_OK)
         self._line.flush_soon()
 
     def fail(self, code: StatusCode, text: str) -> None:
@@ -376,7 +376,7 @@ class SingleCall(BaseCall):
             self.is_ended = True
             self.stop()
             self.tell(False)
-            self._line.http2.output.end(self._stream, framing.trailers_only(code, text))
+            self._line.http2.output.end(self._stream, codec.trailers_only(code, text))
             self._line.flush_soon()
 
     def stop(self) -> None:

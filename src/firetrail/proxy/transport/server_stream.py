@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from firetrail.errors import GrpcError
-from firetrail.proxy.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod
 from firetrail.proxy.http2.stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead
-from firetrail.proxy.transport import framing
-from firetrail.proxy.transport.limits import GrpcLimits
+from firetrail.proxy.transport import codec
+from firetrail.proxy.transport.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod
+from firetrail.proxy.transport.grpc_limits import GrpcLimits
 from firetrail.proxy.transport.server_call import BaseCall, Line, decoded
 
 _log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ class StreamCall(BaseCall):
         output = self._line.http2.output
         if not self._has_headers:
             self._has_headers = True
-            output.headers(self._stream, framing.HEADERS)
-        output.data(self._stream, framing.frame_message(message.SerializeToString()))
+            output.headers(self._stream, codec.HEADERS)
+        output.data(self._stream, codec.frame_message(message.SerializeToString()))
         self._line.flush_soon()
 
     def finish(self, code: StatusCode = StatusCode.OK, text: str = "") -> None:
@@ -72,7 +72,7 @@ class StreamCall(BaseCall):
         if self.is_ended:
             return
         self.is_ended = True
-        block = framing.trailers if self._has_headers else framing.trailers_only
+        block = codec.trailers if self._has_headers else codec.trailers_only
         self._line.http2.output.end(self._stream, block(code, text))
         self._line.flush_soon()
         self.stop()

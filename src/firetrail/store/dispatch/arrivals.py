@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from firetrail.store.dispatch.deriver import Arrival
+from firetrail.store.dispatch.derivation import Arrival
 from firetrail.system import Threads
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.log.records import store_time_at
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.log.log_records import store_time_at
 
 
 class RecordDescription:

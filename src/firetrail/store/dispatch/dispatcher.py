@@ -15,7 +15,7 @@ from threading import get_ident
 
 from firetrail.errors import DiskFullError, StoreError
 from firetrail.format.columns import Check, Stop
-from firetrail.store.dispatch.deriver import Arrival, Deriver, OutOfTime
+from firetrail.store.dispatch.derivation import Arrival, Deriver, OutOfTime
 from firetrail.store.log.commit_log import Busy, CommitLog
 from firetrail.store.log.progress import INTERVAL_S, ProgressLog
 from firetrail.store.queues.consume_queue import ConsumeQueue

@@ -15,7 +15,7 @@ from firetrail.errors import StoreClosedError
 from firetrail.format.index import IndexGeometry
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import INDEX, parse_index_name
-from firetrail.store.index.file import IndexFile
+from firetrail.store.index.index_file import IndexFile
 from firetrail.system import System
 
 

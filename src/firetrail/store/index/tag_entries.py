@@ -13,10 +13,10 @@ from itertools import groupby
 from firetrail.errors import FormatError
 from firetrail.format.index import IndexEntry, decode_index_entry, entry_at
 from firetrail.format.javahash import index_key_hash
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.index.file import IndexFile
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.index.index import Index
-from firetrail.store.log.records import record_at
+from firetrail.store.index.index_file import IndexFile
+from firetrail.store.log.log_records import record_at
 from firetrail.store.results import decode_message
 
 TAG_PREFIX = "T#"

@@ -16,7 +16,7 @@ from firetrail.format.names import (
 )
 from firetrail.format.store_files import is_of_store
 from firetrail.store.log.paths import log_folders, shown_path
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import Files
 
 

@@ -17,14 +17,14 @@ from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import INDEX_ENTRY, INDEX_SLOT
 from firetrail.format.names import queue_folder
 from firetrail.format.unit import UNIT_SIZE
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.index.file import IndexFile
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.evidence.inventory import read_inventory
+from firetrail.store.index.index_file import IndexFile
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.folder import last_held_by_java
-from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.problems import Problem, ProblemKind
-from firetrail.store.queues.table import Extent, QueueKey
+from firetrail.store.queues.queue_table import Extent, QueueKey
 from firetrail.store.reader import TIME_MAX
+from firetrail.store.root.folder import last_held_by_java
 
 SECTOR = 512
 """A disk loses at least this many bytes; one used slot in them shows that the others are good."""

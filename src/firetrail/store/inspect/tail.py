@@ -22,8 +22,8 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Stop
 from firetrail.storage.segment import Segment
+from firetrail.store.evidence.inventory import read_inventory
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.inventory import read_inventory
 from firetrail.store.log.scan import find_record
 from firetrail.store.log.walk import Damage, describe_stop
 from firetrail.store.problems import (

@@ -39,31 +39,31 @@ from firetrail.format.names import (
     queue_folder,
 )
 from firetrail.format.unit import ConsumeQueueUnit
-from firetrail.settings.table import Live
+from firetrail.settings.settings_table import Live
 from firetrail.storage.parallel import map_in_threads
-from firetrail.storage.queue import usual_size
-from firetrail.store.config import StoreConfig
+from firetrail.storage.segment_queue import usual_size
+from firetrail.store.evidence.catalog import Catalog
+from firetrail.store.evidence.inventory import Inventory, read_inventory
 from firetrail.store.index.index import Index
 from firetrail.store.inspect.foreign import foreign_names
-from firetrail.store.inspect.index_loading import load_index_files
-from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.lifecycle.folder import (
+from firetrail.store.inspect.readable_index import load_index_files
+from firetrail.store.log.files import ViewLog, segment_sizes
+from firetrail.store.log.log_end import EndSearch, LogEnd, RecordPointer, newest_known
+from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.walk import LogWalk
+from firetrail.store.problems import Problem, ProblemKind
+from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.queue_table import QueueKey, QueueTable
+from firetrail.store.reader import Reader
+from firetrail.store.root.folder import (
     AbortFile,
     check_is_store,
     last_held_by_java,
     lock_owner,
 )
-from firetrail.store.lifecycle.inventory import Inventory, read_inventory
-from firetrail.store.lifecycle.sizes import extension_file_size
-from firetrail.store.lifecycle.watermark import Watermark, read_checkpoint, read_watermark
-from firetrail.store.log.end import EndSearch, LogEnd, RecordPointer, newest_known
-from firetrail.store.log.files import ViewLog, segment_sizes
-from firetrail.store.log.records import store_time_at
-from firetrail.store.log.walk import LogWalk
-from firetrail.store.problems import Problem, ProblemKind
-from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.table import QueueKey, QueueTable
-from firetrail.store.reader import Reader
+from firetrail.store.root.sizes import extension_file_size
+from firetrail.store.root.watermark import Watermark, read_checkpoint, read_watermark
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM, System
 
 

@@ -20,14 +20,14 @@ from firetrail.format.names import COMMIT_LOG, OFFSET_MAX
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
 from firetrail.storage.growth import PAGE_SIZE
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.storage.spread import Spread
-from firetrail.store.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.store.kernels.append import Appender, PutResult
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
+from firetrail.store.settings.config import BrokerRole, FlushMode, StoreConfig
 from firetrail.system import System
 
 _NOWHERE = RecordWriter(bytearray(1))

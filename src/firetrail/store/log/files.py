@@ -12,11 +12,11 @@ from firetrail.errors import SegmentSizeError
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_text
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
-from firetrail.storage.queue import SegmentQueue, usual_size
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue, usual_size
 from firetrail.storage.spread import Twins
+from firetrail.store.log.log_records import scan_record
 from firetrail.store.log.paths import log_folders, log_spread, shown_path
-from firetrail.store.log.records import scan_record
 from firetrail.store.problems import CUT_IT, MOVE_IT, Problem, ProblemKind
 from firetrail.system import System
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import get_ident
 
-from firetrail.settings.table import Live
-from firetrail.store.config import FlushMode, StoreConfig
+from firetrail.settings.settings_table import Live
 from firetrail.store.log.commit_log import CommitLog
+from firetrail.store.settings.config import FlushMode, StoreConfig
 from firetrail.system import Threads
 
 OUT_OF_MEMORY_PAUSE_MS = 100

@@ -23,9 +23,9 @@ from firetrail.format.names import (
     LOG_PATHS,
     parse_segment_name,
 )
-from firetrail.settings.table import FOLDER_SEPARATOR
+from firetrail.settings.settings_table import FOLDER_SEPARATOR
 from firetrail.storage.spread import Spread
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import Files
 
 PATHS_KEY = "storePathCommitLog"

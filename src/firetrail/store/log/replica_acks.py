@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
 from firetrail.format.names import OFFSET_MAX
-from firetrail.settings.table import Live
-from firetrail.store.config import BrokerRole, StoreConfig
+from firetrail.settings.settings_table import Live
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import Waiter, Waiters
+from firetrail.store.settings.config import BrokerRole, StoreConfig
 
 NO_MEMBER = 0
 """In the place of its number, for a replica that is not a member of a group."""

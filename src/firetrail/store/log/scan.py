@@ -11,7 +11,7 @@ from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import scan
 from firetrail.storage.segment import Segment
-from firetrail.store.log.records import scan_record
+from firetrail.store.log.log_records import scan_record
 
 ROWS_PER_STEP = 4096
 """Records that one call of the scanner decodes."""

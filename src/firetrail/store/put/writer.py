@@ -16,15 +16,15 @@ from firetrail.errors import (
 from firetrail.format.arguments import instance
 from firetrail.format.kernels.draft import Draft, Message
 from firetrail.format.names import QUEUE_ID_MAX, check_topic
-from firetrail.store.config import FlushMode
+from firetrail.store.admission.draft import Batch
 from firetrail.store.engine import Engine
 from firetrail.store.log.commit_log import Busy
 from firetrail.store.log.flusher import FutureWaiter, LogFlusher, ThreadWaiter
 from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.store.put.draft import Batch
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.results import PutResult, PutStatus
-from firetrail.store.status import StoreStatus
+from firetrail.store.settings.config import FlushMode
+from firetrail.store.store_status import StoreStatus
 from firetrail.system import SyncError
 
 

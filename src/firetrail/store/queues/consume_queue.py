@@ -18,8 +18,8 @@ from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode
 from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.problems import CHECK_REMEDY, DERIVED_REMEDY
 from firetrail.store.queues.extension import QueueExtension
 from firetrail.store.queues.queue_end import WINDOW, units_written

@@ -27,8 +27,8 @@ from firetrail.format.extended_unit import (
     offset_of,
 )
 from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
-from firetrail.storage.queue import SegmentQueue
 from firetrail.storage.segment import Segment
+from firetrail.storage.segment_queue import SegmentQueue
 
 LOOK_BACK = 4096
 """Units at the end of a queue among which the last address is looked for."""

@@ -26,11 +26,11 @@ from firetrail.format.names import (
 )
 from firetrail.format.store_files import COPY_ORDER, is_aside
 from firetrail.storage.copies import copy_file
-from firetrail.store.config import StoreConfig
-from firetrail.store.lifecycle.folder import AbortFile, check_is_store, lock_owner
-from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside
+from firetrail.store.root.folder import AbortFile, check_is_store, lock_owner
+from firetrail.store.root.new_folder import built
+from firetrail.store.settings.config import StoreConfig
 from firetrail.store.store import Store
 from firetrail.system import System
 

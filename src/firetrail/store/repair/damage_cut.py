@@ -11,7 +11,7 @@ from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.walk import Damage
 from firetrail.store.problems import LOG_REMEDY
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.losses import LogFaults, find_faults, known_end
 
 

@@ -15,16 +15,16 @@ from firetrail.format.light import numbered_queues
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.format.record import decode_message
 from firetrail.format.unit import PRE_BLANK
-from firetrail.store.dispatch.deriver import derive_runs, note_runs
+from firetrail.store.dispatch.derivation import derive_runs, note_runs
+from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.log.good_records import GoodRecord, good_records
-from firetrail.store.log.loss import Loss, QueueLoss, count_records
+from firetrail.store.log.lost_part import Loss, QueueLoss, count_records
 from firetrail.store.log.walk import Damage, LogWalk, RecordBatch
 from firetrail.store.problems import CUT_IT, ProblemKind
-from firetrail.store.queues.lives import Lives
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.misplaced import Misplaced, OrderCheck, as_damage
 
 _LIGHT_NAME = INNER_MULTI_DISPATCH.encode()

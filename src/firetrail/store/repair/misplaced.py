@@ -26,11 +26,11 @@ from firetrail.errors import StoreError
 from firetrail.format.light import is_light
 from firetrail.format.names import BATCH_CONSUME_QUEUE, is_queue
 from firetrail.format.unit import UNIT_SIZE, decode_unit
-from firetrail.store.dispatch.deriver import DerivedRun, derive_runs
+from firetrail.store.dispatch.derivation import DerivedRun, derive_runs
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, RecordBatch
 from firetrail.store.problems import ProblemKind
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 
 _WAITS = array("q", [0])  # delay levels do not matter here
 

@@ -16,14 +16,14 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
 from firetrail.storage.segment import Segment
-from firetrail.store.dispatch.deriver import Derivation, DerivedRun, Deriver, Step, note_runs
+from firetrail.store.dispatch.derivation import Derivation, DerivedRun, Deriver, Step, note_runs
+from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.catalog import Catalog
-from firetrail.store.lifecycle.new_folder import built
-from firetrail.store.queues.lives import LeftOut, Lives
-from firetrail.store.queues.table import QueueTable
+from firetrail.store.queues.generations import LeftOut, Lives
+from firetrail.store.queues.queue_table import QueueTable
+from firetrail.store.root.new_folder import built
 from firetrail.system import System
 
 REMEDY = "nothing was created; see what is damaged with 'firetrail fsck'"
@@ -52,7 +52,7 @@ def rebuild(
     """Create ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 
     ``target`` is complete or does not exist, see
-    :func:`~firetrail.store.lifecycle.new_folder.built`. ``on_progress`` is called with the number
+    :func:`~firetrail.store.root.new_folder.built`. ``on_progress`` is called with the number
     of bytes of the log that are done. Raises StoreDamagedError if the log cannot be followed to its
     end. A message whose body is damaged is no obstacle, because nothing is derived from bodies.
     """

@@ -40,30 +40,30 @@ from firetrail.format.names import (
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
-from firetrail.store.config import StoreConfig
-from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.folder import (
-    FolderLock,
-    check_is_store,
-    last_held_by_java,
-    stamped_folder,
-)
-from firetrail.store.lifecycle.inventory import (
+from firetrail.store.evidence.inventory import (
     Inventory,
     read_inventory,
     take_stock,
     write_inventory,
 )
-from firetrail.store.lifecycle.watermark import Watermark, WatermarkFile, shortened_checkpoint
-from firetrail.store.log.loss import Loss
+from firetrail.store.inspect.view import StoreView
+from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.lost_part import Loss
 from firetrail.store.log.paths import shown_path
-from firetrail.store.log.records import store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
-from firetrail.store.queues.lives import LeftOut, Reason
-from firetrail.store.queues.table import Extent, QueueKey, QueueTable
+from firetrail.store.queues.generations import LeftOut, Reason
+from firetrail.store.queues.queue_table import Extent, QueueKey, QueueTable
 from firetrail.store.repair.damage_cut import DamageCut, check_log, find_cut
 from firetrail.store.repair.losses import loss_behind
 from firetrail.store.repair.rebuild import Rebuilt, rebuild
+from firetrail.store.root.folder import (
+    FolderLock,
+    check_is_store,
+    last_held_by_java,
+    stamped_folder,
+)
+from firetrail.store.root.watermark import Watermark, WatermarkFile, shortened_checkpoint
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 from firetrail.text import counted
 

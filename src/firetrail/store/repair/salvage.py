@@ -17,18 +17,18 @@ from typing import NamedTuple
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import COMMIT_LOG, REPAIR_PREFIX, parse_segment_name
 from firetrail.store.bulk import BulkAppend
-from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.folder import check_not_in_use
-from firetrail.store.lifecycle.new_folder import built
 from firetrail.store.log.good_records import GoodRecord, good_records
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.backup import copy_files
 from firetrail.store.repair.damage_cut import find_cut
 from firetrail.store.repair.losses import find_deleted, find_faults, known_end
 from firetrail.store.repair.misplaced import Misplaced
 from firetrail.store.repair.rebuild import check_outside
 from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.store.root.folder import check_not_in_use
+from firetrail.store.root.new_folder import built
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import Files, System
 
 

@@ -1,7 +1,7 @@
 """Ending the log of a closed store earlier, as a replica must whose master has another history.
 
 The records that are removed are copied first, to a folder ``dropped-<time>`` in the store
-(:mod:`firetrail.store.lifecycle.dropped_records`). Then the store is marked as one that was not
+(:mod:`firetrail.store.evidence.dropped_records`). Then the store is marked as one that was not
 closed, with a watermark that ends where the log will, and the log is zeroed from there on and
 synced. The next opening recovers it: it cuts queues and index, and the broker sets offsets back.
 
@@ -19,20 +19,20 @@ from firetrail.errors import StoreError
 from firetrail.format.checkpoint import encode_checkpoint
 from firetrail.format.columns import Check
 from firetrail.format.names import CHECKPOINT, COMMIT_LOG, WATERMARK
-from firetrail.storage.queue import SegmentQueue
-from firetrail.store.lifecycle.dropped_records import Dropped, find_dropped, set_aside
-from firetrail.store.lifecycle.folder import AbortFile, FolderLock, check_is_store
-from firetrail.store.lifecycle.inventory import read_inventory, write_inventory
-from firetrail.store.lifecycle.watermark import (
+from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.evidence.dropped_records import Dropped, find_dropped, set_aside
+from firetrail.store.evidence.inventory import read_inventory, write_inventory
+from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.paths import log_spread
+from firetrail.store.problems import LOG_REMEDY
+from firetrail.store.root.folder import AbortFile, FolderLock, check_is_store
+from firetrail.store.root.watermark import (
     Watermark,
     WatermarkFile,
     read_checkpoint,
     read_watermark,
     shortened_checkpoint,
 )
-from firetrail.store.log.paths import log_spread
-from firetrail.store.log.records import store_time_at
-from firetrail.store.problems import LOG_REMEDY
 from firetrail.system import System
 
 

@@ -20,10 +20,10 @@ from firetrail.errors import ConfigError, LakeError, NotAStoreError, StoreDamage
 from firetrail.pipeline.jobs.archive import compaction
 from firetrail.pipeline.jobs.archive.job import Archived, archive, follow
 from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, Retired, gaps
-from firetrail.pipeline.jobs.archive.reader import archived_files
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.sight import whole_sight
+from firetrail.pipeline.source.fingerprint import whole_sight
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import Files
@@ -114,7 +114,7 @@ class TestWhatIsArchived:
         self, root: Path, lake: Path, monkeypatch: pytest.MonkeyPatch, put: Put
     ) -> None:
         """There are more topics than open files, and more rows than fit in memory."""
-        from firetrail.pipeline.jobs.archive import files as module
+        from firetrail.pipeline.jobs.archive import parquet_files as module
 
         monkeypatch.setattr(module, "FILES_OPEN_MAX", 1)
         monkeypatch.setattr(module, "ROW_GROUP_BYTES", 500)

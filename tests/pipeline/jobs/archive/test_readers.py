@@ -22,10 +22,10 @@ from tests.stores import records
 from firetrail import Message, Store
 from firetrail.errors import DiskFullError, LakeError
 from firetrail.pipeline import lake_dataset, lake_files, read_lake
-from firetrail.pipeline.jobs.archive import compaction, job, tables
+from firetrail.pipeline.jobs.archive import compaction, job, table_formats
 from firetrail.pipeline.jobs.archive.job import archive
 from firetrail.pipeline.jobs.archive.lake import HashedFile, Lake
-from firetrail.pipeline.jobs.archive.reader import archived_files
+from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 
 Put = Callable[..., None]
 Offsets = Callable[[SparkSession, Path], list[int]]
@@ -204,7 +204,7 @@ class TestNames:
         def killed(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(tables.ParquetFiles, "publish", killed)
+        monkeypatch.setattr(table_formats.ParquetFiles, "publish", killed)
         put(9)
         with pytest.raises(KeyboardInterrupt):
             archive(spark, root, lake)

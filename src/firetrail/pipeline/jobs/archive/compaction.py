@@ -14,10 +14,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from firetrail.pipeline.jobs.archive.files import OWN_BYTES, SHARED, PartitionFile, schema_of
 from firetrail.pipeline.jobs.archive.lake import Lake, partition
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout, Manifest, Retired
-from firetrail.pipeline.jobs.archive.tables import LakeTable
+from firetrail.pipeline.jobs.archive.parquet_files import (
+    OWN_BYTES,
+    SHARED,
+    PartitionFile,
+    schema_of,
+)
+from firetrail.pipeline.jobs.archive.table_formats import LakeTable
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import worker_name
 from firetrail.system import SYSTEM

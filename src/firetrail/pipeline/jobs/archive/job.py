@@ -2,7 +2,7 @@
 
 Each run continues where the last one ended. Tasks write data files. The driver verifies that their
 parts follow each other without a gap, publishes them all with one new manifest, and then records in
-the store how far the lake has come (:mod:`firetrail.store.lifecycle.archive_marks`).
+the store how far the lake has come (:mod:`firetrail.store.retention.archive_marks`).
 
 Only records that can no longer be lost are archived. If the store is in use or was not closed,
 these are the records before its watermark. RocketMQ's stores have no watermark, so all complete
@@ -24,7 +24,6 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.hosts import format_host
 from firetrail.format.record import decode_message
 from firetrail.pipeline.jobs.archive.compaction import compact
-from firetrail.pipeline.jobs.archive.files import ArchivePart, WrittenPart, anchor_at, archive_part
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import (
     MANIFEST,
@@ -34,12 +33,18 @@ from firetrail.pipeline.jobs.archive.manifest import (
     Range,
     StoreFacts,
 )
-from firetrail.pipeline.jobs.archive.tables import LakeTable, table_of
+from firetrail.pipeline.jobs.archive.parquet_files import (
+    ArchivePart,
+    WrittenPart,
+    anchor_at,
+    archive_part,
+)
+from firetrail.pipeline.jobs.archive.table_formats import LakeTable, table_of
 from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.archive_marks import ArchiveMark, read_mark, write_mark
+from firetrail.store.retention.archive_marks import ArchiveMark, read_mark, write_mark
 from firetrail.system import SYSTEM
 
 RETIRED_KEPT_MS = 7 * 86_400_000

@@ -39,18 +39,18 @@ from firetrail.pipeline.jobs.audit.tasks import (
 )
 from firetrail.pipeline.jobs.rebuild.arrangement import deal_out, shared_out
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece
-from firetrail.pipeline.source.sight import whole_sight
+from firetrail.pipeline.source.fingerprint import whole_sight
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import make_shared
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.fsck.check import check_tail, judged_to, make_report
-from firetrail.store.inspect.fsck.homeless import Homeless
-from firetrail.store.inspect.fsck.log import StoreTimes
+from firetrail.store.inspect.fsck.log_check import StoreTimes
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, by_kind
+from firetrail.store.inspect.fsck.unqueued_messages import Homeless
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.new_folder import claimed
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
+from firetrail.store.root.new_folder import claimed
 from firetrail.system import allow_many_files
 
 FINDING_SCHEMA = (

@@ -18,15 +18,15 @@ from firetrail.format.kernels.derive import derive_entries
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.rebuild.assembly import Entries
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, Stage, StagedFiles, StagedPiece
-from firetrail.pipeline.source.sight import Sight, check_store
+from firetrail.pipeline.source.fingerprint import Sight, check_store
 from firetrail.pipeline.workers import check_shared, not_shared
-from firetrail.store.dispatch.deriver import derive_runs
+from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.entries import ENTRIES_PER_BATCH, IndexCheck
-from firetrail.store.inspect.fsck.log import LogCheck, StoreTimes
+from firetrail.store.inspect.fsck.log_check import LogCheck, StoreTimes
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings, TornTail
-from firetrail.store.inspect.fsck.units import QueueChecks
+from firetrail.store.inspect.fsck.unit_check import QueueChecks
 from firetrail.store.inspect.view import Known, StoreView
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import SYSTEM, allow_many_files
 
 UNITS_PER_STEP = 4096

@@ -15,11 +15,11 @@ from firetrail.format.names import index_name, queue_folder
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.rebuild.assembly import Entries, IndexFiles, QueueFiles, Units
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, StagedFiles, StagedPiece
+from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.lifecycle.catalog import Catalog
 from firetrail.store.queues.consume_queue import gap_detail
-from firetrail.store.queues.lives import Lives
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.generations import Lives
+from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.repair.rebuild import damage_at
 
 RANGE_BYTES = 64 << 20

@@ -16,7 +16,7 @@ from firetrail.format.names import INDEX
 from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.rebuild.pieces import ENTRY_SIZE, StagedFiles
 from firetrail.pipeline.workers import check_shared, worker_name
-from firetrail.store.index.file import IndexFile
+from firetrail.store.index.index_file import IndexFile
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import SYSTEM
 

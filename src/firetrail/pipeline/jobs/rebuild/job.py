@@ -33,18 +33,18 @@ from firetrail.pipeline.jobs.rebuild.assembly import (
     assemble,
 )
 from firetrail.pipeline.jobs.rebuild.tasks import Derived, DeriveTask, derive
+from firetrail.pipeline.source.fingerprint import sight_of
 from firetrail.pipeline.source.log_splits import record_from
-from firetrail.pipeline.source.sight import sight_of
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.tail import check_end
 from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.new_folder import built
-from firetrail.store.queues.lives import Lives
+from firetrail.store.queues.generations import Lives
 from firetrail.store.repair.rebuild import Rebuilt, check_outside, damage_at, without_gap
 from firetrail.store.repair.repair import Repair, repair_store
+from firetrail.store.root.new_folder import built
 from firetrail.system import SYSTEM, Files
 
 PARTS_PER_SLOT = 2

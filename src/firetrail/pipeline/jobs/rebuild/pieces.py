@@ -18,7 +18,7 @@ from uuid import uuid4
 from firetrail.errors import DiskFullError
 from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.pipeline.workers import not_shared
-from firetrail.store.dispatch.deriver import DerivedRun
+from firetrail.store.dispatch.derivation import DerivedRun
 from firetrail.system import NO_SPACE
 
 ENTRY_SIZE = 24

@@ -34,8 +34,8 @@ from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece, St
 from firetrail.pipeline.jobs.sql import Mode, sql
 from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.source.places import is_remote
-from firetrail.store.config import StoreConfig
 from firetrail.store.inspect.view import StoreView
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM
 
 ORIGIN = "REPLAY_ORIGIN"

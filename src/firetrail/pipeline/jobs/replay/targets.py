@@ -19,20 +19,20 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
-from firetrail.client.admin import Admin
-from firetrail.client.producer import Producer
+from firetrail.client.administration.admin import Admin
+from firetrail.client.producers.producer import Producer
 from firetrail.errors import StoreError
 from firetrail.format.batch import decode_batch, encode_batch
 from firetrail.format.names import REPLAYED_PREFIX
 from firetrail.pipeline.options import GROUP
 from firetrail.pipeline.wire.loop import Loop
-from firetrail.pipeline.wire.patience import Patience, no_broker
+from firetrail.pipeline.wire.retry import Patience, no_broker
 from firetrail.pipeline.wire.sender import CONNECT, Parcel, find_queues, send_in_order
-from firetrail.remoting.bodies import MessageQueue
-from firetrail.remoting.codes import Permission
+from firetrail.remoting.messages.bodies import MessageQueue
+from firetrail.remoting.wire.codes import Permission
 from firetrail.store.bulk import BulkAppend, committed_numbers
 from firetrail.store.bulk_journal import Ticket
-from firetrail.store.config import StoreConfig
+from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.store.inspect.fsck.entries import IndexCheck
-from firetrail.store.inspect.fsck.homeless import Homeless
-from firetrail.store.inspect.fsck.log import LogCheck, StoreTimes, note_problem, note_torn
+from firetrail.store.inspect.fsck.log_check import LogCheck, StoreTimes, note_problem, note_torn
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory
 from firetrail.store.inspect.fsck.report import CheckReport, DamagedRanges, Findings, TornTail
-from firetrail.store.inspect.fsck.units import QueueChecks
+from firetrail.store.inspect.fsck.unit_check import QueueChecks
+from firetrail.store.inspect.fsck.unqueued_messages import Homeless
 from firetrail.store.inspect.tail import TailKind, read_tail
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import ProblemKind

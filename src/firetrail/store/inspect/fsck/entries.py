@@ -15,7 +15,7 @@ from firetrail.format.index import IndexEntry, IndexHeader
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries
 from firetrail.format.names import INDEX
 from firetrail.store.index.tag_entries import has_tag_entries
-from firetrail.store.inspect.fsck.index_files import Expected, FileCheck
+from firetrail.store.inspect.fsck.index_shadow import Expected, FileCheck
 from firetrail.store.inspect.fsck.report import DamagedRanges, Findings
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import ROWS_PER_BATCH

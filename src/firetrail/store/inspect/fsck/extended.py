@@ -8,11 +8,11 @@ from firetrail.errors import SegmentSizeError, StoreDamagedError
 from firetrail.format.extended_unit import ExtendedUnit, is_address
 from firetrail.format.names import extension_folder
 from firetrail.format.unit import ConsumeQueueUnit
-from firetrail.storage.queue import SegmentQueue
+from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.log.records import store_time_at
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.queues.extension import QueueExtension
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
 
 
 class ExtendedUnits:

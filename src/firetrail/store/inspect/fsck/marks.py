@@ -9,19 +9,19 @@ from firetrail.errors import FormatError
 from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
 from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
-from firetrail.store.inspect.fsck.report import Findings
-from firetrail.store.inspect.view import StoreState, StoreView
-from firetrail.store.lifecycle.folder import last_held_by_java
-from firetrail.store.lifecycle.inventory import (
+from firetrail.store.evidence.inventory import (
     CONFIG_FILES,
     Inventory,
     missing_config,
     read_inventory,
 )
-from firetrail.store.lifecycle.removals import find_removal
-from firetrail.store.lifecycle.watermark import SLOT_SIZE, WatermarkSlot, decode_slot
+from firetrail.store.evidence.removals import find_removal
+from firetrail.store.inspect.fsck.report import Findings
+from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import ProblemKind
-from firetrail.store.queues.table import QueueKey
+from firetrail.store.queues.queue_table import QueueKey
+from firetrail.store.root.folder import last_held_by_java
+from firetrail.store.root.watermark import SLOT_SIZE, WatermarkSlot, decode_slot
 
 TIMES = ("physic_timestamp", "logics_timestamp", "index_timestamp")
 OFFSETS = ("confirm_offset", "logics_offset")

@@ -1,0 +1,146 @@
+"""The permissions that the names of topics and groups imply.
+
+``%RETRY%g`` belongs to group g: its consumers send to it and read from it. ``%DLQ%g`` is read like
+any other topic, and also by the consumers of g. Writing to it needs an entry that begins with
+``%DLQ%``. Internal topics, such as those of half messages, are not part of ``Topic:*``: they need
+an entry with their very name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from firetrail.auth.caller import NO_PERMISSION, Caller
+from firetrail.auth.resources import NAME_MAX, WHOLE, Action, Requirement, ResourceType, need
+from firetrail.errors import RequestError
+from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, popped_topic
+from firetrail.format.properties import REAL_TOPIC
+from firetrail.format.record import Record
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.remoting.wire.command import RemotingCommand
+
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""The topic that clients send message traces to; it is treated like any other topic."""
+NOT_YOURS = "there is no message at this place that the sender has a permission for"
+"""The refusal of a message that a request names by its id or offset. It neither names the topic nor
+tells whether there is a message."""
+_SYSTEM_PREFIX = "rmq_sys_"
+_INTERNAL = frozenset({SCHEDULE_TOPIC, "OFFSET_MOVED_EVENT", "TRANS_CHECK_MAX_TIME_TOPIC"})
+
+TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.CLUSTER
+PUB, SUB, CREATE, UPDATE = Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE
+DELETE, GET, LIST = Action.DELETE, Action.GET, Action.LIST
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic holds the broker's own records."""
+    if topic in _INTERNAL:
+        return True
+    return topic[: len(_SYSTEM_PREFIX)].lower() == _SYSTEM_PREFIX and topic != TRACE_TOPIC
+
+
+def topic_need(topic: str, *actions: Action) -> Requirement:
+    """Return the need for one of the actions on a topic, whatever kind of topic it is.
+
+    The last 4,096 are kept, but none with a name that is too long for a topic: clients choose the
+    names.
+    """
+    return (_kept_topic_need if len(topic) <= NAME_MAX else _new_topic_need)(topic, *actions)
+
+
+def _new_topic_need(topic: str, *actions: Action) -> Requirement:
+    if topic.startswith(RETRY_PREFIX):
+        of_group = [SUB if action is PUB else action for action in actions]
+        return need(GROUP, topic.removeprefix(RETRY_PREFIX), *of_group)
+    if topic.startswith(DLQ_PREFIX):
+        return _dead_letter_need(topic, frozenset(actions) - {PUB})
+    if is_internal(topic):
+        return Requirement(TOPIC, topic, frozenset(actions), explicit=topic)
+    return need(TOPIC, topic, *actions)
+
+
+def _dead_letter_need(topic: str, reading: frozenset[Action]) -> Requirement:
+    if not reading:
+        return Requirement(TOPIC, topic, frozenset({PUB}), explicit=DLQ_PREFIX)
+    of_group = need(GROUP, topic.removeprefix(DLQ_PREFIX), *reading)
+    return Requirement(TOPIC, topic, reading, otherwise=of_group)
+
+
+_kept_topic_need = lru_cache(4096)(_new_topic_need)
+
+
+def group_need(group: str, *actions: Action) -> Requirement:
+    """Return the need for one of the actions on a group."""
+    return need(GROUP, group, *actions)
+
+
+def consumed(topic: str, group: str) -> Iterator[Requirement]:
+    """Yield what a group needs to consume a topic.
+
+    A retry topic may be consumed by its own group only.
+
+    Raises:
+        RequestError: The topic is the retry topic of another group.
+    """
+    yield need(GROUP, group, SUB)
+    if topic == RETRY_PREFIX + group:
+        return
+    original = popped_topic(topic, group)
+    if original.startswith(RETRY_PREFIX):
+        raise RequestError(
+            NO_PERMISSION, f"group {group:.255} may not consume {topic:.255} of another group"
+        )
+    yield topic_need(original, SUB)
+
+
+def require_record(request: RemotingCommand, record: Record | None, *actions: Action) -> None:
+    """Check that the sender of a request may do something with the record that was found.
+
+    Raises:
+        RequestError: It may not, or the topic of the record is unknown.
+    """
+    if request.caller is None:
+        return
+    if record is None:
+        raise RequestError(NO_PERMISSION, NOT_YOURS)
+    _require_found(request.caller, (topic_need(real_topic_of(record), *actions),))
+
+
+def require_consumed(caller: Caller, record: Record, group: str) -> None:
+    """Check that a caller may consume the record that was found, for a group.
+
+    Raises:
+        RequestError: It may not.
+    """
+    _require_found(caller, consumed(real_topic_of(record), group))
+
+
+def no_record(caller: Caller | None, detail: str, *actions: Action) -> RequestError:
+    """Return the error for a place without the record that a request asks for.
+
+    A user who may not use, or list, all topics gets the same answer as for a record of others, so
+    that it cannot find out where they are.
+
+    Args:
+        caller: Who sent the request; None if there is no access control.
+        detail: What is missing, for all others.
+        actions: What the request does with a record.
+    """
+    if caller is None or caller.refusal([need(TOPIC, WHOLE, LIST, *actions)]) is None:
+        return RequestError(ResponseCode.SYSTEM_ERROR, detail)
+    return RequestError(NO_PERMISSION, NOT_YOURS)
+
+
+def _require_found(caller: Caller, needs: Iterable[Requirement]) -> None:
+    """Check the needs for what was found; a refusal does not reveal the topic, or another group."""
+    try:
+        caller.require(*needs)
+    except RequestError:
+        raise RequestError(NO_PERMISSION, NOT_YOURS) from None
+
+
+def real_topic_of(record: Record) -> str:
+    """Return the topic that a record belongs to: an internal topic holds it for another."""
+    is_held = is_internal(record.topic)
+    return record.properties.get(REAL_TOPIC, record.topic) if is_held else record.topic

@@ -1,0 +1,334 @@
+"""The parts of a broker: created and recovered from the store in a fixed order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from firetrail.access.guard import Guard
+from firetrail.access.user_store import UserStore
+from firetrail.broker.admin.assignment import AssignmentProcessor
+from firetrail.broker.admin.config import ConfigProcessor
+from firetrail.broker.admin.consumers import ConsumerProcessor
+from firetrail.broker.admin.inspection import InspectionProcessor
+from firetrail.broker.admin.runtime_info import RuntimeInfo
+from firetrail.broker.admin.stats import StatsProcessor
+from firetrail.broker.admin.topics_groups import TopicGroupProcessor
+from firetrail.broker.broker_state import BrokerState
+from firetrail.broker.config import BrokerConfig
+from firetrail.broker.filter.consumer_filters import ConsumerFilters
+from firetrail.broker.filter.message_selector import MessageSelector
+from firetrail.broker.pop.acknowledgement import AckProcessor
+from firetrail.broker.pop.orders import PopOrders
+from firetrail.broker.pop.pop import PopProcessor
+from firetrail.broker.pop.pop_checkpoints import PopCheckpoints
+from firetrail.broker.pop.revive import ReviveService
+from firetrail.broker.processors.consumer_checks import ConsumerChecks
+from firetrail.broker.processors.pull import Committer, PullProcessor
+from firetrail.broker.processors.query import QueryProcessor
+from firetrail.broker.processors.recall import RecallProcessor
+from firetrail.broker.processors.reply import ReplyProcessor
+from firetrail.broker.processors.send import SendProcessor
+from firetrail.broker.processors.send_back import SendBackProcessor
+from firetrail.broker.processors.slave_refusals import slave_handlers
+from firetrail.broker.services.clients import Clients
+from firetrail.broker.services.long_polling import LongPolling
+from firetrail.broker.services.rebalance_locks import RebalanceLockManager
+from firetrail.broker.services.registration import RegistrationService
+from firetrail.broker.services.schedule import Schedule
+from firetrail.broker.services.traffic import Traffic
+from firetrail.broker.state.excess_positions import Overrun, log_overruns, overshoot_in
+from firetrail.broker.state.group_table import GroupTable
+from firetrail.broker.state.offset_files import OffsetFiles
+from firetrail.broker.state.offsets import OffsetTable
+from firetrail.broker.state.slave_mark import SlaveMark
+from firetrail.broker.state.topic_table import TopicTable
+from firetrail.broker.stored_messages import pending_destinations
+from firetrail.broker.takeover import java_timer
+from firetrail.broker.timer.admission import TimerAdmission
+from firetrail.broker.timer.timer_service import TimerService
+from firetrail.broker.transactions.transactions import Transactions
+from firetrail.broker.unsupported import unread_topics
+from firetrail.format.bloom import BloomFilter
+from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
+from firetrail.namesrv.server import NameServer
+from firetrail.remoting.connections.access import Access
+from firetrail.remoting.connections.handlers import Handler
+from firetrail.remoting.servers.client_limits import ServerLimits
+from firetrail.remoting.wire.codes import request_name
+from firetrail.replication.group.lease_keeper import LeaseKeeper
+from firetrail.replication.ha.ha_port import HAPort
+from firetrail.replication.log.epochs import EpochFile
+from firetrail.settings.config_file import (
+    CONSUMER_FILTERS,
+    ORDERS,
+    REQUEST_MODES,
+    ConfigFile,
+)
+from firetrail.settings.settings_table import Live
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.settings.config import BrokerRole
+from firetrail.system import System
+from firetrail.tls.server_tls import ServerTls
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The settings, files and addresses that the parts of a broker are created from."""
+
+    folder: Path
+    live: Live[BrokerConfig]
+    system: System
+    limits: ServerLimits
+    address: str
+    """``ip:port`` that clients connect to."""
+    name_server: NameServer | None
+    ha_port: HAPort
+    """The port for replicas, bound in every role."""
+    epochs: EpochFile
+    """The epochs of the log: the master that wrote each part."""
+    slave_mark: SlaveMark
+    """Whether the broker was last a slave."""
+    keeper: LeaseKeeper | None = None
+    """Keeps the lease of the broker's group; None if the role of the broker is fixed."""
+    client_access: Access | None = None
+    """Credentials and TLS of the broker's own requests; None for those in the environment."""
+    guard: Guard | None = None
+    """Knows the users; None if there is no access control."""
+    users: UserStore | None = None
+    """The users; None without access control, or with the accounts of ACL 1.0."""
+    tls: ServerTls | None = None
+    """The TLS of the broker's ports; None for plaintext."""
+
+    def file(self, name: str) -> ConfigFile:
+        """Return a file of the ``config`` folder."""
+        return ConfigFile(self.system, self.folder, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a broker, recovered but not started."""
+
+    state: BrokerState
+    schedule: Schedule
+    transactions: Transactions
+    checkpoints: PopCheckpoints
+    orders: PopOrders
+    revive: ReviveService
+    locks: RebalanceLockManager
+    registration: RegistrationService
+    assignment: AssignmentProcessor
+    timer: TimerService
+    runtime: RuntimeInfo
+
+
+def build(
+    env: Environment, store: BrokerStore, clients: Clients | None, *, state_lags: bool
+) -> Parts:
+    """Create the parts of a broker, and recover what the store knows better than their files.
+
+    The order matters:
+
+    1. Topics. After an unclean stop, topics that have messages and were not saved come back. All
+       other parts look topics up.
+    2. Groups are loaded, and consumer offsets that are beyond the end of their queue are set back.
+       The internal groups of transactions and pops have their offsets in the same table.
+    3. Delay levels are loaded and set back in the same way.
+    4. Transactions read the open half messages, starting at their offset.
+    5. Checkpoints read the open pops, starting at their offset. After an unclean stop they advance
+       the group offsets by pops that were not saved.
+    6. After an unclean stop, groups that the open pops name and that were not saved come back.
+    7. Pops that are waiting in the timer of a Java broker are added. This needs the checkpoints,
+       because an acknowledgement in the timer may belong to one of them.
+    8. The timer continues where it was saved.
+    9. Ordered pops are loaded last, because each is valid only at the final offset of its group.
+
+    Nothing here awaits: a request cannot arrive before all handlers exist.
+
+    A slave only loads the files. They are copies of its master's, which may be newer than the log.
+    Everything else follows when it becomes a master.
+
+    Args:
+        env: Settings, files and addresses.
+        store: The open store.
+        clients: The connected clients of the same broker in another role, None if there are none.
+        state_lags: Whether the files may be older than the log: after an unclean stop, and at a
+            promotion.
+    """
+    is_slave = store.config.role is BrokerRole.SLAVE
+    system, now_ms = env.system, env.system.clock.now_ms
+    now = system.clock.monotonic
+    topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags)
+    groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
+    light_queues = store.config.light_queues
+    offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
+    offsets = OffsetTable(offset_files, store, topics, groups)
+    filters = _filters(env, store) if not is_slave else None
+    state = _state(env, store, topics, groups, offsets, clients, filters)
+    delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
+    schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
+    transactions = Transactions(state)
+    checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
+    timer = TimerService(system, env.folder, store, env.live.current, topics.revive)
+    overshoot = overshoot_in(store, unread_topics(system.files, env.folder))
+    overruns: list[Overrun] = []
+    if not is_slave:
+        overruns = offsets.set_back(overshoot) + schedule.set_back(overshoot)
+        transactions.load()
+        checkpoints.load(state_lags=state_lags)
+        if state_lags:
+            groups.recover(checkpoints.pops())
+        java_timer.take_over(store, topics, offsets, checkpoints, system.files, env.folder)
+        timer.load(partial(java_timer.note_read, offsets))
+    else:
+        timer.load_copy()
+    orders = PopOrders(env.file(ORDERS), topics, groups, offsets, now_ms)
+    if not is_slave:
+        log_overruns(overruns + orders.set_back(overshoot))
+    registration = RegistrationService(
+        env.live,
+        env.address,
+        topics.offered,
+        env.name_server,
+        lambda: env.epochs.number,
+        env.client_access,
+    )
+    return Parts(
+        state,
+        schedule,
+        transactions,
+        checkpoints,
+        orders,
+        ReviveService(store, topics, groups, checkpoints, now_ms),
+        RebalanceLockManager(
+            now,
+            env.live.current.name,
+            topics,
+            groups,
+            None if env.guard is None else env.guard.owners,
+        ),
+        registration,
+        AssignmentProcessor(env.file(REQUEST_MODES), state.clients, registration.routes.route),
+        timer,
+        RuntimeInfo(store, env.limits, timer, schedule, now_ms),
+    )
+
+
+def _topics(env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: bool) -> TopicTable:
+    """Load the topics, and add those that have messages and were not saved."""
+    levels = store.config.delay_levels.max_level
+    now_ms = env.system.clock.now_ms
+    topics = TopicTable(env.file(TOPICS_JSON), env.live, levels, now_ms, is_copy=is_copy)
+    topics.has_light_queues = store.has_light_queues
+    if not is_copy and (state_lags or TOPICS_JSON in store.missing_config):
+        pending = pending_destinations(store, topics.version.timestamp)
+        topics.recover(store.queue_pairs(), store.newest_time, pending)
+    return topics
+
+
+def _filters(env: Environment, store: BrokerStore) -> ConsumerFilters | None:
+    """Load the filters of consumers, if their bitmaps are to be stored with the messages."""
+    config = env.live.current
+    if not config.filter_bitmaps or not store.config.extended_queues:
+        return None
+    filters = ConsumerFilters(
+        env.file(CONSUMER_FILTERS),
+        BloomFilter(config.bloom_error_percent, config.bloom_names),
+        env.system.clock.now_ms,
+        lambda: store.commit_log.appender.last_store_time,
+        clean=store.recovery.clean,
+    )
+    store.filter_by(filters.bitmap)
+    return filters
+
+
+def _state(
+    env: Environment,
+    store: BrokerStore,
+    topics: TopicTable,
+    groups: GroupTable,
+    offsets: OffsetTable,
+    clients: Clients | None,
+    filters: ConsumerFilters | None,
+) -> BrokerState:
+    live = env.live
+    loop, now = asyncio.get_running_loop(), env.system.clock.monotonic
+    store.dispatch_in(loop)
+    if clients is None:
+        clients = Clients(topics, groups, now, live, env.guard)
+    else:
+        clients.serve(topics, groups)
+    clients.evaluate(filters)
+    return BrokerState(
+        live,
+        store,
+        env.system,
+        env.address,
+        topics,
+        groups,
+        offsets,
+        clients,
+        MessageSelector(store, live, filters),
+        LongPolling(store, loop),
+        Traffic(store, now),
+    )
+
+
+def handlers_of(
+    parts: Parts,
+    conf: Path | None,
+    divergence: Callable[[], str] = lambda: "",
+    pass_on: Committer | None = None,
+) -> dict[int, Handler]:
+    """Create the processors, and return the handlers of all parts by request code.
+
+    Args:
+        parts: The parts.
+        conf: The file that changed settings are written to, None to keep them in memory.
+        divergence: Returns why the log differs from the master's; empty if it does not. The
+            default returns "".
+        pass_on: Passes a commit in a pull on to the master. Default: None, for a master.
+    """
+    state = parts.state
+    has_master = parts.registration.masters.are_named
+    checks = ConsumerChecks(state, divergence)
+    admission = TimerAdmission(parts.timer, state.live, state.system.clock.now_ms)
+    send = SendProcessor(state, parts.transactions, admission, parts.registration.pending)
+    answering = (
+        send,
+        ReplyProcessor(state, send),
+        PullProcessor(state, has_master, checks, pass_on),
+        PopProcessor(state, parts.checkpoints, parts.orders, checks),
+        AckProcessor(state, parts.checkpoints, parts.orders),
+        parts.assignment,
+        SendBackProcessor(state),
+        RecallProcessor(state, admission),
+        QueryProcessor(state),
+        state.offsets,
+        state.clients,
+        parts.locks,
+        parts.transactions,
+        StatsProcessor(state),
+        parts.runtime,
+        InspectionProcessor(state),
+        TopicGroupProcessor(state, parts.schedule, parts.registration.pending),
+        ConfigProcessor(state, conf),
+        ConsumerProcessor(state),
+    )
+    handlers = combined(part.handlers for part in answering)
+    is_slave = state.store.config.role is BrokerRole.SLAVE
+    return slave_handlers(handlers) if is_slave else handlers
+
+
+def combined(parts: Iterable[Mapping[int, Handler]]) -> dict[int, Handler]:
+    """Return the handlers of all ``parts``; raise ValueError if two handle the same request."""
+    handlers: dict[int, Handler] = {}
+    for part in parts:
+        if taken := sorted(handlers.keys() & part.keys()):
+            codes = ", ".join(request_name(code) for code in taken)
+            raise ValueError(f"two processors handle request {codes}; remove one of the handlers")
+        handlers.update(part)
+    return handlers

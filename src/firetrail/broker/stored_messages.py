@@ -1,0 +1,152 @@
+"""Messages in the store: how a put ended, and those that the broker reads back or copies."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+
+from firetrail.broker.state.topic_table import HALF_TOPIC
+from firetrail.errors import FormatError
+from firetrail.format.integers import INT32_MAX
+from firetrail.format.kernels.draft import Message
+from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
+from firetrail.format.properties import ORIGIN_MESSAGE_ID, REAL_QID, REAL_TOPIC, RETRY_TOPIC
+from firetrail.format.record import Record, decode_message
+from firetrail.format.timer import TIMER_TOPIC
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
+
+INT_DIGITS, LONG_DIGITS = 9, 18
+"""Digits of numbers that always fit into Java's ``int`` and ``long``."""
+_DIGITS = re.compile("[0-9]+")
+
+_log = logging.getLogger(__name__)
+
+CODES: Mapping[PutStatus, ResponseCode] = {
+    status: ResponseCode(outcome.code) for status, outcome in OUTCOMES.items()
+}
+"""The codes that clients get for the outcome of a put."""
+
+
+def require_stored(result: PutResult) -> PutResult:
+    """Return the result of a put if the message is in the log, otherwise raise its error.
+
+    This is for records of the broker itself, such as the end of a transaction. To put an
+    unconfirmed one again would only make a second copy of it. If a failover removes it, it also
+    removes everything that was stored after it.
+    """
+    return result if result.status in UNCONFIRMED else result.require_ok()
+
+
+def copy_record(
+    record: Record,
+    topic: str,
+    queue_id: int,
+    properties: bytes,
+    *,
+    sys_flag: int | None = None,
+    more_attempts: int = 0,
+    prepared_offset: int = 0,
+    delay_level: int = 0,
+    wait_for_flush: bool = True,
+) -> Message:
+    """Make a message with the content of a stored one, for another topic or queue.
+
+    Args:
+        record: The stored message.
+        topic: Where the copy goes.
+        queue_id: The queue of that topic.
+        properties: The encoded properties of the copy.
+        sys_flag: The system flags of the copy; None keeps those of the record.
+        more_attempts: How much higher the count of deliveries is in the copy. It starts from 0 if
+            a producer has set a negative one, which would delay the end of the retries, and stays
+            at the highest number that a record can hold.
+        prepared_offset: For the end of a transaction, where its half message is in the log.
+        delay_level: How long the copy is delayed; 0 delivers it at once.
+        wait_for_flush: Whether a put waits for the disk if the store is configured to.
+    """
+    attempts = record.reconsume_times
+    if more_attempts:
+        attempts = min(record.retries + more_attempts, INT32_MAX)
+    return Message(
+        topic,
+        record.body,
+        queue_id=queue_id,
+        delay_level=delay_level,
+        flag=record.flag,
+        sys_flag=record.sys_flag if sys_flag is None else sys_flag,
+        born_time=record.born_time,
+        born_host=record.born_host,
+        reconsume_times=attempts,
+        prepared_offset=prepared_offset,
+        raw_properties=properties,
+        wait_for_flush=wait_for_flush,
+    )
+
+
+def origin_of(record: Record) -> tuple[str, str]:
+    """Return the topic and the id that a message had before it was first redelivered.
+
+    A message of a retry topic has them in its properties. In another topic, such properties are the
+    producer's: consumers would take the message for one of a topic that the producer has no
+    permission for.
+    """
+    if not record.topic.startswith(RETRY_PREFIX):
+        return record.topic, record.message_id
+    properties = record.properties
+    topic = properties.get(RETRY_TOPIC, record.topic)
+    return topic, properties.get(ORIGIN_MESSAGE_ID, record.message_id)
+
+
+def number_property(record: Record, name: str) -> int | None:
+    """Return the number in a property of a record, None if it is not one."""
+    return parsed_number(record.properties.get(name), LONG_DIGITS)
+
+
+def parsed_number(text: str | None, digits_max: int) -> int | None:
+    """Return the number in a property, None if it is not one: producers may write anything."""
+    if text is None or len(text) > digits_max or not _DIGITS.fullmatch(text):
+        return None
+    return int(text)
+
+
+def internal_records(
+    store: BrokerStore, topic: str, queue_id: int, offset: int
+) -> Iterator[Record]:
+    """Yield the records of one of the broker's own queues, starting at ``offset``.
+
+    A damaged record is logged and skipped: it must not hold up the messages of all others.
+    """
+    while True:
+        result = store.get_hashed(topic, queue_id, offset)
+        if result.next_offset <= offset:
+            return
+        for buffer in result.buffers:
+            try:
+                yield decode_message(buffer)
+            except FormatError as error:
+                _log.error(
+                    "%s, queue %d: an internal record at or after offset %d is damaged and "
+                    "skipped (%s); firetrail fsck shows where it is",
+                    topic,
+                    queue_id,
+                    offset,
+                    error,
+                )
+        offset = result.next_offset
+
+
+def pending_destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[str, int]]:
+    """Yield topic and queue of the delayed, timer and half messages stored since a time.
+
+    A topic that was created for one of them has no queue until the message is delivered.
+    """
+    for waiting in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
+        for queue_id in store.queues(waiting):
+            first = store.offset_at(waiting, queue_id, since_ms)
+            for record in store.read(waiting, queue_id, first):
+                topic, number = record.properties.get(REAL_TOPIC), number_property(record, REAL_QID)
+                if topic and topic != HALF_TOPIC and number is not None:
+                    yield topic, number

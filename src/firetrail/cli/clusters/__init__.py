@@ -1,0 +1,1 @@
+"""Subcommands that ask and change running brokers, groups of brokers, and replicas."""

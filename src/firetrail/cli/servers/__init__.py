@@ -1,0 +1,1 @@
+"""Subcommands that run servers, and the options, logs and signals of a server process."""

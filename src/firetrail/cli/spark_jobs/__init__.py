@@ -1,0 +1,1 @@
+"""Subcommands that start Spark jobs."""

@@ -1,0 +1,1 @@
+"""Subcommands that read, check and repair the files of a store."""

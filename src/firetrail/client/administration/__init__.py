@@ -1,0 +1,1 @@
+"""The administration of a cluster: topics, groups, offsets and users."""

@@ -1,0 +1,35 @@
+"""The queues of a topic, computed from its route."""
+
+from __future__ import annotations
+
+from firetrail.errors import NoSuchError
+from firetrail.remoting.messages.bodies import MessageQueue, TopicRouteData
+from firetrail.remoting.wire.codes import Permission
+from firetrail.text import some_of
+
+
+def queues_of(topic: str, route: TopicRouteData, permission: Permission) -> list[MessageQueue]:
+    """Return the queues of a topic with a permission, in the order that all clients agree on.
+
+    Queues for writing are only those of brokers that have a master.
+    """
+    writing = permission is Permission.WRITE
+    masters = {data.broker_name for data in route.broker_datas if data.master is not None}
+    return sorted(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in route.queue_datas
+        if data.perm & permission and (not writing or data.broker_name in masters)
+        for queue_id in range(data.write_queue_nums if writing else data.read_queue_nums)
+    )
+
+
+def no_such_queue(queue: MessageQueue, queues: list[MessageQueue]) -> NoSuchError:
+    """Return the error of a send to a queue that is not among the ``queues`` of its topic."""
+    ids = [each.queue_id for each in queues if each.broker_name == queue.broker_name]
+    if ids:
+        place = f"it has the queues {some_of(ids)}"
+    else:
+        names = sorted({each.broker_name for each in queues})
+        place = f"the topic is on {some_of(names)}"
+    what = f"{queue.topic}: no queue {queue.queue_id} on the broker {queue.broker_name}"
+    return NoSuchError(f"{what}; {place}")

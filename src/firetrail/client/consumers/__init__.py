@@ -1,0 +1,1 @@
+"""The consumers: push, pull and simple, and what they share."""

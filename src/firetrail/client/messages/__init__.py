@@ -1,0 +1,1 @@
+"""Messages as clients send and receive them."""

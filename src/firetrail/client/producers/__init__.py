@@ -1,0 +1,1 @@
+"""The producer: choice of queues, repeated sends, transactions."""

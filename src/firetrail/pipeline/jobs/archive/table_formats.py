@@ -1,0 +1,304 @@
+"""The table formats of a lake: plain Parquet files, a Delta table or an Iceberg table.
+
+A Delta or Iceberg table has its own list of files, which must agree with the manifest. Therefore
+the next manifest is first written as ``pending.json``. Then the new files get their names, the
+table commits with the manifest's sequence number, and finally the pending manifest is published. A
+job that finds a pending manifest looks for its number in the table, and publishes or discards it.
+Plain Parquet files have no other commit than their names, so a job that finds a pending manifest
+names the remaining files and publishes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from firetrail.errors import ConfigError, LakeError, MissingExtraError
+from firetrail.pipeline.jobs.archive.lake import Lake
+from firetrail.pipeline.jobs.archive.manifest import (
+    FOLDER,
+    PENDING,
+    DataFile,
+    LakeLayout,
+    Manifest,
+    decode_manifest,
+)
+from firetrail.pipeline.jobs.archive.parquet_files import file_schema
+from firetrail.system import SYSTEM
+
+DAY = pa.field("day", pa.date32())
+_PARTITIONS = {LakeLayout.DAY: ["day"], LakeLayout.TOPIC: ["topic", "day"]}
+_SEQUENCE = "firetrail.sequence"
+_WITHOUT_METRICS = ("body", "record", "keys.element", "properties.key", "properties.value")
+
+
+class LakeTable(Protocol):
+    """Makes data files visible to readers."""
+
+    kind: str
+    topic_column: bool
+    """Whether files must contain the topic even if it is part of their path."""
+    has_history: bool
+    """Whether older versions can be read, so that replaced files must be kept for a while."""
+
+    def settle(self) -> None:
+        """Complete or undo a publication that a killed job has begun."""
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish a manifest that differs from the previous one by these files."""
+
+
+class _PublishedTable:
+    """The common part of all formats: the pending manifest, and names for complete files."""
+
+    kind = ""
+
+    def __init__(self, lake: Lake) -> None:
+        self._lake = lake
+
+    def settle(self) -> None:
+        """Complete the pending manifest and publish it, or discard it if it was not committed."""
+        content = self._lake.read(PENDING)
+        if content is None:
+            return
+        manifest = decode_manifest(content, self._lake.show(PENDING))
+        published = self._lake.manifest()
+        if published is not None and published.sequence >= manifest.sequence:
+            self._lake.remove(PENDING)
+        elif self._complete(manifest):
+            self._lake.publish(manifest)
+        else:
+            self._lake.remove(PENDING)
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Write the pending manifest, commit to the table, then publish the manifest."""
+        self._lake.replace(PENDING, manifest.encode())
+        self._lake.reveal(added)
+        self._commit(manifest, added, removed)
+        self._lake.publish(manifest)
+
+    def _complete(self, manifest: Manifest) -> bool:
+        """Complete a publication that a killed job has begun; return False if it cannot be."""
+        raise NotImplementedError
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        raise NotImplementedError
+
+
+class ParquetFiles(_PublishedTable):
+    """Files in Hive-style folders, which programs read by listing the folders.
+
+    Such readers see files one by one, as they get their names. So files are only added, unless the
+    user asks for a compaction.
+    """
+
+    kind = "parquet"
+    topic_column = False
+    has_history = False
+
+    def _complete(self, manifest: Manifest) -> bool:
+        """Name the remaining files; programs may be reading those that have their names."""
+        self._lake.reveal(manifest.files)
+        return True
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Do nothing: there is no commit but the manifest."""
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish as every table does, then remove the files that the manifest no longer names."""
+        super().publish(manifest, added, removed)
+        for file in removed:
+            self._lake.remove(file.path)
+
+
+class DeltaFiles(_PublishedTable):
+    """A Delta table partitioned by day, or by topic and day."""
+
+    kind = "delta"
+    topic_column = False
+    has_history = True
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake)
+        self._deltalake: Any = _library("deltalake", self.kind)
+
+    def _table(self, layout: LakeLayout) -> Any:
+        schema = file_schema(topic=False).append(pa.field("topic", pa.string())).append(DAY)
+        return self._deltalake.DeltaTable.create(
+            self._lake.place, schema=schema, mode="ignore", partition_by=_PARTITIONS[layout]
+        )
+
+    def _complete(self, manifest: Manifest) -> bool:
+        found = self._table(manifest.layout).transaction_version(manifest.lake_id)
+        return found is not None and found >= manifest.sequence
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        layout = manifest.layout
+        table = self._table(layout)
+        transaction = self._deltalake.Transaction(manifest.lake_id, manifest.sequence)
+        table.create_write_transaction(
+            [*self._adds(added, layout, bool(removed)), *self._removes(removed, layout)],
+            "append",
+            table.schema(),
+            partition_by=_PARTITIONS[layout],
+            commit_properties=self._deltalake.CommitProperties(app_transactions=[transaction]),
+        )
+
+    def _adds(
+        self, files: Iterable[DataFile], layout: LakeLayout, rearranged: bool
+    ) -> Iterable[Any]:
+        transaction = import_module("deltalake.transaction")
+        for file in files:
+            lowest: dict[str, Any] = {"physical_offset": file.start}
+            highest: dict[str, Any] = {"physical_offset": file.last}
+            if layout is LakeLayout.DAY:
+                lowest["topic"], highest["topic"] = file.topic, file.last_topic
+            stats = {
+                "numRecords": file.messages,
+                "minValues": lowest,
+                "maxValues": highest,
+                "nullCount": dict.fromkeys(lowest, 0),
+            }
+            yield transaction.AddAction(
+                file.path,
+                file.size,
+                _partition_of(file, layout),
+                0,
+                not rearranged,
+                json.dumps(stats),
+            )
+
+    def _removes(self, files: Iterable[DataFile], layout: LakeLayout) -> Iterable[Any]:
+        transaction = import_module("deltalake.transaction")
+        for file in files:
+            yield transaction.RemoveAction(
+                file.path,
+                False,
+                SYSTEM.clock.now_ms(),
+                file.size,
+                _partition_of(file, layout),
+            )
+
+
+def _partition_of(file: DataFile, layout: LakeLayout) -> dict[str, str]:
+    values = {"topic": file.topic, "day": file.day}
+    return {name: values[name] for name in _PARTITIONS[layout]}
+
+
+class IcebergFiles(_PublishedTable):
+    """An Iceberg table partitioned by the day of the store time, or by topic and day.
+
+    The catalog is a SQLite file in the lake, so the lake must be a local folder. Its connections
+    are closed after each step; the catalog opens new ones when it needs them.
+    """
+
+    kind = "iceberg"
+    topic_column = True
+    has_history = True
+    name = "firetrail.messages"
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake)
+        catalogs: Any = _library("pyiceberg.catalog.sql", self.kind)
+        if not lake.is_local:
+            raise LakeError(
+                f"{lake.place}: an Iceberg archive needs a local folder for its catalog; use "
+                "--format delta"
+            )
+        folder = Path(lake.path(FOLDER))
+        folder.mkdir(parents=True, exist_ok=True)
+        self._catalog = catalogs.SqlCatalog(
+            "firetrail",
+            uri=f"sqlite:///{folder / 'catalog.db'}",
+            warehouse=f"file://{lake.path('')}",
+        )
+        self._catalog.close()
+
+    def settle(self) -> None:
+        """Settle as every table does, then close the connections to the catalog."""
+        try:
+            super().settle()
+        finally:
+            self._catalog.close()
+
+    def publish(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        """Publish as every table does, then close the connections to the catalog."""
+        try:
+            super().publish(manifest, added, removed)
+        finally:
+            self._catalog.close()
+
+    def _table(self, layout: LakeLayout) -> Any:
+        if self._catalog.table_exists(self.name):
+            return self._catalog.load_table(self.name)
+        self._catalog.create_namespace_if_not_exists("firetrail")
+        table = self._catalog.create_table(
+            self.name,
+            schema=file_schema(topic=True),
+            location=f"file://{self._lake.path('')}",
+            properties={
+                f"write.metadata.metrics.column.{name}": "none" for name in _WITHOUT_METRICS
+            },
+        )
+        with table.update_spec() as spec:
+            if layout is LakeLayout.TOPIC:
+                spec.add_identity("topic")
+            spec.add_field("store_time", "day", "day")
+        return table
+
+    def _complete(self, manifest: Manifest) -> bool:
+        number = f"{manifest.lake_id}-{manifest.sequence}"
+        return any(
+            snapshot.summary is not None and snapshot.summary.get(_SEQUENCE) == number
+            for snapshot in self._table(manifest.layout).snapshots()
+        )
+
+    def _commit(self, manifest: Manifest, added: list[DataFile], removed: list[DataFile]) -> None:
+        properties = {_SEQUENCE: f"{manifest.lake_id}-{manifest.sequence}"}
+        new = [self._address(file) for file in added]
+        table = self._table(manifest.layout)
+        if not removed:
+            table.add_files(new, snapshot_properties=properties)
+            return
+        old = {self._address(file) for file in removed}
+        arrow: Any = import_module("pyiceberg.io.pyarrow")
+        with table.transaction() as transaction:
+            data_files = arrow.parquet_files_to_data_files(
+                table.io, transaction.table_metadata, iter(new)
+            )
+            with transaction.update_snapshot(properties).overwrite() as snapshot:
+                for task in table.scan().plan_files():
+                    if task.file.file_path in old:
+                        snapshot.delete_data_file(task.file)
+                for file in data_files:
+                    snapshot.append_data_file(file)
+
+    def _address(self, file: DataFile) -> str:
+        return f"file://{self._lake.path(file.path)}"
+
+
+def _library(module: str, extra: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(
+            f"an archive with the format {extra} needs {module.split('.')[0]}: "
+            f"pip install 'firetrail[spark,{extra}]'"
+        ) from error
+
+
+KINDS: dict[str, type[ParquetFiles | DeltaFiles | IcebergFiles]] = {
+    kind.kind: kind for kind in (ParquetFiles, DeltaFiles, IcebergFiles)
+}
+
+
+def table_of(kind: str, lake: Lake) -> LakeTable:
+    """Return the table of a lake; raise MissingExtraError if its library is not installed."""
+    if kind not in KINDS:
+        raise ConfigError("format", kind, f"must be one of {', '.join(KINDS)}")
+    return KINDS[kind](lake)

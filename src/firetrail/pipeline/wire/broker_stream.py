@@ -1,0 +1,158 @@
+"""The stream reader for brokers. Offsets are ``{"topic": {"broker-a/0": 5}}``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
+from firetrail.pipeline.logger import LOGGER
+from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
+from firetrail.pipeline.source.partition import read_partition
+from firetrail.pipeline.source.ranges import NO_BOUNDS, clipped, report_missing, resolve
+from firetrail.pipeline.source.store_splits import RowSelection
+from firetrail.pipeline.source.store_stream import StreamReader, as_json, cut_to
+from firetrail.pipeline.wire.broker_plan import BrokerPart, check_queues, measured, split_parts
+from firetrail.pipeline.wire.broker_queues import Cluster, Ends, name_of
+from firetrail.pipeline.wire.broker_reader import read_wire
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BrokerOffsets = dict[str, dict[QueueName, int]]
+
+
+class WireStreamReader(StreamReader):
+    """Follows queues of brokers. Every call asks the name server for topics and queues again."""
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a split."""
+        return read_partition(read_wire, partition, self._options, self._columns)
+
+    def _cluster(self) -> Cluster:
+        return Cluster(self._options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the start of a new query: the ends of the queues, unless options say otherwise."""
+        options = self._options
+        with self._cluster() as cluster:
+            queues = cluster.queues(NO_BOUNDS)
+            check_queues(queues, options)
+            all_ends = cluster.ends(queues)
+            if options.starting_timestamp > TIME_MIN:
+                times = options.starting_timestamp, TIME_MAX
+                begins = [begin for begin, _ in cluster.cut(all_ends, times)]
+            else:
+                edge = options.starting_offsets or Edge(LATEST)
+                begins = [self._resolved(ends, edge) for ends in all_ends]
+        found: BrokerOffsets = {}
+        for ends, begin in zip(all_ends, begins, strict=True):
+            found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = begin
+        return as_json(found)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next micro-batch, which is ``start`` if nothing is new."""
+        begun = _parse(start)
+        with self._cluster() as cluster:
+            all_ends = self._ends(cluster, set(begun).intersection(self._options.subscribe or ()))
+            ends = _highs(all_ends)
+            if self._target is not None:
+                ends = cut_to(ends, _parse(self._target))
+            parts = self._between(all_ends, begun, ends)
+            if isinstance(limit, ReadMaxBytes):
+                parts = measured(cluster, parts)
+        for part in _limited(parts, limit):
+            by_queue = begun.setdefault(part.queue.topic, {})
+            name = name_of(part.queue)
+            if part.begin < part.end or name in by_queue:
+                by_queue[name] = part.end
+        return as_json(begun)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return the current ends of the queues, from which Spark computes the lag."""
+        with self._cluster() as cluster:
+            return as_json(_highs(self._ends(cluster)))
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return the splits of one micro-batch."""
+        with self._cluster() as cluster:
+            begun, stop = _parse(start), _parse(end)
+            cluster.await_queues(_unread(begun, stop))
+            parts = self._between(self._ends(cluster), begun, stop)
+            parts = measured(cluster, parts)
+        parts = [part for part in parts if part.begin < part.end]
+        splits = split_parts(parts, self._options, RowSelection(tags=self._options.tags))
+        LOGGER.info("rocketmq %s: %d queues are pulled", self._options.place, len(parts))
+        return [InputPartition(split) for split in splits]
+
+    def _resolved(self, ends: Ends, edge: Edge) -> int:
+        name = ends.queue.topic, ends.queue.queue_id, ends.queue.broker_name
+        return resolve(name, edge, ends.low, ends.high, ends.high, self._options)
+
+    def _ends(self, cluster: Cluster, known: Iterable[str] = ()) -> list[Ends]:
+        return cluster.ends(cluster.queues(NO_BOUNDS, known))
+
+    def _between(
+        self, all_ends: list[Ends], start: BrokerOffsets, end: BrokerOffsets
+    ) -> list[BrokerPart]:
+        """Return the parts between two offsets, including empty ones.
+
+        A queue that is not in ``start`` is new, and read from its first message.
+        """
+        known = {(ends.queue.topic, name_of(ends.queue)): ends for ends in all_ends}
+        parts = []
+        for topic, by_queue in sorted(end.items()):
+            for name, stop in sorted(by_queue.items()):
+                begin = start.get(topic, {}).get(name, 0)
+                ends = known.get((topic, name))
+                if ends is not None:
+                    between = clipped(self._options, ends.name, ends[1:], begin, stop)
+                    parts.append(BrokerPart(ends.queue, *between))
+                elif begin < stop:
+                    report_missing(self._options, f"{topic}/{name}", begin)
+        return parts
+
+
+def _parse(offsets: dict[str, Any]) -> BrokerOffsets:
+    return parse_offsets_by(QueueName.parse, offsets)
+
+
+def _unread(start: BrokerOffsets, end: BrokerOffsets) -> dict[str, list[QueueName]]:
+    """Return the queues that have messages between two offsets, by topic."""
+    found: dict[str, list[QueueName]] = {}
+    for topic, by_queue in end.items():
+        for name, stop in by_queue.items():
+            if start.get(topic, {}).get(name, 0) < stop:
+                found.setdefault(topic, []).append(name)
+    return found
+
+
+def _highs(all_ends: list[Ends]) -> BrokerOffsets:
+    found: BrokerOffsets = {}
+    for ends in all_ends:
+        found.setdefault(ends.queue.topic, {})[name_of(ends.queue)] = ends.high
+    return found
+
+
+def _limited(parts: list[BrokerPart], limit: ReadLimit) -> list[BrokerPart]:
+    """Cut the parts to a limit, as Spark's Kafka source does.
+
+    Each part is cut to the same fraction, but keeps at least one message.
+    """
+    if isinstance(limit, ReadMaxRows):
+        total, room = sum(part.end - part.begin for part in parts), limit.max_rows
+    elif isinstance(limit, ReadMaxBytes):
+        total, room = sum(part.size for part in parts), limit.max_bytes
+    else:
+        return parts
+    if total <= room:
+        return parts
+    cut = []
+    for part in parts:
+        count = part.end - part.begin
+        some = min(count, max(count * room // total, 1))
+        cut.append(part._replace(end=part.begin + some))
+    return cut

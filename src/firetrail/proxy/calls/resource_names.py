@@ -1,0 +1,82 @@
+"""The names of topics and groups that clients may use.
+
+Only ``Resource.name`` counts. RocketMQ ignores the namespace of requests, and so does Firetrail.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import lru_cache
+
+from firetrail.broker.state.topic_table import SYSTEM_PREFIX, SYSTEM_TOPICS
+from firetrail.errors import ProxyError
+from firetrail.format.layout import MAX_TOPIC_V1
+from firetrail.format.names import GROUP_RULE, TOPIC_PATTERN, is_group
+from firetrail.proxy.schema.messages import Code, Resource
+
+RESERVED_TOPICS = SYSTEM_TOPICS | {"RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+"""Topics of the system that clients can neither send to nor consume."""
+RESERVED_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+_TOPIC = re.compile(TOPIC_PATTERN)
+_REMEMBERED = 1024
+"""Names that have passed the checks and are remembered."""
+_SHOWN = 64  # characters of a wrong name in an error
+
+
+def topic_name(topic: Resource, reserved: Collection[str] = ()) -> str:
+    """Return the name of a topic.
+
+    Args:
+        topic: The topic in a request.
+        reserved: Further names that are reserved (:attr:`Brokers.reserved`). Default: none.
+
+    Raises:
+        ProxyError: No topic of clients may have this name.
+    """
+    name = topic.name
+    _check_topic(name)
+    if name in reserved:
+        raise _reserved(name)
+    return name
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _check_topic(name: str) -> None:
+    if not name.strip():
+        raise ProxyError(Code.ILLEGAL_TOPIC, "the name of the topic is blank")
+    if len(name) > MAX_TOPIC_V1 or not _TOPIC.fullmatch(name):
+        rule = f"1 to {MAX_TOPIC_V1} letters, digits and % | _ - are allowed"
+        raise ProxyError(Code.ILLEGAL_TOPIC, f"topic {name[:_SHOWN]!r}: {rule}")
+    if name.startswith(SYSTEM_PREFIX) or name in RESERVED_TOPICS:
+        raise _reserved(name)
+
+
+def _reserved(name: str) -> ProxyError:
+    return ProxyError(Code.ILLEGAL_TOPIC, f"topic {name} is reserved for the system")
+
+
+def group_name(group: Resource) -> str:
+    """Return the name of a consumer group.
+
+    Raises:
+        ProxyError: No group of clients may have this name.
+    """
+    name = group.name
+    _check_group(name)
+    return name
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _check_group(name: str) -> None:
+    if not name.strip():
+        raise ProxyError(Code.ILLEGAL_CONSUMER_GROUP, "the name of the consumer group is blank")
+    if not is_group(name):
+        raise ProxyError(
+            Code.ILLEGAL_CONSUMER_GROUP, f"consumer group {name[:_SHOWN]!r}: {GROUP_RULE}"
+        )
+    if name.startswith(RESERVED_GROUP_PREFIX):
+        raise ProxyError(
+            Code.ILLEGAL_CONSUMER_GROUP, f"consumer group {name} is reserved for the system"
+        )

@@ -1,0 +1,1 @@
+"""Connections, whose both sides send requests, and the client that opens them."""

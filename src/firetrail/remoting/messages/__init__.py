@@ -1,0 +1,1 @@
+"""One row per request, and the headers and bodies of all commands."""

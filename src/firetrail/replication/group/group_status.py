@@ -1,0 +1,45 @@
+"""The state of a group of brokers, as one of its members sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from firetrail.replication.group.group_check import Refusal
+from firetrail.replication.group.group_memory import GroupMemory
+from firetrail.replication.group.group_view import Holder
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """The group as a member sees it at one moment.
+
+    Attributes:
+        holder: The holder of the lease; None if there is none, or if the state is refused.
+        successor: The member that the holder has named to take over; 0 if there is none.
+        in_sync: The members of the in-sync set.
+        epoch: The epoch of the own lease; 0 if the member does not hold it.
+        log_epoch: The number of the newest epoch of the log that the group knows.
+        fenced_s: For how many seconds the member could not acknowledge although it holds the lease.
+        is_member: Whether the number of the member is known to be its own.
+        is_foreign: Whether the number is known to be that of another store.
+        obstacle: Why the member does not campaign; empty if it may.
+        error: Why the lease cannot be kept or won at the moment; empty if it can.
+        refusal: Why the member refuses the state of the engine; None if it accepts it.
+        memory: What the member has seen of the group.
+        addresses: ``ip:port`` of the brokers of all members, by number.
+    """
+
+    holder: Holder | None
+    successor: int
+    in_sync: frozenset[int]
+    epoch: int
+    log_epoch: int
+    fenced_s: float
+    is_member: bool
+    is_foreign: bool
+    obstacle: str
+    error: str
+    refusal: Refusal | None
+    memory: GroupMemory
+    addresses: Mapping[int, str]

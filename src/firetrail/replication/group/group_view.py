@@ -1,0 +1,122 @@
+"""The entries of a group in the consensus engine, as its members read and write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from firetrail.replication.group.group_memory import GroupMemory
+from firetrail.replication.group.lineage import NO_PAST, Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A member that campaigns.
+
+    Attributes:
+        member: Its number in the group, at least 1.
+        address: ``ip:port`` of its broker.
+        ha_address: ``ip:port`` of its HA port while it is the master.
+        token: A text that no other campaign uses, by which the member recognizes its own entry.
+    """
+
+    member: int
+    address: str
+    ha_address: str
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Holder(Candidate):
+    """The member that holds the lease; ``epoch`` is its fencing token."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class InSyncSet:
+    """The members whose logs have everything that was acknowledged.
+
+    Attributes:
+        members: Their numbers.
+        offset: Every member had the log up to this offset when the set was last changed. A member
+            with less has lost its disk and must not campaign.
+        revision: When the set was last changed; larger for a later change. 0 if it is not in the
+            engine yet.
+        lineage: Which changes led to this set.
+    """
+
+    members: frozenset[int]
+    offset: int
+    revision: int
+    lineage: Lineage = NO_PAST
+
+    def next(self, members: frozenset[int], offset: int, epoch: int = 0) -> InSyncSet:
+        """Return the set that replaces this one; it is not in the engine yet.
+
+        Args:
+            members: Its members.
+            offset: Its offset.
+            epoch: The number of the epoch that begins with it. Default: 0, none.
+        """
+        return InSyncSet(members, offset, 0, self.lineage.continued(members, offset, epoch))
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """A report of a member to the others when it refuses the state of the engine.
+
+    Attributes:
+        memory: What it has seen of the group.
+        end: The end of its log.
+    """
+
+    memory: GroupMemory
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """The entries of a group at one revision of the engine.
+
+    Attributes:
+        revision: The revision.
+        holder: The holder of the lease; None if there is none.
+        in_sync: The in-sync set; None if the group was not created yet, or is lost.
+        identities: The identities of the members' stores, by number.
+        reports: What members have reported, by number.
+        successor: The member that the holder has named: it is to take over, and no other may
+            campaign for the time of a lease. 0 if there is none.
+        addresses: ``ip:port`` of the members' brokers, by number.
+    """
+
+    revision: int
+    holder: Holder | None
+    in_sync: InSyncSet | None
+    identities: Mapping[int, str] = field(default_factory=dict)
+    reports: Mapping[int, MemberReport] = field(default_factory=dict)
+    successor: int = 0
+    addresses: Mapping[int, str] = field(default_factory=dict)
+
+
+UNKNOWN = GroupView(0, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class SetChange:
+    """A change of the in-sync set that the holder of ``epoch`` asks for.
+
+    Attributes:
+        epoch: The epoch of the holder.
+        before: The set that is replaced.
+        after: The new set.
+    """
+
+    epoch: int
+    before: InSyncSet
+    after: InSyncSet
+
+    @property
+    def members(self) -> frozenset[int]:
+        """The new members."""
+        return self.after.members

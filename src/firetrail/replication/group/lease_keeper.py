@@ -1,0 +1,494 @@
+"""The threads that keep a member of a group in touch with the consensus engine.
+
+One thread campaigns, renews the lease and changes the in-sync set; another one watches the group.
+They are threads because opening a store blocks the event loop, and a lease must be renewed all the
+same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from firetrail.errors import ElectionError, NotReachedError
+from firetrail.replication.group.election import Coordinator, Election, LeaseTiming
+from firetrail.replication.group.group_check import store_obstacle
+from firetrail.replication.group.group_memory import NOTHING_SEEN, MemberFile, full_disk_tolerated
+from firetrail.replication.group.group_status import GroupStatus
+from firetrail.replication.group.group_view import (
+    UNKNOWN,
+    Candidate,
+    GroupView,
+    InSyncSet,
+    MemberReport,
+    SetChange,
+)
+from firetrail.replication.group.in_sync_members import InSyncMembers
+from firetrail.replication.group.precedence import Precedence
+from firetrail.store.admission.fence import LeaseFence
+from firetrail.store.broker_store import BrokerStore
+from firetrail.store.settings.config import BrokerRole
+from firetrail.system import System
+
+STEP_S = 0.1
+"""Pause between two looks at what there is to do."""
+RETRY_S = 0.5
+"""Pause after a request that failed, and between two watches."""
+WATCHES_PER_TTL = 2
+"""The number of times that the group is read within the time of a lease if nothing changes."""
+
+STALLED_TTLS = 3
+"""A master whose event loop has not run for this many times the lease does not renew it."""
+
+_TOLD = MemberReport(NOTHING_SEEN, -1)
+"""A marker instead of a report, if the other members need no new one."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member of a group.
+
+    Attributes:
+        number: Its number.
+        address: ``ip:port`` of its broker.
+        ha_address: ``ip:port`` of its HA port.
+        may_found: Whether it may create the group.
+        lag_s: After how many seconds a member that is not caught up leaves the in-sync set.
+    """
+
+    number: int
+    address: str
+    ha_address: str
+    may_found: bool
+    lag_s: float
+
+
+class LeaseKeeper:
+    """Campaigns for a member, and keeps its lease.
+
+    Attributes:
+        fence: Allows the member's store to acknowledge messages while the lease lasts.
+    """
+
+    def __init__(
+        self, coordinator: Coordinator, member: GroupMember, timing: LeaseTiming, system: System
+    ) -> None:
+        """Prepare; :meth:`start` begins.
+
+        Args:
+            coordinator: The consensus engine.
+            member: This member.
+            timing: The times of the lease.
+            system: Clock and threads.
+        """
+        self.log_epoch: Callable[[], int] = lambda: 0
+        """Returns the number of the newest epoch in the member's log."""
+        self._coordinator = coordinator
+        self._member = member
+        self._timing = timing
+        self._clock = system.clock
+        self._election = Election(member.number, timing, may_found=member.may_found)
+        self._members: InSyncMembers | None = None
+        self._store: BrokerStore | None = None
+        self._retry_at = -math.inf  # no campaign before
+        self._precedence = Precedence(member.number)
+        self._beat_at = -math.inf
+        self._is_started = False
+        self._identity = ""
+        self._bound = ""  # the identity to which the engine has bound the member's number
+        self._error = ""
+        self._told: tuple[object, ...] = ()
+        threads = system.threads
+        self._guard = threads.lock()
+        self._stopping = threads.event()
+        self._threads = [
+            threads.thread("firetrail-lease", self._run),
+            threads.thread("firetrail-watch", self._watch),
+        ]
+        self.fence = LeaseFence(system.clock)
+        self.on_change: Callable[[], None] = lambda: None
+        """Called in a thread when another member holds the lease, or this one does or ceases to,
+        or when the holder names a successor."""
+
+    # -- for the owner ------------------------------------------------------------------------
+
+    def start(self, file: MemberFile) -> None:
+        """Begin to watch the group; a member with a store also campaigns.
+
+        Args:
+            file: What the store says of the member. The caller must have the store open.
+        """
+        member = self._member
+        self._identity = file.identity
+        self._election = Election(
+            member.number,
+            self._timing,
+            may_found=member.may_found,
+            memory=file.memory,
+            remember=file.remember,
+        )
+        self._is_started = True
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """End the lease, if the member holds it, and all threads. Call it without a store."""
+        self._stopping.set()
+        self._coordinator.close()
+        if not self._is_started:
+            return
+        for thread in self._threads:
+            thread.join()
+        if self._election.epoch:
+            self.resign()
+
+    def beat(self) -> None:
+        """Note that the event loop of the broker runs; call it more often than leases last."""
+        self._beat_at = self._clock.since_boot()
+
+    def attach(self, store: BrokerStore) -> None:
+        """Campaign for this store from now on; if it is a master's, fence it.
+
+        The store must not have acknowledged anything yet.
+        """
+        self.beat()
+        with self._guard:
+            self._store = store
+            if store.config.role is not BrokerRole.SLAVE:
+                store.set_fence(self.fence)
+            self._apply()
+
+    def detach(self) -> None:
+        """Use the store no more: it is being closed. The lease is kept."""
+        with self._guard:
+            self._store = None
+            self._apply()
+
+    def resign(self, pause_s: float = 0.0) -> None:
+        """Give the lease back, so that another member can win, and do not campaign for a while."""
+        with self._guard:
+            self._retry_at = self._clock.since_boot() + pause_s
+            self._election.expired()
+            self._apply()
+        with suppress(NotReachedError, ElectionError):  # it expires by itself
+            self._coordinator.resign()
+
+    def nominate(self, member: int) -> None:
+        """Ask another member to take over, which is free to do so for the time of a lease.
+
+        Raises:
+            NotReachedError: The engine cannot be reached.
+            ElectionError: It refuses the request.
+        """
+        epoch = self._election.epoch
+        if epoch:
+            known = self._election.view.revision
+            self._saw(self._coordinator.name_successor(epoch, member, leave=False), known)
+
+    def hand_over(self, member: int) -> None:
+        """Give the lease to a member of the in-sync set that has the whole log.
+
+        Nothing is acknowledged any more. This member leaves the set if enough others remain, so
+        that its successor does not wait for it.
+
+        Raises:
+            NotReachedError: The engine cannot be reached. Either this member still holds the lease,
+                or the lease ends by itself.
+            ElectionError: The engine refuses the request.
+        """
+        with self._guard:
+            epoch, store, members = self._election.epoch, self._store, self._members
+            change = None
+            if store is not None and members is not None:
+                acks = store.replica_acks
+                change = members.leave(acks.by_member(), acks.needed)
+        if change is not None:
+            with full_disk_tolerated():
+                self._change(change)
+        with self._guard:
+            self._retry_at = self._clock.since_boot() + self._timing.ttl_s
+            self._election.expired()
+            self._apply()
+            known = self._election.view.revision
+        view = self._coordinator.name_successor(epoch, member, leave=True)
+        with full_disk_tolerated():
+            self._saw(view, known)
+
+    @property
+    def status(self) -> GroupStatus:
+        """The status now."""
+        with self._guard:
+            election = self._election
+            view, now = election.view, self._clock.since_boot()
+            store, refusal, memory = self._store, election.refusal, election.memory
+            return GroupStatus(
+                view.holder if refusal is None else None,
+                view.successor if refusal is None else 0,
+                view.in_sync.members if view.in_sync is not None else frozenset(),
+                election.epoch,
+                memory.epoch,
+                max(now - election.until, 0.0) if election.epoch else 0.0,
+                self._is_member,
+                self._is_foreign,
+                self._obstacle(store.commit_log.max_offset) if store is not None else "",
+                self._error,
+                refusal,
+                memory,
+                view.addresses,
+            )
+
+    @property
+    def number(self) -> int:
+        """The number of the member."""
+        return self._member.number
+
+    def followed(self) -> None:
+        """Note that the log is known to be that of the elected master.
+
+        Raises:
+            OSError: The file of the member cannot be written.
+        """
+        with self._guard:
+            self._election.followed()
+
+    def recover(self, decided: InSyncSet) -> str:
+        """Replace what the engine has, as an operator has decided.
+
+        Args:
+            decided: The in-sync set from now on.
+
+        Returns:
+            Why the engine has not done so; empty if it has.
+
+        Raises:
+            NotReachedError: The engine cannot be reached.
+            ElectionError: It refuses the request.
+            OSError: The file of the member cannot be written.
+        """
+        with self._guard:
+            known, expected = self._election.view.revision, self._election.view.in_sync
+        view = self._coordinator.recover(expected, decided)
+        self._saw(view, known)
+        if view.in_sync is not None and view.in_sync.lineage == decided.lineage:
+            return ""
+        if view.holder is not None:
+            return f"member {view.holder.member} at {view.holder.address} holds the lease"
+        return "the state of the group has changed meanwhile"
+
+    @property
+    def _is_member(self) -> bool:
+        return bool(self._identity) and self._bound == self._identity
+
+    @property
+    def _is_foreign(self) -> bool:
+        return bool(self._bound) and not self._is_member
+
+    def _obstacle(self, log_end: int) -> str:
+        """Return why this member may not campaign now; empty if it may."""
+        return self._store_obstacle or self._election.obstacle(log_end)
+
+    @property
+    def _store_obstacle(self) -> str:
+        """The reason why the store cannot be that of this member; empty if it can."""
+        identities = dict(self._election.view.identities)
+        if self._bound:
+            identities[self._member.number] = self._bound
+        return store_obstacle(identities, self._member.number, self._identity)
+
+    # -- threads ------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._stopping.wait(STEP_S if self._guarded(self._step) else RETRY_S)
+
+    def _watch(self) -> None:
+        while not self._stopping.is_set():
+            if self._guarded(self._watch_once):
+                self._note_error("")
+            self._stopping.wait(RETRY_S if self._error else STEP_S)
+
+    def _watch_once(self) -> None:
+        view = self._election.view
+        timeout_s = 0.0 if view is UNKNOWN else self._timing.ttl_s / WATCHES_PER_TTL
+        self._saw(self._coordinator.watch(view.revision, timeout_s), view.revision)
+
+    def _guarded(self, work: Callable[[], None]) -> bool:
+        """Run something; return whether the engine did what it was asked for."""
+        try:
+            work()
+        except (NotReachedError, ElectionError) as error:
+            self._note_error(str(error))
+            return False
+        except Exception as error:
+            if not self._error:  # log it once, not with every retry
+                _log.exception("the lease of the group cannot be kept; will retry")
+            self._note_error(str(error) or type(error).__name__)
+            return False
+        return True
+
+    def _note_error(self, error: str) -> None:
+        if error and not self._error and not self._stopping.is_set():
+            _log.warning("failover does not work at the moment: %s; will retry", error)
+        elif self._error and not error:
+            _log.info("etcd answers again")
+        self._error = error
+
+    def _step(self) -> None:
+        """Send the request that is due, if there is one."""
+        work: Callable[[], None] | None = None
+        with self._guard:
+            now, election = self._clock.since_boot(), self._election
+            if election.epoch and self._has_failed:
+                _log.error("the store has failed; another member of the group may be the master")
+                work = self.resign
+            elif election.is_renewal_due(now) and not self._is_stalled(now):
+                work = self._renew
+            elif self._may_claim:
+                work = self._claim
+            elif (told := self._report_due()) is not _TOLD:
+                work = partial(self._coordinator.report, self._member.number, told)
+            elif self._is_member and self._address_told != self._member.address:
+                work = self._announce
+            elif (change := self._next_change(now)) is not None:
+                work = partial(self._change, change)
+            elif self._may_campaign(now):
+                work = self._campaign
+        if work is not None:
+            work()
+
+    @property
+    def _address_told(self) -> str:
+        return self._election.view.addresses.get(self._member.number, "")
+
+    @property
+    def _may_claim(self) -> bool:
+        view, number = self._election.view, self._member.number
+        if not self._identity or self._bound or view is UNKNOWN:
+            return False
+        return number in view.identities or not self._store_obstacle
+
+    def _report_due(self) -> MemberReport | None:
+        """Return what the other members have to be told: a report, None, or ``_TOLD``."""
+        election, store, number = self._election, self._store, self._member.number
+        if store is None or not self._is_member:
+            return _TOLD
+        report = election.report(store.commit_log.max_offset)
+        return _TOLD if election.view.reports.get(number) == report else report
+
+    def _announce(self) -> None:
+        self._coordinator.announce(self._member.number, self._member.address)
+
+    def _claim(self) -> None:
+        self._bound = self._coordinator.claim(self._member.number, self._identity)
+        if not self._is_member:
+            _log.error("this broker cannot be a member of the group: %s", self._obstacle(0))
+        with self._guard:
+            self.on_change()
+
+    def _change(self, change: SetChange) -> None:
+        known = self._election.view.revision
+        self._saw(self._coordinator.change_in_sync(change), known)
+
+    def _renew(self) -> None:
+        sent_at = self._clock.since_boot()
+        is_alive = self._coordinator.renew()
+        with self._guard:
+            if is_alive:
+                self._election.renewed(sent_at)
+            else:
+                _log.warning("the lease of the group has expired")
+                self._election.expired()
+            self._apply()
+
+    def _next_change(self, now: float) -> SetChange | None:
+        members, store = self._members, self._store
+        if members is None or store is None:
+            return None
+        acks = store.replica_acks
+        change = members.step(now, store.commit_log.max_offset, acks.by_member(), acks.needed)
+        acks.require(members.required)
+        return change
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the broker of a master does not answer requests any more."""
+        if self._members is None or now - self._beat_at < STALLED_TTLS * self._timing.ttl_s:
+            return False
+        self._note_error("the event loop of the broker is blocked, so the lease is not renewed")
+        return True
+
+    @property
+    def _has_failed(self) -> bool:
+        """Whether the store cannot accept messages until it is opened again."""
+        return self._store is not None and self._store.has_failed
+
+    def _may_campaign(self, now: float) -> bool:
+        store, election = self._store, self._election
+        if store is None or store.has_failed or election.epoch:
+            return False
+        if now < self._retry_at and election.view.successor != self._member.number:
+            return False
+        if not self._is_member or self._obstacle(store.commit_log.max_offset):
+            self._precedence.forget()
+            return False
+        return not self._precedence.is_left_to_others(now, len(store.damage), election.view)
+
+    def _campaign(self) -> None:
+        member, token = self._member, secrets.token_hex(8)
+        log_epoch = self.log_epoch()
+        with self._guard:
+            known = self._election.view.revision
+            asked = self._election.campaign(token, self._clock.since_boot(), log_epoch)
+        candidate = Candidate(member.number, member.address, member.ha_address, token)
+        self._saw(self._coordinator.campaign(candidate, *asked), known)
+
+    def _saw(self, view: GroupView, known: int) -> None:
+        """Take a state of the group; ``known`` was the newest revision when it was asked for."""
+        with self._guard:
+            election = self._election
+            before = election.refusal
+            try:
+                election.saw(view, known)
+            finally:  # if it could not be kept on disk, nothing has changed
+                self._apply()
+            refusal = election.refusal
+            if refusal is not None and self._member.number not in view.identities:
+                self._bound = ""  # the engine has lost it
+        if refusal is not None and (before is None or before.doubt is not refusal.doubt):
+            _log.error("this member does not take part in elections: %s", refusal.reason)
+        elif refusal is None and before is not None:
+            _log.warning("the state of the group continues what this member has seen again")
+
+    def _apply(self) -> None:
+        """Act on what is known: whom the store waits for, and how long it may acknowledge."""
+        election, store = self._election, self._store
+        in_sync = election.view.in_sync
+        leads = election.epoch and store is not None and store.config.role is not BrokerRole.SLAVE
+        if not leads or in_sync is None:
+            self.fence.until = -math.inf
+            self._members = None
+        else:
+            assert store is not None
+            if self._members is None or self._members.epoch != election.epoch:
+                self.fence.until = -math.inf
+                self._members = InSyncMembers(
+                    self._member.number,
+                    election.epoch,
+                    in_sync,
+                    self._member.lag_s,
+                    self._clock.since_boot(),
+                )
+            self._members.saw(in_sync)
+            store.replica_acks.require(self._members.required)
+            self.fence.until = election.until
+        view = election.view
+        told = election.epoch, view.holder, view.successor, election.refusal
+        if told != self._told:
+            self._told = told
+            self.on_change()

@@ -1,0 +1,1 @@
+"""Following a Java master in controller mode."""

@@ -1,0 +1,1 @@
+"""Following a master: the check before, the state and the journal, and rewinding."""

@@ -1,0 +1,1 @@
+"""Messages before they are stored: drafts, and the gate and the fence that refuse them."""

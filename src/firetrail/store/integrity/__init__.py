@@ -1,0 +1,1 @@
+"""Damage found in an open store, and its repair from another broker."""

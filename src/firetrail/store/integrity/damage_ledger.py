@@ -1,0 +1,111 @@
+"""The damaged records of an open log: found by readers or by a scrub, and repaired or given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from firetrail.errors import StoreDamagedError
+from firetrail.settings.settings_table import Live
+from firetrail.store.queues.queue_table import QueueKey
+from firetrail.store.settings.config import StoreConfig
+from firetrail.system import System
+
+PLACES_MAX = 10_000
+"""Places that are remembered. Further ones are counted, and found again after repairs."""
+
+
+@dataclass(eq=False, slots=True)
+class DamagedPlace:
+    """A position in the log at which a good record should begin.
+
+    Attributes:
+        physical_offset: The position.
+        error: File, offset and what is wrong.
+        since: When it was found, in monotonic seconds.
+        is_given_up: Whether consumers skip it: it could not be repaired in time.
+        queues: The queues with consumers that came across it.
+    """
+
+    physical_offset: int
+    error: StoreDamagedError
+    since: float
+    is_given_up: bool = False
+    queues: set[QueueKey] = field(default_factory=set)
+
+
+class DamageLedger:
+    """Knows the damaged places of a log; all threads may use it.
+
+    Attributes:
+        found: How many places were found since the store was opened.
+        repaired: How many of them were repaired.
+        on_found: Called for a new place, in the thread that found it, by a store whose damage is
+            repaired. None if it is not: consumers then skip damaged messages at once.
+    """
+
+    def __init__(self, config: Live[StoreConfig], system: System) -> None:
+        """Prepare.
+
+        Args:
+            config: The settings in force.
+            system: The clock, and locks.
+        """
+        self._live = config
+        self._clock = system.clock
+        self._guard = system.threads.lock()
+        self._places: dict[int, DamagedPlace] = {}
+        self.found = 0
+        self.repaired = 0
+        self.on_found: Callable[[DamagedPlace], None] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of places that are damaged now, as far as they are remembered."""
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[DamagedPlace]:
+        """Iterate over the places that are damaged now, in the order of the log."""
+        with self._guard:
+            places = sorted(self._places)
+            return iter([self._places[offset] for offset in places])
+
+    def note(self, error: StoreDamagedError) -> DamagedPlace | None:
+        """Note a damaged record; return its place, None if the damage is not that of a record."""
+        offset = error.physical_offset
+        if offset is None:
+            return None
+        with self._guard:
+            known = self._places.get(offset)
+            if known is not None:
+                return known
+            place = DamagedPlace(offset, error, self._clock.monotonic())
+            self.found += 1
+            if len(self._places) < PLACES_MAX:
+                self._places[offset] = place
+        if self.on_found is not None:
+            self.on_found(place)
+        return place
+
+    def awaits_repair(self, error: StoreDamagedError, queue: QueueKey | None = None) -> bool:
+        """Note a damaged record that a reader came across; return whether the reader waits.
+
+        It does while the record may be repaired, for at most the time in the settings. If it is a
+        consumer, it is woken for ``queue`` then.
+        """
+        place = self.note(error)
+        if place is None or self.on_found is None or place.is_given_up:
+            return False
+        if queue is not None:
+            place.queues.add(queue)
+        return not self.is_overdue(place)
+
+    def is_overdue(self, place: DamagedPlace) -> bool:
+        """Return whether consumers have waited long enough for the repair."""
+        waited_s = self._clock.monotonic() - place.since
+        return waited_s * 1000 >= self._live.current.repair_wait_ms
+
+    def settle(self, place: DamagedPlace, *, is_repaired: bool) -> None:
+        """Forget a place at which there is a good record again, or that the log lacks by now."""
+        with self._guard:
+            if self._places.pop(place.physical_offset, None) is not None and is_repaired:
+                self.repaired += 1

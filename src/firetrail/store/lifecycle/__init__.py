@@ -1,1 +1,0 @@
-"""Opening, running and closing a store: locks, recovery, housekeeping, retention."""

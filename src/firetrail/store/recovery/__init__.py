@@ -1,0 +1,1 @@
+"""Recovery of an opening store: the end of its log, and queues and index derived again."""

@@ -1,0 +1,1 @@
+"""Periodic work on an open store: syncs of queues, the watermark, deletion of old files."""

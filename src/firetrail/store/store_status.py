@@ -1,0 +1,108 @@
+"""The status of an open store: settings, topics, offsets and counters."""
+
+from __future__ import annotations
+
+from firetrail.errors import StoreClosedError
+from firetrail.format.arguments import instance
+from firetrail.format.integers import whole
+from firetrail.store.engine import Engine
+from firetrail.store.recovery.recovery import RecoveryReport
+from firetrail.store.settings.config import StoreConfig
+from firetrail.store.stats import Snapshot, Statistics
+
+
+class StoreStatus:
+    """The part of a :class:`Store` that describes it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._log = engine.log
+        self._gate = engine.gate
+        self._dispatcher = engine.dispatcher
+        self._statistics = Statistics(engine.log.appender)
+        self._is_closed = False
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise StoreClosedError(f"{self._engine.root}: the store is closed; open it again")
+
+    @property
+    def config(self) -> StoreConfig:
+        """The settings in force; file sizes are those of the existing files."""
+        return self._engine.config
+
+    @property
+    def recovery(self) -> RecoveryReport:
+        """The findings and changes of opening the store."""
+        return self._engine.recovery
+
+    @property
+    def refusal(self) -> str:
+        """The reason why puts are refused; empty while they are accepted."""
+        return self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
+
+    @property
+    def has_light_queues(self) -> bool:
+        """Whether messages are put into the light queues that they name."""
+        return self._engine.drafter.rules.light_queues
+
+    def topics(self) -> list[str]:
+        """Return every topic that has a queue, in order."""
+        self._check_open()
+        return self._engine.queues.topics()
+
+    def queues(self, topic: str) -> list[int]:
+        """Return the queue ids of a topic, in order.
+
+        Args:
+            topic: The topic; one without queues has none.
+        """
+        instance("topic", topic, str)
+        self._check_open()
+        return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
+
+    def min_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return the queue offset of the oldest message; 0 if the queue does not exist.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue; 0 by default.
+        """
+        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        self._check_open()
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.min_offset(self._log.min_offset) if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int = 0) -> int:
+        """Return one past the last readable queue offset; 0 if the queue does not exist.
+
+        Does not wait for dispatch, so the offset lags the puts by a moment;
+        :meth:`Store.wait_dispatched` waits for them.
+
+        Args:
+            topic: The topic of the queue.
+            queue_id: The number of the queue; 0 by default.
+        """
+        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
+        self._check_open()
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    @property
+    def log_range(self) -> tuple[int, int]:
+        """Physical offsets of the oldest record and of the end of the newest one."""
+        return self._log.min_offset, self._log.max_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        """The physical offset up to which the log is on disk."""
+        return self._log.flushed_offset
+
+    @property
+    def dispatch_behind(self) -> int:
+        """Bytes of the log that are not in queues and index yet."""
+        return max(self._log.max_offset - self._dispatcher.position, 0)
+
+    def statistics(self) -> Snapshot:
+        """Return the counters since the store was opened."""
+        return self._statistics.snapshot(self._engine.system.clock.monotonic())

@@ -1,0 +1,103 @@
+"""JSON headers: the same with orjson and with Python's json module."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.extras import require
+
+from firetrail.errors import ProtocolError
+from firetrail.remoting.wire import json_header
+from firetrail.remoting.wire.codes import Language, Serialize
+from firetrail.remoting.wire.command import RemotingCommand
+
+HEADER = {
+    "code": 310,
+    "extFields": {"b": "T1", "i": 'K\x01v"\\\x02'},
+    "flag": 2,
+    "language": "CPP",
+    "opaque": -7,
+    "remark": "bütter",
+    "serializeTypeCurrentRPC": "JSON",
+    "version": 453,
+}
+COMMAND = RemotingCommand(
+    310,
+    {"b": "T1", "i": 'K\x01v"\\\x02'},
+    b"body",
+    "bütter",
+    -7,
+    2,
+    Language.CPP,
+    453,
+    Serialize.JSON,
+)
+
+text = st.text(max_size=12)
+valid_text = st.text(st.characters(codec="utf-8"), max_size=12)
+int32 = st.integers(-(2**31), 2**31 - 1)
+values = st.one_of(
+    st.none(),
+    st.booleans(),
+    int32,
+    valid_text,
+    st.sampled_from([language.name for language in Language]),
+    st.dictionaries(
+        valid_text, st.one_of(valid_text, int32, st.none(), st.lists(int32)), max_size=3
+    ),
+)
+
+
+@contextmanager
+def without_orjson() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json_header, "_LOADS", json.loads)
+        patch.setattr(json_header, "_DUMPS", json_header._dumps)
+        yield
+
+
+def outcome(function: Callable[..., Any], *arguments: object) -> object:
+    try:
+        return function(*arguments)
+    except ProtocolError:
+        return ProtocolError
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": "), (" ,\n", "\t: ")])
+@pytest.mark.parametrize("ascii", [True, False])
+def test_headers_of_clients_are_parsed(separators: tuple[str, str], ascii: bool) -> None:
+    header = json.dumps(HEADER, separators=separators, ensure_ascii=ascii).encode()
+    assert json_header.decode(header + b" \n", b"body") == COMMAND
+    with without_orjson():
+        assert json_header.decode(header + b" \n", b"body") == COMMAND
+
+
+def test_truncated_headers_are_refused() -> None:
+    whole = json_header.encode(COMMAND)
+    for end in range(len(whole)):
+        with pytest.raises(ProtocolError, match="not JSON"):
+            json_header.decode(whole[:end], b"")
+
+
+@given(st.dictionaries(st.sampled_from(sorted(HEADER)), values))
+def test_headers_are_read_in_the_same_way_without_orjson(members: dict[str, Any]) -> None:
+    require("orjson")
+    header = json.dumps(members).encode()
+    expected = outcome(json_header.decode, header, b"body")
+    with without_orjson():
+        assert outcome(json_header.decode, header, b"body") == expected
+
+
+@given(st.builds(RemotingCommand, int32, st.dictionaries(text, text), remark=st.none() | text))
+def test_headers_are_written_in_the_same_way_without_orjson(command: RemotingCommand) -> None:
+    require("orjson")
+    header = json_header.encode(command)
+    with without_orjson():
+        assert json_header.encode(command) == header
+    json_header.decode(header, b"")
