@@ -71,16 +71,16 @@ async def test_unacknowledged_messages_are_redelivered(still: Talk, clock: Stopp
 
 
 @pytest.fixture
-def second_retries(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def second_retries(still: Talk, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Return a function that adds messages as a Java broker with enableRetryTopicV2 leaves them."""
 
     def add(*bodies: bytes) -> None:
         with monkeypatch.context() as patch:  # topics of clients have no "+"
             patch.setattr(names, "_TOPIC", re.compile(r"[%|a-zA-Z0-9_+-]+"))
-            talk.broker.topics.ensure("T1", 4)
-            talk.broker.topics.ensure(SECOND_RETRY, 1)
+            still.broker.topics.ensure("T1", 4)
+            still.broker.topics.ensure(SECOND_RETRY, 1)
             for body in bodies:
-                result = talk.broker.store.put(Message(SECOND_RETRY, body))
+                result = still.broker.store.put(Message(SECOND_RETRY, body))
                 assert result.ok
 
     return add
@@ -135,46 +135,49 @@ class TestPriorities:
 
 class TestSecondRetryTopic:
     async def test_its_messages_are_popped_and_acknowledged(
-        self, talk: Talk, second_retries: Callable[..., None]
+        self, still: Talk, clock: StoppedClock, second_retries: Callable[..., None]
     ) -> None:
         second_retries(b"left")
-        (message,) = await pop(talk, invisibleTime=100)
+        (message,) = await pop(still, invisibleTime=MINUTE_MS)
         assert (message.body, message.record.topic, message.receipt.retry) == (b"left", "T1", "2")
-        assert (await ack(talk, message)).code == 0
-        assert (await ask_pop(talk, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
+        assert (await ack(still, message)).code == 0
+        clock.advance(MINUTE_MS)
+        assert (await ask_pop(still, pollTime=200)).code == ResponseCode.POLLING_TIMEOUT
 
     async def test_they_are_redelivered_through_the_first_one(
-        self, talk: Talk, second_retries: Callable[..., None]
+        self, still: Talk, clock: StoppedClock, second_retries: Callable[..., None]
     ) -> None:
         second_retries(b"left")
-        await pop(talk, invisibleTime=1)
-        (again,) = popped(await ask_pop(talk, pollTime=LONG))
+        await pop(still, invisibleTime=MINUTE_MS)
+        clock.advance(MINUTE_MS)
+        (again,) = popped(await ask_pop(still, pollTime=LONG))
         assert (again.body, again.record.topic, again.receipt.retry) == (b"left", "T1", "1")
         assert again.record.reconsume_times == 1
 
     async def test_both_are_popped_at_once(
-        self, talk: Talk, second_retries: Callable[..., None]
+        self, still: Talk, clock: StoppedClock, second_retries: Callable[..., None]
     ) -> None:
         second_retries(b"left")
-        await fill(talk, "T1", b"first")
-        await pop(talk, invisibleTime=1, maxMsgNums=1)  # that of the topic itself
-        while talk.broker.store.max_offset("%RETRY%CG_T1", 0) < 1:
+        await fill(still, "T1", b"first")
+        await pop(still, invisibleTime=MINUTE_MS, maxMsgNums=1)  # that of the topic itself
+        clock.advance(MINUTE_MS)
+        while still.broker.store.max_offset("%RETRY%CG_T1", 0) < 1:
             await asyncio.sleep(0.005)
-        found = await pop(talk)
+        found = await pop(still)
         assert {(each.body, each.receipt.retry) for each in found} == {
             (b"first", "1"),
             (b"left", "2"),
         }
         for message in found:
-            assert (await ack(talk, message)).code == 0
+            assert (await ack(still, message)).code == 0
 
     async def test_a_message_that_arrives_there_wakes_a_pop(
-        self, talk: Talk, second_retries: Callable[..., None]
+        self, still: Talk, second_retries: Callable[..., None]
     ) -> None:
         second_retries()
-        waiting = asyncio.ensure_future(ask_pop(talk, pollTime=LONG))
+        waiting = asyncio.ensure_future(ask_pop(still, pollTime=LONG))
         asked: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
-        while (await talk.ask(RequestCode.POLLING_INFO, asked)).fields["pollingNum"] != "1":
+        while (await still.ask(RequestCode.POLLING_INFO, asked)).fields["pollingNum"] != "1":
             await asyncio.sleep(0.005)
         second_retries(b"new")
         (message,) = popped(await waiting)
