@@ -132,7 +132,7 @@ TIMER_MUTANTS: list[tuple[str, str, Patch, int]] = [
         "timers are saved before they are delivered",
         "sync",
         timers_saved_before_they_are_delivered,
-        0,
+        7,
     ),
     ("recalled timers are delivered", "sync", recalled_timers_delivered, 0),
 ]

@@ -212,7 +212,7 @@ MUTANTS: list[tuple[str, Patch, int]] = [
     ("a replica does not copy the end of a file", end_of_file_not_copied, 0),
     ("a replica shows messages before the sync", dispatched_before_sync, 4),
     ("a master sends only its last file", last_file_only, 1),
-    ("a master sends records before the sync", sent_before_sync, 0),
+    ("a master sends records before the sync", sent_before_sync, 1),
     ("a transfer crosses the end of a file", transfer_across_files, 0),
     ("a confirmation of bytes that were not sent counts", any_confirmation_counts, 0),
     ("a put is acknowledged without a confirmation", acknowledged_without_confirmation, 0),
