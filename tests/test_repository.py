@@ -18,6 +18,7 @@ LONG_CONSTRUCTORS = {
     "Broker": "every parameter but the folder is an option that users give by name",
     "PushConsumer": "every parameter after the listener is an option that users give by name",
     "Message": "the fields of a message",
+    "RecordFields": "the fields of a record",
     "PutResult": "the fields of a result",
     "GetResult": "the fields of a result",
     "ConsumeQueue": "names the files of one queue, and how they are opened",
@@ -37,6 +38,14 @@ NOUNS = {
     "testing": "the public module firetrail.testing",
 }
 """Names of modules and folders that end in "ing", and what makes them nouns."""
+
+ARGUMENTS_MAX = 8
+"""Parameters of a function. Values that travel together are an object. Constructors have a limit of
+their own; dataclasses, such as the headers of RocketMQ's requests, are declared as fields."""
+LONG_FUNCTIONS = {
+    "archive": "every parameter after the lake is an option that users give by name",
+    "replay": "every parameter after the target is an option that users give by name",
+}
 
 # Where packages come from is each user's own setting.
 REGISTRY = re.compile(
@@ -238,3 +247,20 @@ def constructors(module: ast.Module) -> Iterator[tuple[str, int]]:
 def test_parameters_by_name_count_and_self_does_not() -> None:
     module = ast.parse("class A:\n def __init__(self, a, /, b, *, c=1): ...")
     assert list(constructors(module)) == [("A", 3)]
+    module = ast.parse("class A:\n async def f(self, a, /, b, *, c=1): ...\ndef g(a, *b): ...")
+    assert sorted(functions(module)) == [("f", 3), ("g", 1)]
+
+
+def test_functions_take_few_parameters() -> None:
+    sources = [ast.parse(text) for name, text in modules().items() if name.startswith("src/")]
+    counts = [found for source in sources for found in functions(source)]
+    assert len(counts) > 5000
+    assert {name for name, count in counts if count > ARGUMENTS_MAX} == LONG_FUNCTIONS.keys()
+
+
+def functions(module: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield the names of functions other than constructors, and how many parameters they have."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name != "__init__":
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            yield node.name, len([each for each in given if each.arg not in ("self", "cls")])

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from firetrail.format.kernels.encode import RecordWriter, record_size
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
 
 V4 = bytes([10, 1, 2, 3]) + (10911).to_bytes(4, "big")
@@ -66,10 +66,8 @@ def write_log(root: Path, records: list[dict[str, Any]], size: int = 64 << 10) -
             "topic": b"T",
             "properties": b"",
         } | given
-        length = record_size(
-            *(len(fields[f]) for f in ("born_host", "store_host", "body", "topic", "properties"))
-        )
-        writer.write(at, length, **fields)
-        at += length
+        record = RecordFields(**fields)
+        writer.write(at, record)
+        at += record.size
     (root / COMMIT_LOG).mkdir(parents=True)
     (root / COMMIT_LOG / segment_name(0)).write_bytes(buffer)

@@ -10,6 +10,7 @@ from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError
 from firetrail.format.integers import INT32_MAX
 from firetrail.format.kernels.draft import Message
+from firetrail.format.layout import TRANSACTION_COMMIT
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import ORIGIN_MESSAGE_ID, REAL_QID, REAL_TOPIC, RETRY_TOPIC
 from firetrail.format.record import Record, decode_message
@@ -46,9 +47,8 @@ def copy_record(
     queue_id: int,
     properties: bytes,
     *,
-    sys_flag: int | None = None,
+    committed: bool = False,
     more_attempts: int = 0,
-    prepared_offset: int = 0,
     delay_level: int = 0,
     wait_for_flush: bool = True,
 ) -> Message:
@@ -59,11 +59,10 @@ def copy_record(
         topic: Where the copy goes.
         queue_id: The queue of that topic.
         properties: The encoded properties of the copy.
-        sys_flag: The system flags of the copy; None keeps those of the record.
+        committed: Whether the record is a half message, and the copy that of its commit.
         more_attempts: How much higher the count of deliveries is in the copy. It starts from 0 if
             a producer has set a negative one, which would delay the end of the retries, and stays
             at the highest number that a record can hold.
-        prepared_offset: For the end of a transaction, where its half message is in the log.
         delay_level: How long the copy is delayed; 0 delivers it at once.
         wait_for_flush: Whether a put waits for the disk if the store is configured to.
     """
@@ -76,11 +75,11 @@ def copy_record(
         queue_id=queue_id,
         delay_level=delay_level,
         flag=record.flag,
-        sys_flag=record.sys_flag if sys_flag is None else sys_flag,
+        sys_flag=record.sys_flag | (TRANSACTION_COMMIT if committed else 0),
         born_time=record.born_time,
         born_host=record.born_host,
         reconsume_times=attempts,
-        prepared_offset=prepared_offset,
+        prepared_offset=record.physical_offset if committed else 0,
         raw_properties=properties,
         wait_for_flush=wait_for_flush,
     )

@@ -31,7 +31,7 @@ from firetrail.format import layout
 from firetrail.format.hosts import Host, encode_host, unpack_ip
 from firetrail.format.ids import encode_message_id
 from firetrail.format.javahash import java_text
-from firetrail.format.kernels.encode import RecordWriter, record_size
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.kernels.single import unpack_record
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
 
@@ -273,28 +273,22 @@ def move_record(content: ReadableBuffer, physical_offset: int, queue_offset: int
 
 def encode_record(record: Record) -> bytes:
     """Return the bytes from which :func:`decode_record` makes this record."""
-    topic = record.topic.encode()
-    born, stored = encode_host(record.born_host), encode_host(record.store_host)
-    size = record_size(
-        len(born), len(stored), len(record.body), len(topic), len(record.raw_properties)
+    fields = RecordFields(
+        record.topic.encode(),
+        encode_host(record.born_host),
+        encode_host(record.store_host),
+        body=record.body,
+        properties=record.raw_properties,
+        queue_id=record.queue_id,
+        flag=record.flag,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        sys_flag=record.sys_flag,
+        born_time=record.born_time,
+        store_time=record.store_time,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.prepared_offset,
     )
-    out = bytearray(size)
-    RecordWriter(out).write(
-        0,
-        size,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_time,
-        born,
-        record.store_time,
-        stored,
-        record.reconsume_times,
-        record.prepared_offset,
-        record.body,
-        topic,
-        record.raw_properties,
-    )
+    out = bytearray(fields.size)
+    RecordWriter(out).write(0, fields)
     return bytes(out)

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, Self
 from firetrail.errors import IllegalMessageError, StoreError, StoreLockedError
 from firetrail.format import layout
 from firetrail.format.hosts import encode_host
-from firetrail.format.kernels.encode import RecordWriter, measure_batch
+from firetrail.format.kernels.encode import RecordFields, RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic
 from firetrail.format.record import move_record
 from firetrail.storage.segment import Segment
@@ -238,22 +238,19 @@ class BulkAppend:
         writer = RecordWriter(segment.view if scratch is None else scratch)
         if len(self._store_host) == layout.HOST_V6_SIZE:
             sys_flag |= layout.BORN_HOST_V6 | layout.STORE_HOST_V6
-        writer.write_batch(
-            at if scratch is None else 0,
-            items,
-            key[1],
-            self._next.get(key, 0),
-            segment.base + at,
-            sys_flag,
-            self._time,
-            self._store_host,
-            self._time,
-            self._store_host,
-            0,
+        common = RecordFields(
             topic,
-            b"",
-            self.config.property_crc,
+            self._store_host,
+            self._store_host,
+            queue_id=key[1],
+            queue_offset=self._next.get(key, 0),
+            physical_offset=segment.base + at,
+            sys_flag=sys_flag,
+            born_time=self._time,
+            store_time=self._time,
         )
+        start = at if scratch is None else 0
+        writer.write_batch(start, items, common, self.config.property_crc)
         if scratch is not None:
             self._place(segment, scratch)
         else:

@@ -58,6 +58,19 @@ class QueryResult(NamedTuple):
     index_offset: int
 
 
+class _Get(NamedTuple):
+    """A get whose offset is between those of its queue."""
+
+    queue: ConsumeQueue
+    offset: int
+    low: int
+    high: int
+    max_count: int
+    tags: frozenset[int] | None
+    bits: FilterBits | None
+    check: int
+
+
 def _good_neighbour(queue: ConsumeQueue, numbers: range, start: int, end: int, default: int) -> int:
     """Return where the first of some units points to within ``start..end``, or ``default``."""
     units = (queue.unit(number) for number in numbers)
@@ -149,7 +162,8 @@ class Reader:
             return self._nothing(GetStatus.OFFSET_FOUND_NULL, offset, next_file, low, high)
         if is_plain:
             self._remember(queue, segment, offset, low)
-        return self._select(queue, segment, offset, low, high, max_count, tags, bits, check)
+        get = _Get(queue, offset, low, high, max_count, tags, bits, check)
+        return self._select(get, segment)
 
     def _remember(self, queue: ConsumeQueue, units: Segment, offset: int, low: int) -> None:
         """Keep a cursor for the next get of the queue, which is faster if it continues here."""
@@ -195,19 +209,9 @@ class Reader:
             check,
         )
 
-    def _select(
-        self,
-        queue: ConsumeQueue,
-        units: Segment,
-        offset: int,
-        low: int,
-        high: int,
-        max_count: int,
-        tags: frozenset[int] | None,
-        bits: FilterBits | None,
-        check: int,
-    ) -> GetResult:
+    def _select(self, get: _Get, units: Segment) -> GetResult:
         """Return the messages of a file of units, from an offset in it on."""
+        queue, offset, low, high, max_count, tags, bits, check = get
         log_end = self._log.readable_offset
         view, base = units.look(), units.base
         if view is None:
@@ -221,6 +225,7 @@ class Reader:
             part = view[at : min(end, at + UNITS_TRANSLATED * UNIT.size)]
             base += at
             view, tags = translated(queue.extension, part, tags, bits)
+            get = get._replace(tags=tags)
             at, first, end = 0, 0, len(view)
         selection = self._selection(max_count, log_end, tags, check)
         status = GetStatus.NO_MATCHED_MESSAGE
@@ -236,7 +241,7 @@ class Reader:
                     status = GetStatus.NO_MATCHED_MESSAGE
                 moved, at = selection.position > at, selection.position
                 if reason == DAMAGED and at == first:
-                    return self._instead_of(queue, offset, low, high, tags, check)
+                    return self._instead_of(get)
                 if reason != ELSEWHERE:
                     break
                 if moved:
@@ -244,7 +249,7 @@ class Reader:
             if (base + at) // UNIT.size >= queue.min_offset(self._log.min_offset):
                 if selection.found or at > first:
                     break  # the next get begins at this unit
-                return self._without_unit(queue, offset, low, high, tags, check)
+                return self._without_unit(get)
             if record >= gone_before:
                 gone_before = record - record % self._log.segment_size + self._log.segment_size
                 status = GetStatus.MESSAGE_WAS_REMOVING
@@ -261,38 +266,23 @@ class Reader:
             log_end - selection.last_offset > self._memory,
         )
 
-    def _instead_of(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        low: int,
-        high: int,
-        tags: frozenset[int] | None,
-        check: int,
-    ) -> GetResult:
-        """Return the message at ``offset``, whose unit points to no good record of its size.
+    def _instead_of(self, get: _Get) -> GetResult:
+        """Return the first message, whose unit points to no good record of its size.
 
         Raises StoreDamagedError if the record is damaged and not the unit.
         """
-        error = damage_at(self._log, queue, offset)
+        error = damage_at(self._log, get.queue, get.offset)
         if error.physical_offset is not None:
             raise error
-        return self._without_unit(queue, offset, low, high, tags, check)
+        return self._without_unit(get)
 
-    def _without_unit(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        low: int,
-        high: int,
-        tags: frozenset[int] | None,
-        check: int,
-    ) -> GetResult:
-        """Return the message at ``offset`` although its unit is damaged, by searching the log.
+    def _without_unit(self, get: _Get) -> GetResult:
+        """Return the first message although its unit is damaged, by searching the log.
 
         Its record should be between those of the neighbouring units. Raises StoreDamagedError if
         it is not, or if they are too far apart.
         """
+        queue, offset, low, high, _, tags, _, check = get
         start, end = self._log.min_offset, self._log.readable_offset
         before = range(offset - 1, offset - NEIGHBOURS_MAX, -1)
         after = range(offset + 1, offset + NEIGHBOURS_MAX)

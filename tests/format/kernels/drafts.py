@@ -19,7 +19,7 @@ from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.javahash import java_hash, java_text
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX
-from firetrail.format.kernels.encode import RecordWriter, record_size
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
 from firetrail.format.record import Record, decode_record
@@ -91,34 +91,30 @@ class Draft:
         digits = f"{zlib.crc32(record[:-20]) & 0x7FFFFFFF:010d}"[::-1]
         return record[:-20] + f"__CRC32#\x01{digits}\x02".encode()
 
+    def fields(self, offset: int) -> RecordFields:
+        """Return the fields for the kernel."""
+        return RecordFields(
+            self.topic,
+            self.born_host,
+            self.store_host,
+            body=self.body,
+            properties=self.properties + (bytes(20) if self.property_crc else b""),
+            queue_id=self.queue_id,
+            flag=self.flag,
+            queue_offset=self.queue_offset,
+            physical_offset=offset,
+            sys_flag=self.flags,
+            born_time=self.born_time,
+            store_time=self.store_time,
+            reconsume_times=self.reconsume_times,
+            prepared_offset=self.prepared_offset,
+        )
+
     def write(self, writer: RecordWriter, at: int, offset: int) -> int:
         """Write the same record with the kernel; return its size."""
-        properties = self.properties + (bytes(20) if self.property_crc else b"")
-        size: int = record_size(
-            len(self.born_host),
-            len(self.store_host),
-            len(self.body),
-            len(self.topic),
-            len(properties),
-        )
-        writer.write(
-            at,
-            size,
-            self.queue_id,
-            self.flag,
-            self.queue_offset,
-            offset,
-            self.flags,
-            self.born_time,
-            self.born_host,
-            self.store_time,
-            self.store_host,
-            self.reconsume_times,
-            self.prepared_offset,
-            self.body,
-            self.topic,
-            properties,
-        )
+        fields = self.fields(offset)
+        size: int = fields.size
+        writer.write(at, fields)
         if self.property_crc:
             writer.seal(at, size)
         return size

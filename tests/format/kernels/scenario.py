@@ -21,7 +21,7 @@ from firetrail.format.kernels.derive import (
     derive_entries,
     derive_units,
 )
-from firetrail.format.kernels.encode import RecordWriter, measure_batch, with_crc_room
+from firetrail.format.kernels.encode import RecordFields, RecordWriter, measure_batch, with_crc_room
 from firetrail.format.kernels.index import append_entries, count_entries, cut_entries, walk
 from firetrail.format.kernels.scan import scan
 from firetrail.store.kernels.select import Selection
@@ -98,6 +98,18 @@ def batches() -> None:
     batch = bytearray(encode_batch(items))
     for _ in range(RNG.choice([0, 0, 1, 3])):
         batch[RNG.randrange(len(batch))] = RNG.randrange(256)
+    common = RecordFields(
+        b"TB",
+        V4,
+        V4,
+        properties=b"a\x01\x02",
+        queue_id=1,
+        queue_offset=2,
+        physical_offset=3,
+        born_time=4,
+        store_time=5,
+        reconsume_times=6,
+    )
     for property_crc in (False, True):
         show("measure", measure_batch, batch, 16, 2, 3, property_crc)
         out = bytearray(1000)
@@ -106,17 +118,7 @@ def batches() -> None:
             RecordWriter(out).write_batch,
             RNG.choice([0, 3, 900]),
             batch,
-            1,
-            2,
-            3,
-            0,
-            4,
-            V4,
-            5,
-            V4,
-            6,
-            b"TB",
-            b"a\x01\x02",
+            common,
             property_crc,
         )
         print("batch records", sha256(out).hexdigest())

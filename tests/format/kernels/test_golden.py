@@ -29,9 +29,9 @@ from firetrail.format.kernels.derive import (
     derive_units,
 )
 from firetrail.format.kernels.encode import (
+    RecordFields,
     RecordWriter,
     measure_batch,
-    record_size,
     with_crc_room,
 )
 from firetrail.format.kernels.index import append_entries, cut_entries, walk
@@ -59,32 +59,26 @@ def rewrite(writer: RecordWriter, at: int, record: Record) -> None:
     has_crc = properties[-layout.PROPERTY_CRC_SIZE :].startswith(layout.PROPERTY_CRC_NAME)
     if has_crc:
         properties = with_crc_room(properties[: -layout.PROPERTY_CRC_SIZE])
-    born_host, store_host = encode_host(record.born_host), encode_host(record.store_host)
-    topic = record.topic.encode()
-    size = record_size(
-        len(born_host), len(store_host), len(record.body), len(topic), len(properties)
+    fields = RecordFields(
+        record.topic.encode(),
+        encode_host(record.born_host),
+        encode_host(record.store_host),
+        body=record.body,
+        properties=properties,
+        queue_id=record.queue_id,
+        flag=record.flag,
+        queue_offset=record.queue_offset,
+        physical_offset=record.physical_offset,
+        sys_flag=record.sys_flag,
+        born_time=record.born_time,
+        store_time=record.store_time,
+        reconsume_times=record.reconsume_times,
+        prepared_offset=record.prepared_offset,
     )
-    assert size == record.size
-    writer.write(
-        at,
-        size,
-        record.queue_id,
-        record.flag,
-        record.queue_offset,
-        record.physical_offset,
-        record.sys_flag,
-        record.born_time,
-        born_host,
-        record.store_time,
-        store_host,
-        record.reconsume_times,
-        record.prepared_offset,
-        record.body,
-        topic,
-        properties,
-    )
+    assert fields.size == record.size
+    writer.write(at, fields)
     if has_crc:
-        writer.seal(at, size)
+        writer.seal(at, record.size)
 
 
 def test_all_stores_are_here() -> None:
@@ -149,22 +143,20 @@ def test_batch_written_again(store: str, shared: bytes, property_crc: bool) -> N
     assert (count, total) == (3, sum(record.size for record in java))
     assert largest == max(record.size for record in java)
     out = bytearray(total)
-    end = RecordWriter(out).write_batch(
-        0,
-        batch,
-        first.queue_id,
-        first.queue_offset,
-        first.physical_offset,
-        first.sys_flag,
-        first.born_time,
-        born_host,
-        first.store_time,
-        store_host,
-        first.reconsume_times,
+    common = RecordFields(
         b"TB",
-        shared,
-        property_crc,
+        born_host,
+        store_host,
+        properties=shared,
+        queue_id=first.queue_id,
+        queue_offset=first.queue_offset,
+        physical_offset=first.physical_offset,
+        sys_flag=first.sys_flag,
+        born_time=first.born_time,
+        store_time=first.store_time,
+        reconsume_times=first.reconsume_times,
     )
+    end = RecordWriter(out).write_batch(0, batch, common, property_crc)
     assert end == total
     start = first.physical_offset - piece.base
     assert out == piece.data[start : start + total]

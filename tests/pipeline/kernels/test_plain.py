@@ -10,7 +10,7 @@ from tests.pipeline.oddlog import ODD_RECORDS, PLAIN_RECORDS, write_log
 
 from firetrail.errors import IllegalMessageError
 from firetrail.format.columns import Columns
-from firetrail.format.kernels.encode import RecordWriter, record_size
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.pipeline.kernels.arrow import Rows
@@ -40,13 +40,10 @@ def test_a_short_topic_in_the_long_form_is_not_plain() -> None:
     """No writer produces such a record today: magic v2 with a topic that fits into v1."""
     content = bytearray(400)
     long_topic = b"t" * 128
-    size = record_size(8, 8, 0, len(long_topic), 0)
-    host = bytes(8)
-    RecordWriter(content).write(
-        0, size, 0, 0, 0, 0, 0, 0, host, 0, host, 0, 0, b"", long_topic, b""
-    )
+    fields = RecordFields(long_topic, bytes(8), bytes(8))
+    RecordWriter(content).write(0, fields)
     topic_at = content.index(b"\x00\x80t")
-    assert kinds_of(bytes(content[:size])) == [PLAIN]
+    assert kinds_of(bytes(content[: fields.size])) == [PLAIN]
     content[topic_at : topic_at + 2] = (5).to_bytes(2, "big")
     content[topic_at + 7 : topic_at + 9] = bytes(2)
     content[0:4] = (topic_at + 9).to_bytes(4, "big")
@@ -57,10 +54,9 @@ def test_a_short_topic_in_the_long_form_is_not_plain() -> None:
 def test_plain_properties_come_back(parts: list[bytes]) -> None:
     raw = b"".join(parts)
     content = bytearray(200)
-    size = record_size(8, 8, 0, 1, len(raw))
-    host = bytes(8)
-    RecordWriter(content).write(0, size, 0, 0, 0, 0, 0, 0, host, 0, host, 0, 0, b"", b"T", raw)
-    (kind,) = kinds_of(bytes(content[:size]))
+    fields = RecordFields(b"T", bytes(8), bytes(8), properties=raw)
+    RecordWriter(content).write(0, fields)
+    (kind,) = kinds_of(bytes(content[: fields.size]))
     try:
         again = encode_properties(decode_properties(raw))
     except (
@@ -81,11 +77,9 @@ def test_room_is_checked() -> None:
     rows = Rows(memoryview(b"x"), Columns(1).table, array("q", [0]), 0)
     assert classify(rows, bytearray(0)) == 0
     content = bytearray(200)
-    size = record_size(8, 8, 0, 1, 0)
-    RecordWriter(content).write(
-        0, size, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"", b"T", b""
-    )
+    fields = RecordFields(b"T", bytes(8), bytes(8))
+    RecordWriter(content).write(0, fields)
     columns = Columns(1)
-    scan(content, 0, size, 0, columns.table, 0)
+    scan(content, 0, fields.size, 0, columns.table, 0)
     with pytest.raises(ValueError, match="room for 0, 1 needed"):
         classify(Rows(memoryview(content), columns.table, array("q", [0]), 1), bytearray(0))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
 from firetrail.broker.stored_messages import INT_DIGITS, copy_record, parsed_number
-from firetrail.format import layout
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.draft import Message
@@ -134,8 +133,7 @@ def committed_from(record: Record) -> Message:
         properties[REAL_TOPIC],
         int(properties[REAL_QID]),
         record.raw_properties,
-        sys_flag=record.sys_flag | layout.TRANSACTION_COMMIT,
-        prepared_offset=record.physical_offset,
+        committed=True,
     )
 
 

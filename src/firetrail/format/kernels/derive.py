@@ -46,6 +46,9 @@ ENTRIES_PER_RECORD_MAX = 3 + layout.MAX_PROPERTIES // 2
 _INT_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _HASH_FACTOR = cython.declare(cython.longlong, 31)
 _SCHEDULE = SCHEDULE_TOPIC.encode()
+_tag_mark = cython.declare(cython.uchar[3])
+_tag_mark[0] = _tag_mark[2] = 0x23  # "#T#"
+_tag_mark[1] = 0x54
 _SCHEDULE_HASH = cython.declare(cython.longlong, java_hash(SCHEDULE_TOPIC))
 
 
@@ -279,16 +282,15 @@ def _add_row(
     cells: cython.p_longlong,
     capacity: cython.Py_ssize_t,
     row: cython.Py_ssize_t,
-    tag_mark: cython.pointer(cython.const[cython.uchar]),
     tags: cython.bint,
     out: cython.p_longlong,
     count: cython.Py_ssize_t,
 ) -> cython.Py_ssize_t:
     """Add the entries of one row; return their number, or -1 if the row is not from ``data``.
 
-    ``tag_mark`` is ``#T#``: the hashed texts are ``topic#key`` and, for a tag, ``topic#T#tag``.
+    The hashed texts are ``topic#key`` and, for a tag, ``topic#T#tag``.
     """
-    seed: cython.int = hash_utf8(tag_mark, 0, 1, cells[k.COL_TOPIC_HASH * capacity + row])
+    seed: cython.int = hash_utf8(_tag_mark, 0, 1, cells[k.COL_TOPIC_HASH * capacity + row])
     offset: cython.longlong = cells[k.COL_PHYSICAL_OFFSET * capacity + row]
     store_time: cython.longlong = cells[k.COL_STORE_TIME * capacity + row]
     at: cython.longlong = cells[k.COL_UNIQUE_KEY_AT * capacity + row]
@@ -317,7 +319,7 @@ def _add_row(
     if tags and size > 0:
         if not lies_in(at, size, length):
             return -1
-        seed = hash_utf8(tag_mark, 1, 2, seed)
+        seed = hash_utf8(_tag_mark, 1, 2, seed)
         count = _add_entry(out, count, hash_utf8(data, at, size, seed), offset, store_time)
     return count
 
@@ -341,8 +343,6 @@ def derive_entries(
     if first < 0 or rows > capacity or room < ENTRIES_PER_RECORD_MAX:
         raise ValueError(f"rows {first}:{rows} of {capacity}, room for {room} entries")
     length: cython.Py_ssize_t = len(data)
-    mark_text: bytes = b"#T#"
-    tag_mark: cython.pointer(cython.const[cython.uchar]) = mark_text
     source: cython.pointer(cython.const[cython.uchar])
     cells: cython.p_longlong
     out: cython.p_longlong
@@ -364,7 +364,7 @@ def derive_entries(
                 size = cells[k.COL_KEYS_SIZE * capacity + row]
                 if size <= length and room - count < 3 + size // 2:
                     break
-                added = _add_row(source, length, cells, capacity, row, tag_mark, tags, out, count)
+                added = _add_row(source, length, cells, capacity, row, tags, out, count)
                 if added < 0:
                     break
                 count = added

@@ -1,5 +1,7 @@
 # The attributes of the classes in draft.py, as C sees them.
 
+from firetrail.format.kernels.encode cimport RecordFields
+
 cdef class Message:
     cdef public str topic
     cdef public object body
@@ -27,17 +29,6 @@ cdef class DraftRules:
     cdef public Py_ssize_t record_max
     cdef public bint light_queues
 
-cdef class Draft:
-    cdef readonly bytes topic
-    cdef readonly long long queue_id
-    cdef readonly long long flag
-    cdef readonly long long sys_flag
-    cdef readonly long long born_time
-    cdef readonly bytes born_host
-    cdef readonly long long reconsume_times
-    cdef readonly long long prepared_offset
-    cdef readonly bytes body
-    cdef readonly bytes properties
-    cdef readonly Py_ssize_t size
+cdef class Draft(RecordFields):
     cdef readonly bint may_delay
     cdef readonly bint names_light_queues

@@ -30,10 +30,13 @@ from firetrail.format.properties import (
     without_crc,
 )
 
-if cython.compiled:
-    from cython.cimports.firetrail.format.kernels.encode import record_size
+if not cython.compiled:  # first, because it tells type checkers what RecordFields is
+    from firetrail.format.kernels.encode import RecordFields, record_size
 else:
-    from firetrail.format.kernels.encode import record_size
+    from cython.cimports.firetrail.format.kernels.encode import (  # type: ignore[no-redef]
+        RecordFields,
+        record_size,
+    )
 
 COMPILED = cython.compiled
 
@@ -289,7 +292,7 @@ class DraftRules:
         self.light_queues = False
 
 
-class Draft:
+class Draft(RecordFields):
     """A validated message that lacks only store time, queue offset and position."""
 
     def __init__(self, message: Message, topic: bytes, rules: DraftRules) -> None:
@@ -320,6 +323,7 @@ class Draft:
         if len(self.born_host) == _HOST_V6_SIZE:
             self.sys_flag |= _BORN_V6
         self.topic = topic
+        self.store_host = rules.store_host
         self.queue_id = message.queue_id
         self.flag = message.flag
         self.born_time = message.born_time or 0

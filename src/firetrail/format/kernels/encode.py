@@ -128,24 +128,63 @@ def _check_host(name: str, host: bytes, is_v6: cython.bint) -> cython.int:
     return 0
 
 
+class RecordFields:
+    """The fields of a record, or those that the records of a batch have in common.
+
+    ``size`` is the size of the record.
+    """
+
+    def __init__(
+        self,
+        topic: bytes,
+        born_host: bytes,
+        store_host: bytes,
+        *,
+        body: bytes = b"",
+        properties: bytes = b"",
+        queue_id: cython.longlong = 0,
+        flag: cython.longlong = 0,
+        queue_offset: cython.longlong = 0,
+        physical_offset: cython.longlong = 0,
+        sys_flag: cython.longlong = 0,
+        born_time: cython.longlong = 0,
+        store_time: cython.longlong = 0,
+        reconsume_times: cython.longlong = 0,
+        prepared_offset: cython.longlong = 0,
+    ) -> None:
+        self.topic = topic
+        self.born_host = born_host
+        self.store_host = store_host
+        self.body = body
+        self.properties = properties
+        self.queue_id = queue_id
+        self.flag = flag
+        self.queue_offset = queue_offset
+        self.physical_offset = physical_offset
+        self.sys_flag = sys_flag
+        self.born_time = born_time
+        self.store_time = store_time
+        self.reconsume_times = reconsume_times
+        self.prepared_offset = prepared_offset
+        self.size = record_size(
+            len(born_host), len(store_host), len(body), len(topic), len(properties)
+        )
+
+
 @cython.cfunc
 @cython.inline
 @cython.exceptval(-1, check=False)
-def _check_fields(
-    queue_id: cython.longlong,
-    sys_flag: cython.longlong,
-    born_host: bytes,
-    store_host: bytes,
-    reconsume_times: cython.longlong,
-    topic: bytes,
-) -> cython.int:
+def _check_fields(fields: RecordFields) -> cython.int:
     """Raise ValueError for the first field that does not fit into a record."""
-    _check_number("queue id", queue_id)
-    _check_number("sys flag", sys_flag)
-    _check_number("reconsume times", reconsume_times)
-    _check_host("born host", born_host, sys_flag & k.BORN_V6)
-    _check_host("store host", store_host, sys_flag & k.STORE_V6)
-    _check_size("topic", len(topic), k.TOPIC_V2_MAX)
+    _check_number("queue id", fields.queue_id)
+    _check_number("flag", fields.flag)
+    _check_number("sys flag", fields.sys_flag)
+    _check_number("reconsume times", fields.reconsume_times)
+    _check_host("born host", fields.born_host, fields.sys_flag & k.BORN_V6)
+    _check_host("store host", fields.store_host, fields.sys_flag & k.STORE_V6)
+    _check_size("topic", len(fields.topic), k.TOPIC_V2_MAX)
+    _check_size("properties", len(fields.properties), k.PROPERTIES_MAX)
+    _check_size("record", fields.size, _INT_MAX)
     return 0
 
 
@@ -163,61 +202,29 @@ class RecordWriter:
         else:
             self._out = memoryview(out)
 
-    def write(
-        self,
-        at: cython.Py_ssize_t,
-        size: cython.Py_ssize_t,
-        queue_id: cython.longlong,
-        flag: cython.longlong,
-        queue_offset: cython.longlong,
-        physical_offset: cython.longlong,
-        sys_flag: cython.longlong,
-        born_time: cython.longlong,
-        born_host: bytes,
-        store_time: cython.longlong,
-        store_host: bytes,
-        reconsume_times: cython.longlong,
-        prepared_offset: cython.longlong,
-        body: bytes,
-        topic: bytes,
-        properties: bytes,
-    ) -> None:
-        """Write one record of ``size`` bytes (:func:`record_size`) at ``at``."""
+    def write(self, at: cython.Py_ssize_t, fields: RecordFields) -> None:
+        """Write the record with these fields at ``at``."""
         p: cython.Py_ssize_t
-        n: cython.Py_ssize_t = len(body)
+        n: cython.Py_ssize_t = len(fields.body)
         out: cython.p_uchar = self._out
-        _check_fields(queue_id, sys_flag, born_host, store_host, reconsume_times, topic)
-        _check_number("flag", flag)
-        _check_size("properties", len(properties), k.PROPERTIES_MAX)
-        if size > _INT_MAX or size != record_size(
-            len(born_host), len(store_host), n, len(topic), len(properties)
-        ):
-            raise ValueError(f"{size} bytes are not the size of this record")
-        self._require(at, size)
+        _check_fields(fields)
+        self._require(at, fields.size)
         p = _head(
             out,
             at,
-            size,
-            queue_id,
-            flag,
-            queue_offset,
-            physical_offset,
-            sys_flag,
-            born_time,
-            born_host,
-            store_time,
-            store_host,
-            reconsume_times,
-            prepared_offset,
+            fields.size,
+            fields,
+            fields.flag,
+            fields.queue_offset,
+            fields.physical_offset,
             n,
-            topic,
         )
-        copy_from(out, p, body, n)
+        copy_from(out, p, fields.body, n)
         store_i32(out, at + k.AT_BODY_CRC, crc31(out, p, n))
-        p = _topic(out, p + n, topic)
-        n = len(properties)
+        p = _topic(out, p + n, fields.topic)
+        n = len(fields.properties)
         store_i16(out, p, n)
-        copy_from(out, p + 2, properties, n)
+        copy_from(out, p + 2, fields.properties, n)
 
     def seal(self, at: cython.Py_ssize_t, size: cython.Py_ssize_t) -> None:
         """Write the property CRC into the space at the end of a finished record."""
@@ -238,37 +245,30 @@ class RecordWriter:
         self,
         at: cython.Py_ssize_t,
         batch: cython.const[cython.uchar][::1],
-        queue_id: cython.longlong,
-        queue_offset: cython.longlong,
-        physical_offset: cython.longlong,
-        sys_flag: cython.longlong,
-        born_time: cython.longlong,
-        born_host: bytes,
-        store_time: cython.longlong,
-        store_host: bytes,
-        reconsume_times: cython.longlong,
-        topic: bytes,
-        shared: bytes,
+        common: RecordFields,
         property_crc: cython.bint,
     ) -> int:
         """Write the items of a client batch (:func:`measure_batch`) as records.
 
-        ``shared`` are the properties that every item gets from the batch. Returns the position
-        after the last record.
+        ``common`` has the offsets of the first record, and the properties that every item gets
+        from the batch. Returns the position after the last record.
         """
         out: cython.p_uchar = self._out
         items: cython.pointer(cython.const[cython.uchar])
         item: cython.Py_ssize_t = 0
         end: cython.Py_ssize_t = len(batch)
+        shared: bytes = common.properties
         shared_size: cython.Py_ssize_t = len(shared)
-        fixed: cython.Py_ssize_t = record_size(len(born_host), len(store_host), 0, len(topic), 0)
+        fixed: cython.Py_ssize_t = common.size - len(common.body) - shared_size
+        queue_offset: cython.longlong = common.queue_offset
+        physical_offset: cython.longlong = common.physical_offset
         body: cython.Py_ssize_t
         own: cython.Py_ssize_t
         own_at: cython.Py_ssize_t
         properties: cython.Py_ssize_t
         size: cython.Py_ssize_t
         p: cython.Py_ssize_t
-        _check_fields(queue_id, sys_flag, born_host, store_host, reconsume_times, topic)
+        _check_fields(common)
         if property_crc and shared and not shared.endswith(b"\x02"):
             raise ValueError("shared properties need their last separator before a property CRC")
         if cython.compiled:
@@ -286,23 +286,15 @@ class RecordWriter:
                 out,
                 at,
                 size,
-                queue_id,
+                common,
                 load_i32(items, item + k.ITEM_FLAG),
                 queue_offset,
                 physical_offset,
-                sys_flag,
-                born_time,
-                born_host,
-                store_time,
-                store_host,
-                reconsume_times,
-                0,
                 body,
-                topic,
             )
             copy_bytes(out, p, items, item + k.ITEM_HEAD, body)
             store_i32(out, at + k.AT_BODY_CRC, crc31(out, p, body))
-            p = _topic(out, p + body, topic)
+            p = _topic(out, p + body, common.topic)
             store_i16(out, p, properties)
             p += 2
             copy_bytes(out, p, items, own_at, own)
@@ -333,38 +325,36 @@ def _head(
     out: cython.p_uchar,
     at: cython.Py_ssize_t,
     size: cython.Py_ssize_t,
-    queue_id: cython.longlong,
+    fields: RecordFields,
     flag: cython.longlong,
     queue_offset: cython.longlong,
     physical_offset: cython.longlong,
-    sys_flag: cython.longlong,
-    born_time: cython.longlong,
-    born_host: bytes,
-    store_time: cython.longlong,
-    store_host: bytes,
-    reconsume_times: cython.longlong,
-    prepared_offset: cython.longlong,
     body_size: cython.Py_ssize_t,
-    topic: bytes,
 ) -> cython.Py_ssize_t:
-    """Write all fields before the body, except its checksum; return the position of the body."""
+    """Write all fields before the body, except its checksum; return the position of the body.
+
+    The last four arguments replace those of ``fields``.
+    """
+    born_size: cython.Py_ssize_t = k.HOST_V6 if fields.sys_flag & k.BORN_V6 else k.HOST_V4
+    store_size: cython.Py_ssize_t = k.HOST_V6 if fields.sys_flag & k.STORE_V6 else k.HOST_V4
+    is_v1: cython.bint = len(fields.topic) <= k.TOPIC_V1_MAX
     store_i32(out, at, size)
-    store_i32(out, at + k.AT_MAGIC, k.MAGIC_V1 if len(topic) <= k.TOPIC_V1_MAX else k.MAGIC_V2)
-    store_i32(out, at + k.AT_QUEUE_ID, queue_id)
+    store_i32(out, at + k.AT_MAGIC, k.MAGIC_V1 if is_v1 else k.MAGIC_V2)
+    store_i32(out, at + k.AT_QUEUE_ID, fields.queue_id)
     store_i32(out, at + k.AT_FLAG, flag)
     store_i64(out, at + k.AT_QUEUE_OFFSET, queue_offset)
     store_i64(out, at + k.AT_PHYSICAL_OFFSET, physical_offset)
-    store_i32(out, at + k.AT_SYS_FLAG, sys_flag)
-    store_i64(out, at + k.AT_BORN_TIME, born_time)
+    store_i32(out, at + k.AT_SYS_FLAG, fields.sys_flag)
+    store_i64(out, at + k.AT_BORN_TIME, fields.born_time)
     at += k.HEAD
-    copy_from(out, at, born_host, len(born_host))
-    at += len(born_host)
-    store_i64(out, at, store_time)
+    copy_from(out, at, fields.born_host, born_size)
+    at += born_size
+    store_i64(out, at, fields.store_time)
     at += k.STORE_TIME
-    copy_from(out, at, store_host, len(store_host))
-    at += len(store_host)
-    store_i32(out, at, reconsume_times)
-    store_i64(out, at + k.AT_PREPARED_OFFSET, prepared_offset)
+    copy_from(out, at, fields.store_host, store_size)
+    at += store_size
+    store_i32(out, at, fields.reconsume_times)
+    store_i64(out, at + k.AT_PREPARED_OFFSET, fields.prepared_offset)
     store_i32(out, at + k.AT_BODY_LENGTH, body_size)
     return at + k.MIDDLE
 

@@ -29,7 +29,7 @@ from pyspark.sql import SparkSession
 from firetrail.errors import LakeError, StoreError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import pack_ip, parse_host
-from firetrail.format.kernels.encode import RecordWriter
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import DataFile, Manifest, Range
@@ -338,24 +338,25 @@ def _write_rows(
             rest
         )
         properties = b"".join(b"%b\x01%b\x02" % (k.encode(), v.encode()) for k, v in items)
-        writer.write(
-            at,
-            size,
-            queue_id,
-            flag,
-            queue_offset,
-            offset,
-            sys_flag,
-            born_time // 1000,
-            hosts.get(born_host) or hosts.setdefault(born_host, _host(born_host)),
-            store_time // 1000,
-            hosts.get(store_host) or hosts.setdefault(store_host, _host(store_host)),
-            reconsumed,
-            prepared,
-            body,
+        written = RecordFields(
             name.encode(),
-            properties[:-1] if opened else properties,
+            hosts.get(born_host) or hosts.setdefault(born_host, _host(born_host)),
+            hosts.get(store_host) or hosts.setdefault(store_host, _host(store_host)),
+            body=body,
+            properties=properties[:-1] if opened else properties,
+            queue_id=queue_id,
+            flag=flag,
+            queue_offset=queue_offset,
+            physical_offset=offset,
+            sys_flag=sys_flag,
+            born_time=born_time // 1000,
+            store_time=store_time // 1000,
+            reconsume_times=reconsumed,
+            prepared_offset=prepared,
         )
+        if written.size != size:
+            raise ValueError(f"{size} bytes are not the size of the record at {offset}")
+        writer.write(at, written)
     return written_to
 
 

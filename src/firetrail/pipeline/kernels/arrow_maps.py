@@ -124,86 +124,93 @@ def _find_name(
     return items
 
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_plain(
-    data: cython.pointer(cython.const[cython.uchar]),
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    first: cython.Py_ssize_t,
-    name_offsets: cython.p_int,
-    names: cython.p_uchar,
-    value_offsets: cython.p_int,
-    values: cython.p_uchar,
-    looks: cython.p_longlong,
-) -> cython.Py_ssize_t:
-    """Write the properties in ``data[at : end]`` as items from ``first``; return the next number.
+@cython.final
+@cython.cclass
+class _Items:
+    """The names and values of the items, and notes on those of one row."""
 
-    Return -1 if they are not plain: a byte is not ASCII, a name occurs twice, or a part is missing.
-    """
-    items: cython.Py_ssize_t = first
-    stop: cython.Py_ssize_t
-    while at < end:
-        stop = _copy_until(data, at, end, _NAME_ENDS, _ITEM_ENDS, names, name_offsets[items])
-        if stop in (at, end) or data[stop] != 1:
-            return -1
-        if _find_name(names, name_offsets, looks, first, items, stop - at) != items:
-            return -1
-        name_offsets[items + 1] = name_offsets[items] + stop - at
-        at = stop + 1
-        stop = _copy_until(data, at, end, _ITEM_ENDS, _ITEM_ENDS, values, value_offsets[items])
-        if stop == at or (stop < end and data[stop] != 2):
-            return -1
-        value_offsets[items + 1] = value_offsets[items] + stop - at
-        at = stop + 1
-        items += 1
-    return items
+    name_offsets: cython.p_int
+    names: cython.p_uchar
+    value_offsets: cython.p_int
+    values: cython.p_uchar
+    looks: cython.p_longlong
+    spans: cython.p_longlong
 
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def copy_plain(
+        self,
+        data: cython.pointer(cython.const[cython.uchar]),
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        first: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """Write the properties in ``data[at : end]`` as items from ``first``; return the next one.
 
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy_any(
-    data: cython.pointer(cython.const[cython.uchar]),
-    at: cython.Py_ssize_t,
-    end: cython.Py_ssize_t,
-    first: cython.Py_ssize_t,
-    name_offsets: cython.p_int,
-    names: cython.p_uchar,
-    value_offsets: cython.p_int,
-    values: cython.p_uchar,
-    looks: cython.p_longlong,
-    spans: cython.p_longlong,
-) -> cython.Py_ssize_t:
-    """Do the same for any properties: the last of equal names counts, in the first one's place."""
-    items: cython.Py_ssize_t = first
-    item: cython.Py_ssize_t
-    item_end: cython.Py_ssize_t
-    name_end: cython.Py_ssize_t
-    size: cython.Py_ssize_t
-    while at < end:
-        item_end = find_byte(data, 2, at, end)
-        name_end = find_byte(data, 1, at, item_end)
-        if name_end > at and item_end - name_end > 1:
-            size = copy_text(names, name_offsets[items], data, at, name_end - at)
-            size -= name_offsets[items]
-            item = _find_name(names, name_offsets, looks, first, items, size)
-            if item == items:
-                name_offsets[items + 1] = name_offsets[items] + size
-                items += 1
-            spans[2 * (item - first)] = name_end + 1
-            spans[2 * (item - first) + 1] = item_end - name_end - 1
-        at = item_end + 1
-    for item in range(first, items):
-        value_offsets[item + 1] = copy_text(
-            values,
-            value_offsets[item],
-            data,
-            spans[2 * (item - first)],
-            spans[2 * (item - first) + 1],
-        )
-    return items
+        Return -1 if they are not plain: a byte is not ASCII, a name occurs twice, or a part is
+        missing.
+        """
+        items: cython.Py_ssize_t = first
+        stop: cython.Py_ssize_t
+        name_offsets: cython.p_int = self.name_offsets
+        value_offsets: cython.p_int = self.value_offsets
+        names: cython.p_uchar = self.names
+        while at < end:
+            stop = _copy_until(data, at, end, _NAME_ENDS, _ITEM_ENDS, names, name_offsets[items])
+            if stop in (at, end) or data[stop] != 1:
+                return -1
+            if _find_name(names, name_offsets, self.looks, first, items, stop - at) != items:
+                return -1
+            name_offsets[items + 1] = name_offsets[items] + stop - at
+            at = stop + 1
+            stop = _copy_until(
+                data, at, end, _ITEM_ENDS, _ITEM_ENDS, self.values, value_offsets[items]
+            )
+            if stop == at or (stop < end and data[stop] != 2):
+                return -1
+            value_offsets[items + 1] = value_offsets[items] + stop - at
+            at = stop + 1
+            items += 1
+        return items
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def copy_any(
+        self,
+        data: cython.pointer(cython.const[cython.uchar]),
+        at: cython.Py_ssize_t,
+        end: cython.Py_ssize_t,
+        first: cython.Py_ssize_t,
+    ) -> cython.Py_ssize_t:
+        """Do the same for any properties: the last of equal names counts, in the first's place."""
+        items: cython.Py_ssize_t = first
+        item: cython.Py_ssize_t
+        item_end: cython.Py_ssize_t
+        name_end: cython.Py_ssize_t
+        size: cython.Py_ssize_t
+        offsets: cython.p_int = self.name_offsets
+        spans: cython.p_longlong = self.spans
+        while at < end:
+            item_end = find_byte(data, 2, at, end)
+            name_end = find_byte(data, 1, at, item_end)
+            if name_end > at and item_end - name_end > 1:
+                size = copy_text(self.names, offsets[items], data, at, name_end - at)
+                size -= offsets[items]
+                item = _find_name(self.names, offsets, self.looks, first, items, size)
+                if item == items:
+                    offsets[items + 1] = offsets[items] + size
+                    items += 1
+                spans[2 * (item - first)] = name_end + 1
+                spans[2 * (item - first) + 1] = item_end - name_end - 1
+            at = item_end + 1
+        offsets = self.value_offsets
+        for item in range(first, items):
+            at = spans[2 * (item - first)]
+            size = spans[2 * (item - first) + 1]
+            offsets[item + 1] = copy_text(self.values, offsets[item], data, at, size)
+        return items
 
 
 def fill_properties(
@@ -229,30 +236,25 @@ def fill_properties(
     notes_view: cython.longlong[::1] = notes
     source: cython.pointer(cython.const[cython.uchar])
     cells: cython.p_longlong
-    looks: cython.p_longlong
-    spans: cython.p_longlong
-    name_ends: cython.p_int
-    value_ends: cython.p_int
-    name_text: cython.p_uchar
-    value_text: cython.p_uchar
+    all_items: _Items = _Items()
     if cython.compiled:
         source = cython.address(rows._data[0])
         cells = cython.address(rows._table[0])
-        looks = cython.address(notes_view[0])
-        spans = cython.address(notes_view[_ITEMS_MAX])
-        name_ends = cython.address(name_offsets[0])
-        value_ends = cython.address(value_offsets[0])
-        name_text = cython.address(names[0])
-        value_text = cython.address(values[0])
+        all_items.looks = cython.address(notes_view[0])
+        all_items.spans = cython.address(notes_view[_ITEMS_MAX])
+        all_items.name_offsets = cython.address(name_offsets[0])
+        all_items.value_offsets = cython.address(value_offsets[0])
+        all_items.names = cython.address(names[0])
+        all_items.values = cython.address(values[0])
     else:
         source = rows._data
         cells = rows._table
-        looks = memoryview(notes)
-        spans = looks[_ITEMS_MAX:]
-        name_ends = name_offsets
-        value_ends = value_offsets
-        name_text = names
-        value_text = values
+        all_items.looks = memoryview(notes)
+        all_items.spans = all_items.looks[_ITEMS_MAX:]
+        all_items.name_offsets = name_offsets
+        all_items.value_offsets = value_offsets
+        all_items.names = names
+        all_items.values = values
     i: cython.Py_ssize_t
     at: cython.Py_ssize_t
     end: cython.Py_ssize_t
@@ -260,27 +262,14 @@ def fill_properties(
     first: cython.Py_ssize_t
     with cython.nogil:
         lists[0] = 0
-        name_ends[0] = 0
-        value_ends[0] = 0
+        name_offsets[0] = 0
+        value_offsets[0] = 0
         for i in range(rows.count):
             at = cells[k.COL_PROPERTIES_AT * rows._capacity + rows._picks[i]]
             end = at + cells[k.COL_PROPERTIES_SIZE * rows._capacity + rows._picks[i]]
             first = items
-            items = _copy_plain(
-                source, at, end, first, name_ends, name_text, value_ends, value_text, looks
-            )
+            items = all_items.copy_plain(source, at, end, first)
             if items < 0:
-                items = _copy_any(
-                    source,
-                    at,
-                    end,
-                    first,
-                    name_ends,
-                    name_text,
-                    value_ends,
-                    value_text,
-                    looks,
-                    spans,
-                )
+                items = all_items.copy_any(source, at, end, first)
             lists[i + 1] = items
     return items

@@ -17,7 +17,7 @@ from firetrail.format.delay import level_in
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
-from firetrail.format.kernels.encode import measure_batch
+from firetrail.format.kernels.encode import RecordFields, measure_batch
 from firetrail.format.light import (
     LIGHT_PREFIX,
     LIGHT_QUEUE_ID,
@@ -194,15 +194,15 @@ class Drafter:
             raise IllegalMessageError(
                 "batch", f"it has {len(batch.body)} bytes, at most {self.rules.body_max}"
             )
-        body = bytes(without_crcs(batch.body))
+        items = bytes(without_crcs(batch.body))
         shared = without_crc(batch.shared_properties)
         if shared and not shared.endswith(b"\x02"):
             shared += b"\x02"
         born_host = encode_host(batch.born_host) if batch.born_host else store_host
         born_flag = layout.BORN_HOST_V6 if len(born_host) == layout.HOST_V6_SIZE else 0
         try:
-            items, size, largest = measure_batch(
-                body,
+            messages, size, largest = measure_batch(
+                items,
                 len(born_host) + len(store_host),
                 len(topic),
                 len(shared),
@@ -217,18 +217,17 @@ class Drafter:
                 f"its records have {size} bytes, the largest {largest}; at most {room} and "
                 f"{self.rules.record_max} are allowed",
             )
-        return BatchDraft(
+        common = RecordFields(
             topic,
-            batch.queue_id,
-            batch.sys_flag & ~_HOST_FLAGS | self.rules.store_flags | born_flag,
-            batch.born_time or 0,
             born_host,
-            batch.reconsume_times,
-            body,
-            shared,
-            items,
-            size,
+            store_host,
+            properties=shared,
+            queue_id=batch.queue_id,
+            sys_flag=batch.sys_flag & ~_HOST_FLAGS | self.rules.store_flags | born_flag,
+            born_time=batch.born_time or 0,
+            reconsume_times=batch.reconsume_times,
         )
+        return BatchDraft(common, items, messages, size)
 
 
 class LightNumbers:

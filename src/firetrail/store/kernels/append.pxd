@@ -1,7 +1,7 @@
 # The attributes of the classes in append.py, as C sees them.
 
 from firetrail.format.kernels.draft cimport Draft, DraftRules
-from firetrail.format.kernels.encode cimport RecordWriter
+from firetrail.format.kernels.encode cimport RecordFields, RecordWriter
 
 cdef class PutResult:
     cdef readonly object status
@@ -37,15 +37,6 @@ cdef class Appender:
 
     cdef PutResult _append(self, Draft draft, object queue)
     cdef long long _next_store_time(self) except? -1
-    cdef PutResult _finish(
-        self,
-        Py_ssize_t at,
-        object queue,
-        long long queue_end,
-        long long queue_id,
-        long long queue_offset,
-        long long size,
-        long long now,
-        long long messages,
-    )
+    cdef int _place(self, RecordFields fields, Py_ssize_t at, long long queue_offset) except -1
+    cdef PutResult _finish(self, RecordFields first, object queue, long long queue_end, long long size, long long messages)
     cdef PutResult _no_room(self, long long size)

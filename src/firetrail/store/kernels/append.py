@@ -27,11 +27,11 @@ from firetrail.store.outcomes import OUTCOMES, PutStatus
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels import _constants as k
     from cython.cimports.firetrail.format.kernels.draft import Draft, DraftRules, Message
-    from cython.cimports.firetrail.format.kernels.encode import RecordWriter
+    from cython.cimports.firetrail.format.kernels.encode import RecordFields, RecordWriter
 else:
     from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels.draft import Draft, DraftRules, Message
-    from firetrail.format.kernels.encode import RecordWriter
+    from firetrail.format.kernels.encode import RecordFields, RecordWriter
 
 COMPILED = cython.compiled
 
@@ -228,27 +228,14 @@ class Appender:
         if self._end < draft.size or self._segment.wrote > self._end - draft.size:
             return self._no_room(draft.size)
         at: cython.Py_ssize_t = self._segment.wrote
-        now: cython.longlong = self._next_store_time()
+        common: RecordFields = draft.common
         queue_offset: cython.longlong = queue.next_offset
+        self._place(common, at, queue_offset)
         self._writer.write_batch(
-            at - self._writer_start,
-            draft.body,
-            draft.queue_id,
-            queue_offset,
-            self._base + at,
-            draft.sys_flag,
-            draft.born_time or now,
-            draft.born_host,
-            now,
-            self._rules.store_host,
-            draft.reconsume_times,
-            draft.topic,
-            draft.shared_properties,
-            self._rules.property_crc,
+            at - self._writer_start, draft.items, common, self._rules.property_crc
         )
-        queue_end: cython.longlong = queue_offset + draft.items
         return self._finish(
-            at, queue, queue_end, draft.queue_id, queue_offset, draft.size, now, draft.items
+            common, queue, queue_offset + draft.messages, draft.size, draft.messages
         )
 
     def _append(self, draft: Draft, queue: Any) -> PutResult | None:
@@ -257,33 +244,26 @@ class Appender:
         at: cython.Py_ssize_t = self._segment.wrote
         if at + draft.size > self._end:
             return None
-        now: cython.longlong = self._next_store_time()
         queue_end: cython.longlong = queue.next_offset
         queue_offset: cython.longlong = 0
         if not draft.sys_flag & k.NO_QUEUE_OFFSET:
             queue_offset = queue_end
             queue_end += 1
-        self._writer.write(
-            at - self._writer_start,
-            draft.size,
-            draft.queue_id,
-            draft.flag,
-            queue_offset,
-            self._base + at,
-            draft.sys_flag,
-            draft.born_time if draft.born_time else now,
-            draft.born_host,
-            now,
-            self._rules.store_host,
-            draft.reconsume_times,
-            draft.prepared_offset,
-            draft.body,
-            draft.topic,
-            draft.properties,
-        )
+        self._place(draft, at, queue_offset)
+        self._writer.write(at - self._writer_start, draft)
         if self._rules.property_crc:
             self._writer.seal(at - self._writer_start, draft.size)
-        return self._finish(at, queue, queue_end, draft.queue_id, queue_offset, draft.size, now, 1)
+        return self._finish(draft, queue, queue_end, draft.size, 1)
+
+    def _place(
+        self, fields: RecordFields, at: cython.Py_ssize_t, queue_offset: cython.longlong
+    ) -> None:
+        """Set the fields that a record gets at its place in the log."""
+        fields.queue_offset = queue_offset
+        fields.physical_offset = self._base + at
+        fields.store_time = self._next_store_time()
+        if fields.born_time == 0:
+            fields.born_time = fields.store_time
 
     def _next_store_time(self) -> cython.longlong:
         """The current time, or that of the last message if the clock has stepped back a little."""
@@ -295,27 +275,31 @@ class Appender:
 
     def _finish(
         self,
-        at: cython.Py_ssize_t,
+        first: RecordFields,
         queue: Any,
         queue_end: cython.longlong,
-        queue_id: cython.longlong,
-        queue_offset: cython.longlong,
         size: cython.longlong,
-        now: cython.longlong,
         messages: cython.longlong,
     ) -> PutResult:
-        """Count what was written at ``at``. Compiled, no interrupt (Ctrl-C) can divide it."""
-        end = at + size
+        """Count what was written from ``first`` on. Compiled, no interrupt (Ctrl-C) divides it."""
+        end = first.physical_offset - self._base + size
         self._segment.wrote = end
         if not self._buffered:
             self._segment.committed = end
         queue.next_offset = queue_end
-        self.last_store_time = now
+        self.last_store_time = first.store_time
         self.calls += 1
         self.messages += messages
         self.bytes += size
         return PutResult(
-            PUT_OK, queue_id, queue_offset, self._base + at, size, now, self._store_host, messages
+            PUT_OK,
+            first.queue_id,
+            first.queue_offset,
+            first.physical_offset,
+            size,
+            first.store_time,
+            self._store_host,
+            messages,
         )
 
     def _no_room(self, size: cython.longlong) -> PutResult:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from firetrail.errors import DiskFullError, StoreClosedError
 from firetrail.format import layout
 from firetrail.format.kernels.draft import Draft, DraftRules
-from firetrail.format.kernels.encode import RecordWriter
+from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, OFFSET_MAX
 from firetrail.storage.allocator import Allocator
 from firetrail.storage.buffers import BUFFER_SIZE, WriteBuffer, WriteBufferPool
@@ -36,16 +36,14 @@ _NOWHERE = RecordWriter(bytearray(1))
 class BatchDraft(NamedTuple):
     """A validated client batch: one topic and queue, written in one piece."""
 
-    topic: bytes
-    queue_id: int
-    sys_flag: int
-    born_time: int
-    born_host: bytes
-    reconsume_times: int
-    body: bytes
-    shared_properties: bytes
-    items: int
+    common: RecordFields
+    """The fields of all its records; the properties are those that every item gets."""
+    items: bytes
+    """The items of the batch."""
+    messages: int
+    """The number of items."""
     size: int
+    """Bytes of all records."""
 
 
 class Busy(Exception):

@@ -47,7 +47,7 @@ def rebuild(
     view: StoreView,
     target: Path,
     delays: DelayLevels,
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[int], None] = lambda done: None,
 ) -> Rebuilt:
     """Create ``consumequeue/`` and ``index/`` in ``target``, which must be empty or absent.
 

@@ -74,13 +74,7 @@ BUILD_FOLDER = "made"
 class Rebuild(Protocol):
     """Creates queues and index, as :func:`firetrail.store.repair.rebuild.rebuild` does."""
 
-    def __call__(
-        self,
-        view: StoreView,
-        target: Path,
-        delays: DelayLevels,
-        on_progress: Callable[[int], None],
-    ) -> Rebuilt: ...
+    def __call__(self, view: StoreView, target: Path, delays: DelayLevels) -> Rebuilt: ...
 
 
 class Repair(Enum):
@@ -96,23 +90,22 @@ def repair_store(
     choice: Repair,
     delays: DelayLevels,
     make: Rebuild = rebuild,
-    on_progress: Callable[[int], None] = lambda done: None,
     finish: Callable[[StoreView], list[str]] = lambda view: [],
     on_loss: Callable[[Loss], None] = lambda loss: None,
     cut: DamageCut | None = None,
 ) -> list[str]:
     """Repair a store that is not in use; return one sentence for each thing that was done.
 
-    ``make`` creates the queues and the index, and calls ``on_progress``. ``on_loss`` is called with
-    what will be dropped before anything is changed, and may raise. ``finish`` is called with the
-    repaired store while its lock is still held, and returns what it did. ``cut`` is where the
-    log is to end if that is known. Raises StoreLockedError if the store is in use, and
-    StoreError if the repair would not help.
+    ``make`` creates the queues and the index. ``on_loss`` is called with what will be dropped
+    before anything is changed, and may raise. ``finish`` is called with the repaired store while
+    its lock is still held, and returns what it did. ``cut`` is where the log is to end if that is
+    known. Raises StoreLockedError if the store is in use, and StoreError if the repair would not
+    help.
     """
     check_is_store(system, root)
     lock = FolderLock(system, root)
     try:
-        work = _Work(system, root, partial(make, delays=delays, on_progress=on_progress))
+        work = _Work(system, root, partial(make, delays=delays))
         done = work.run(choice, on_loss, cut)
         with StoreView.open(root, system=system, exclusive=True) as view:
             return done + finish(view)

@@ -93,9 +93,7 @@ def rebuild(
             return make(spark, view, target, delays, on_progress)
     rebuilt: list[Rebuilt] = []
 
-    def make_closed(
-        view: StoreView, target: Path, delays: DelayLevels, on_progress: Callable[[int], None]
-    ) -> Rebuilt:
+    def make_closed(view: StoreView, target: Path, delays: DelayLevels) -> Rebuilt:
         if view.state is not StoreState.CLOSED:
             raise StoreError(
                 f"{root}: was not closed; open it once, which recovers it, or rebuild into another "
@@ -104,7 +102,7 @@ def rebuild(
         rebuilt.append(make(spark, view, target, delays, on_progress))
         return rebuilt[-1]
 
-    repair_store(SYSTEM, root, Repair.REBUILD_DERIVED, delays, make_closed, on_progress)
+    repair_store(SYSTEM, root, Repair.REBUILD_DERIVED, delays, make_closed)
     return rebuilt[-1]
 
 
