@@ -19,7 +19,8 @@ MINUTES ?= 5
 unexport PYTHONDONTWRITEBYTECODE
 
 SHUFFLE := $(if $(filter random,$(ORDER)),-p randomly $(if $(SEED),--randomly-seed=$(SEED)))
-KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd)
+# The constants of kernels are computed from the modules of the format.
+KERNELS := $(wildcard src/firetrail/*/kernels/*.py src/firetrail/*/kernels/*.pxd src/firetrail/format/*.py)
 
 TOOLS_EXTRAS := dev,peers,release,auth,broker,compression,grpc
 SPARK_EXTRAS := spark,delta,iceberg

@@ -6,6 +6,8 @@ always installed, run instead. ``FIRETRAIL_NO_KERNELS=1`` skips the compilation.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -16,9 +18,31 @@ SOURCES = Path("src")
 SHARED = "firetrail._cyutility"
 """Cython's support code, mainly memory views. It is compiled once instead of into every kernel."""
 
+DECLARATIONS = Path("build/pxd")
+CONSTANTS = DECLARATIONS / "firetrail/format/kernels/_constants.pxd"
+COMPUTE_CONSTANTS = """
+import sys, types
+package = sys.modules["firetrail"] = types.ModuleType("firetrail")
+package.__path__ = ["src/firetrail"]  # otherwise all of Firetrail would be imported
+from firetrail.format.kernels import _constants
+print("cdef enum:")
+for name, value in vars(_constants).items():
+    if type(value) is int:
+        print(f"    {name} = {value}")
+"""
+
 # Debug information would make a kernel ten times as large.
 COMPILE_ARGS = ["-O3", "-g0"]
 LINK_ARGS = ["-Wl,--strip-debug"]
+
+
+def write_constants() -> None:
+    """Write the numbers of ``_constants.py`` as constants of C, unless they are the same."""
+    command = [sys.executable, "-c", COMPUTE_CONSTANTS]
+    text = subprocess.check_output(command, env=os.environ | {"FIRETRAIL_PURE": "1"}, text=True)
+    if not CONSTANTS.exists() or CONSTANTS.read_text() != text:
+        CONSTANTS.parent.mkdir(parents=True, exist_ok=True)
+        CONSTANTS.write_text(text)
 
 
 def kernel_extensions() -> list[Extension]:
@@ -27,6 +51,7 @@ def kernel_extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
+    write_constants()
     paths = sorted(SOURCES.glob("firetrail/*/kernels/[!_]*.py"))
     sources = {".".join(path.relative_to(SOURCES).with_suffix("").parts): [path] for path in paths}
     extensions: list[Extension] = cythonize(
@@ -40,7 +65,7 @@ def kernel_extensions() -> list[Extension]:
             for name, paths in {SHARED: [], **sources}.items()
         ],
         build_dir="build/cython",
-        include_path=["src"],
+        include_path=["src", str(DECLARATIONS)],
         shared_utility_qualified_name=SHARED,
         # The directives are set here and not in each kernel because they must also apply to the
         # .pxd files. They only affect speed: kernels check bounds and never use negative indexes.

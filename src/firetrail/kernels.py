@@ -10,13 +10,26 @@ the others are ignored. ``FIRETRAIL_PURE=1`` in the environment has the same eff
 it to run the uncompiled kernels of an installation that has both.
 """
 
+import __future__
+
+import ast
+import inspect
 import os
 import pkgutil
 import sys
 from collections.abc import Iterable
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, FileFinder, SourceFileLoader
+from typing import Any
 
-__all__ = ["COMPILED", "MISSING", "PURE_WANTED", "kernel_folders", "kernel_names", "prepare"]
+__all__ = [
+    "COMPILED",
+    "MISSING",
+    "PURE_WANTED",
+    "SourceSignature",
+    "kernel_folders",
+    "kernel_names",
+    "prepare",
+]
 
 _SHARED = "firetrail._cyutility"
 """Cython's support code, which all compiled kernels import."""
@@ -70,3 +83,24 @@ def prepare(folders: Iterable[str]) -> None:
         return
     for folder in filter(os.path.isdir, folders):
         sys.path_importer_cache[folder] = FileFinder(folder, (SourceFileLoader, SOURCE_SUFFIXES))
+
+
+class SourceSignature:
+    """The signature of a class, for ``help()`` and IDEs, read from its source on demand.
+
+    Compiled classes have none.
+    """
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        layer, _, module = owner.__module__.split(".")[-3:]
+        path = os.path.join(os.path.dirname(__file__), layer, "kernels", f"{module}.py")
+        with open(path, encoding="utf-8") as file:
+            classes = ast.parse(file.read()).body
+        (found,) = (n for n in classes if isinstance(n, ast.ClassDef) and n.name == owner.__name__)
+        (init,) = (n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
+        init.decorator_list.clear()
+        names: dict[str, Any] = {}
+        flags = __future__.annotations.compiler_flag
+        exec(compile(ast.Module([init], []), path, "exec", flags), names)
+        given = inspect.signature(names["__init__"])
+        return given.replace(parameters=list(given.parameters.values())[1:])

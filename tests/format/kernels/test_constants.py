@@ -1,21 +1,20 @@
 """The constants of compiled kernels are those of the layouts."""
 
-import re
-from pathlib import Path
+import pytest
+from tests.clone import ROOT
 
-from firetrail.format import kernels
 from firetrail.format.kernels import _constants
 
-LINE = re.compile(r"    ([A-Z]\w*) = (-?\d+)")
+GENERATED = ROOT / "build/pxd/firetrail/format/kernels/_constants.pxd"
+NUMBERS = {name: value for name, value in vars(_constants).items() if type(value) is int}
 
 
-def test_both_files_agree() -> None:
-    text = Path(kernels.__path__[0], "_constants.pxd").read_text(encoding="utf-8")
-    _, body = text.split("cdef enum:\n")
-    lines = [LINE.fullmatch(line) for line in body.splitlines()]
-    assert all(lines), "one constant per line"
-    compiled = {line[1]: int(line[2]) for line in lines if line}
-    assert len(compiled) == len(lines)
-    computed = {name: value for name, value in vars(_constants).items() if type(value) is int}
-    assert compiled == computed
-    assert all(-(2**31) <= value < 2**31 for value in computed.values()), "an enum holds ints"
+@pytest.mark.skipif(not GENERATED.exists(), reason="no kernel was compiled here: make setup")
+def test_compiled_kernels_have_the_same_numbers() -> None:
+    lines = [f"    {name} = {value}\n" for name, value in NUMBERS.items()]
+    assert GENERATED.read_text(encoding="utf-8") == "cdef enum:\n" + "".join(lines), "make setup"
+
+
+def test_they_fit_into_an_enum_of_c() -> None:
+    assert len(NUMBERS) > 90
+    assert all(-(2**31) <= value < 2**31 for value in NUMBERS.values())

@@ -1,7 +1,7 @@
 """The numbers of ``layout`` and ``columns`` that kernels use, by short names.
 
-Uncompiled kernels import them from here, compiled ones from the enum in ``_constants.pxd``, where
-they are C constants and cost nothing. A test compares the two.
+Uncompiled kernels import them from here. For compiled ones, ``setup.py`` writes them as an enum of
+C, where they cost nothing.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ _neutral = _Neutral()
 cfunc = ccall = cclass = inline = final = _neutral
 nogil = gil = with_gil = exceptval = returns = locals = _neutral
 boundscheck = wraparound = cdivision = initializedcheck = nonecheck = overflowcheck = _neutral
-infer_types = binding = freelist = no_gc = auto_pickle = _neutral
+annotation_typing = infer_types = binding = freelist = no_gc = auto_pickle = _neutral
 
 
 def likely(condition: T) -> T:

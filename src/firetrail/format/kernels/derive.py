@@ -18,7 +18,7 @@ from firetrail.format.javahash import java_hash
 from firetrail.format.names import SCHEDULE_TOPIC
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         find_byte,
         lies_in,

@@ -6,7 +6,7 @@ Both are created once per put, so they are kernels. ``draft.pxd`` has the C type
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import SupportsIndex, TypeAlias
+from typing import SupportsIndex
 
 try:
     import cython
@@ -19,7 +19,6 @@ from firetrail.format.arguments import mapping
 from firetrail.format.hosts import Host, encode_host
 from firetrail.format.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.format.kernels.encode import with_crc_room
-from firetrail.format.message_signature import MESSAGE_SIGNATURE
 from firetrail.format.properties import (
     DELAY,
     INNER_MULTI_DISPATCH,
@@ -29,6 +28,8 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
+from firetrail.format.whole import INT32_MAX, INT32_MIN, whole
+from firetrail.kernels import SourceSignature
 
 if not cython.compiled:  # first, because it tells type checkers what RecordFields is
     from firetrail.format.kernels.encode import RecordFields, record_size
@@ -39,10 +40,6 @@ else:
     )
 
 COMPILED = cython.compiled
-
-# Compiled code would check an argument annotated with str or bytes by itself, with TypeError.
-_Text: TypeAlias = str
-_Bytes: TypeAlias = bytes
 
 _HOST_FLAGS = cython.declare(cython.longlong, layout.BORN_HOST_V6 | layout.STORE_HOST_V6)
 _BORN_V6 = cython.declare(cython.longlong, layout.BORN_HOST_V6)
@@ -107,13 +104,15 @@ class Message:
         ConfigError: A number does not fit into 64 bits.
     """
 
-    __signature__ = MESSAGE_SIGNATURE
+    __signature__ = SourceSignature()
 
+    # Otherwise compiled code would check some arguments by itself, with TypeError.
+    @cython.annotation_typing(False)
     def __init__(
         self,
-        topic: _Text,
+        topic: str,
         body: bytes | bytearray | memoryview,
-        tags: _Text | None = None,
+        tags: str | None = None,
         keys: Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         queue_id: SupportsIndex = 0,
@@ -124,8 +123,8 @@ class Message:
         born_host: Host | None = None,
         reconsume_times: SupportsIndex = 0,
         prepared_offset: SupportsIndex = 0,
-        raw_properties: _Bytes | None = None,
-        wait_for_flush: object = True,
+        raw_properties: bytes | None = None,
+        wait_for_flush: bool = True,
     ) -> None:
         self.topic = topic if type(topic) is str else _text("topic", topic)
         if type(body) is not bytes and not isinstance(body, (bytes, bytearray, memoryview)):
@@ -153,7 +152,7 @@ class Message:
         self.raw_properties = raw_properties
         if wait_for_flush is not True and wait_for_flush is not False:
             raise WrongTypeError("wait_for_flush", wait_for_flush, "expected True or False")
-        self.wait_for_flush: bool = wait_for_flush
+        self.wait_for_flush = wait_for_flush
 
     def __repr__(self) -> str:
         return f"Message({', '.join(f'{name}={getattr(self, name)!r}' for name in _FIELDS)})"

@@ -15,7 +15,7 @@ from firetrail.errors import FormatError
 from firetrail.format import layout
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         copy_bytes,
         copy_from,

@@ -10,7 +10,7 @@ except ImportError:
 from firetrail.errors import FormatError
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_u16
 else:
     from firetrail.format.kernels import _constants as k

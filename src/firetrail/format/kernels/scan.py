@@ -14,7 +14,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         find_byte,
         load_i32,

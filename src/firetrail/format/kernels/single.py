@@ -17,7 +17,7 @@ except ImportError:
 from firetrail.format.javahash import java_text
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i64, load_u32, same_bytes
     from cython.cimports.firetrail.format.kernels.checksum import crc31
     from cython.cimports.firetrail.format.kernels.scan import note_record

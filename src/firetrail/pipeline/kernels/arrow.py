@@ -19,7 +19,7 @@ except ImportError:
 from firetrail.format import layout
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import copy_bytes, lies_in, same_bytes
     from cython.cimports.firetrail.format.kernels.text import copy_text
     from cython.cimports.firetrail.pipeline.kernels.host_text import copy_hex, copy_host

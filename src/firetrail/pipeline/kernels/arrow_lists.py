@@ -15,7 +15,7 @@ except ImportError:
 from firetrail.pipeline.kernels.arrow import KEYS
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import find_byte
     from cython.cimports.firetrail.format.kernels.text import copy_text, text_size
     from cython.cimports.firetrail.pipeline.kernels.arrow import Rows

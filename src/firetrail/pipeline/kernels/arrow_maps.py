@@ -17,7 +17,7 @@ from firetrail.format import layout
 from firetrail.pipeline.kernels.arrow import PROPERTIES
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         copy_bytes,
         find_byte,

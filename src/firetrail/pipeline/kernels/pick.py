@@ -19,7 +19,7 @@ from firetrail.format import layout
 from firetrail.format.integers import INT64_MAX, INT64_MIN
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import (
         find_byte,
         load_i32,

@@ -25,7 +25,7 @@ from firetrail.format.ids import encode_message_id
 from firetrail.store.outcomes import OUTCOMES, PutStatus
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels.draft import Draft, DraftRules, Message
     from cython.cimports.firetrail.format.kernels.encode import RecordFields, RecordWriter
 else:

@@ -8,7 +8,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 if cython.compiled:
-    from cython.cimports.firetrail.format.kernels import _constants as k
+    import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
     from cython.cimports.firetrail.format.kernels.scan import check_record
 else:
