@@ -69,6 +69,8 @@ _FIELDS = (
 )
 
 
+# Otherwise compiled code would check some arguments by itself, with TypeError.
+@cython.annotation_typing(False)
 class Message:
     """A message to send or to store.
 
@@ -106,8 +108,6 @@ class Message:
 
     __signature__ = SourceSignature()
 
-    # Otherwise compiled code would check some arguments by itself, with TypeError.
-    @cython.annotation_typing(False)
     def __init__(
         self,
         topic: str,
@@ -173,8 +173,8 @@ class Message:
             if type(self.raw_properties) is not bytes:
                 raise IllegalMessageError("raw_properties", _not("bytes", self.raw_properties))
             return self.raw_properties
-        text: str = ""
-        items: cython.Py_ssize_t = 0
+        text = ""
+        items = cython.declare(cython.Py_ssize_t, 0)
         if self.tags is not None and not isinstance(self.tags, str):
             raise IllegalMessageError("tags", _not("a str", self.tags))
         if self.delay_level < 0:
@@ -189,7 +189,7 @@ class Message:
             text = f"{text}DELAY\x01{self.delay_level}\x02"
             items += 1
         try:
-            encoded: bytes = text.encode()
+            encoded = text.encode()
         except UnicodeEncodeError:
             encoded = b""
         if _separators(encoded) != 2 * items:

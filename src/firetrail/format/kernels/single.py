@@ -104,11 +104,18 @@ def _bytes(
         return bytes(data[at:end])
 
 
+@cython.cclass
 class KeyQuestion:
     """A query for messages of a topic with a key or unique key, stored in ``begin..end`` (ms).
 
     ``key_hash`` is the hash of topic and key in the index (``javahash.index_key_hash``).
     """
+
+    key_hash: int = cython.declare(object, visibility="readonly")
+    begin: int = cython.declare(cython.longlong, visibility="readonly")
+    end: int = cython.declare(cython.longlong, visibility="readonly")
+    _topic: bytes
+    _key: bytes
 
     def __init__(self, topic: str, key: str, begin: cython.longlong, end: cython.longlong) -> None:
         # Lone surrogates are encoded as they are: no stored text contains them.
@@ -162,6 +169,8 @@ class KeyQuestion:
             return cells[k.COL_SIZE]
         return 0
 
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
     def _is_one_of(
         self,
         data: cython.pointer(cython.const[cython.uchar]),

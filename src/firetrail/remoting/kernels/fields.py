@@ -10,8 +10,10 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-if not cython.compiled:
-    set_attribute = object.__setattr__  # compiled, fields.pxd defines it
+if cython.compiled:
+    from cython.cimports.cpython.object import PyObject_GenericSetAttr as set_attribute
+else:
+    set_attribute = object.__setattr__
 
 COMPILED = cython.compiled
 

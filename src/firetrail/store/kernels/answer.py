@@ -51,6 +51,7 @@ class GetStatus(Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
 
 
+@cython.cclass
 class GetResult:
     """The records that a get has found, as slices of the log, and where to continue.
 
@@ -64,6 +65,21 @@ class GetResult:
         buffers: Their stored bytes; :meth:`messages` decodes them.
         suggest_slave: Whether the records are so old that a slave should serve them.
     """
+
+    status: GetStatus = cython.declare(object, visibility="readonly")
+    next_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    min_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    max_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    size: int = cython.declare(cython.longlong, visibility="readonly")
+    count: int = cython.declare(cython.Py_ssize_t, visibility="readonly")
+    suggest_slave: bool = cython.declare(cython.bint, visibility="readonly")
+    _buffers: list[memoryview] | None
+    # Without a list, the buffers are units from _first on, which point into _log, a view of the
+    # log from _base on.
+    _units: memoryview | None
+    _first: cython.Py_ssize_t
+    _log: memoryview | None
+    _base: cython.longlong
 
     def __init__(
         self,
@@ -83,10 +99,8 @@ class GetResult:
         self.suggest_slave = suggest_slave
         self.count = len(buffers) if buffers is not None else 0
         self._buffers = buffers
-        self._units: memoryview | None = None  # otherwise the buffers are units from _first on,
-        self._first = 0  # which point into _log, a view of the log from _base on
-        self._log: memoryview | None = None
-        self._base = 0
+        self._units = self._log = None
+        self._first = self._base = 0
 
     def __repr__(self) -> str:
         return (
@@ -108,6 +122,7 @@ class GetResult:
             self._buffers = self._slices()
         return self._buffers
 
+    @cython.cfunc
     def _slices(self) -> list[memoryview]:
         slices: list[memoryview] = []
         if self.count == 0:
@@ -134,6 +149,7 @@ class GetResult:
             yield decode_message(buffer)
 
 
+@cython.cclass
 class QueueCursor:
     """Answers gets of one queue from one file of the queue and one of the log.
 
@@ -141,6 +157,26 @@ class QueueCursor:
     whenever a file is added or removed, and the ``last`` of them. Each segment has its positions
     and its ``view``.
     """
+
+    _found: GetStatus
+    _queue: Any
+    _queue_segments: Any
+    _queue_last: Any
+    _units_segment: Any
+    _units: Any
+    _units_view: cython.const[cython.uchar][::1]
+    _units_base: cython.longlong
+    _log: Any
+    _log_segments: Any
+    _log_last: Any
+    _log_segment: Any
+    _log_view: Any
+    _log_bytes: cython.const[cython.uchar][::1]
+    _log_base: cython.longlong
+    _min_offset: cython.longlong
+    _count_max: cython.Py_ssize_t
+    _bytes_max: cython.longlong
+    _memory: cython.longlong
 
     def __init__(
         self,

@@ -48,6 +48,7 @@ _STEP_BACK_MAX = cython.declare(cython.longlong, CLOCK_STEP_BACK_MS_MAX)
 PUT_OK = PutStatus.PUT_OK
 
 
+@cython.cclass
 class PutResult:
     """The place at which a message, or the first message of a batch, was stored.
 
@@ -64,6 +65,18 @@ class PutResult:
         field: The field of the message that ``detail`` is about.
         is_temporary: Whether the store refused the message for a reason that ends by itself.
     """
+
+    status: PutStatus = cython.declare(object, visibility="readonly")
+    queue_id: int = cython.declare(cython.longlong, visibility="readonly")
+    queue_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    physical_offset: int = cython.declare(cython.longlong, visibility="readonly")
+    size: int = cython.declare(cython.longlong, visibility="readonly")
+    store_time: int = cython.declare(cython.longlong, visibility="readonly")
+    store_host: Host | None = cython.declare(object, visibility="readonly")
+    messages: int = cython.declare(cython.longlong, visibility="readonly")
+    detail: str = cython.declare(str, visibility="readonly")
+    field: str = cython.declare(str, visibility="readonly")
+    is_temporary: object = cython.declare(object, visibility="readonly")
 
     def __init__(
         self,
@@ -148,12 +161,31 @@ class PutResult:
         raise error
 
 
+@cython.cclass
 class Appender:
     """Appends to the active file of the log.
 
     ``queues`` are the queues in use by topic and queue id; each has its topic as ``encoded_topic``
     and counts ``next_offset``. ``lock`` is that of the log, ``time_ns`` the clock.
     """
+
+    last_store_time: int = cython.declare(cython.longlong, visibility="public")
+    calls: int = cython.declare(cython.longlong, visibility="public")
+    messages: int = cython.declare(cython.longlong, visibility="public")
+    bytes: int = cython.declare(cython.longlong, visibility="public")
+    _rules: DraftRules
+    _store_host: Host
+    _queues: dict[tuple[str, int], Any]
+    _locked: Any
+    _acquire: Any
+    _release: Any
+    _time_ns: Any
+    _segment: Any
+    _writer: RecordWriter
+    _base: cython.longlong
+    _end: cython.Py_ssize_t
+    _buffered: cython.bint
+    _writer_start: cython.Py_ssize_t
 
     def __init__(
         self,
@@ -238,6 +270,7 @@ class Appender:
             common, queue, queue_offset + draft.messages, draft.size, draft.messages
         )
 
+    @cython.cfunc
     def _append(self, draft: Draft, queue: Any) -> PutResult | None:
         if self._end < 0:
             return None
@@ -255,16 +288,21 @@ class Appender:
             self._writer.seal(at - self._writer_start, draft.size)
         return self._finish(draft, queue, queue_end, draft.size, 1)
 
+    @cython.cfunc
+    @cython.exceptval(-1, check=False)
     def _place(
         self, fields: RecordFields, at: cython.Py_ssize_t, queue_offset: cython.longlong
-    ) -> None:
+    ) -> cython.int:
         """Set the fields that a record gets at its place in the log."""
         fields.queue_offset = queue_offset
         fields.physical_offset = self._base + at
         fields.store_time = self._next_store_time()
         if fields.born_time == 0:
             fields.born_time = fields.store_time
+        return 0
 
+    @cython.cfunc
+    @cython.exceptval(-1, check=True)
     def _next_store_time(self) -> cython.longlong:
         """The current time, or that of the last message if the clock has stepped back a little."""
         now: cython.longlong = self._time_ns()
@@ -273,6 +311,7 @@ class Appender:
             return self.last_store_time
         return now
 
+    @cython.cfunc
     def _finish(
         self,
         first: RecordFields,
@@ -302,5 +341,6 @@ class Appender:
             messages,
         )
 
+    @cython.cfunc
     def _no_room(self, size: cython.longlong) -> PutResult:
         raise ValueError(f"no room for {size} bytes was attached")
