@@ -94,8 +94,7 @@ class SourceSignature:
     def __get__(self, instance: object, owner: type) -> inspect.Signature:
         layer, _, module = owner.__module__.split(".")[-3:]
         path = os.path.join(os.path.dirname(__file__), layer, "kernels", f"{module}.py")
-        with open(path, encoding="utf-8") as file:
-            classes = ast.parse(file.read()).body
+        classes = ast.parse(SourceFileLoader(module, path).get_data(path)).body
         (found,) = (n for n in classes if isinstance(n, ast.ClassDef) and n.name == owner.__name__)
         (init,) = (n for n in found.body if isinstance(n, ast.FunctionDef) and n.name == "__init__")
         init.decorator_list.clear()
