@@ -28,7 +28,6 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
-from firetrail.format.whole import INT32_MAX, INT32_MIN, whole
 from firetrail.kernels import SourceSignature
 
 if not cython.compiled:  # first, because it tells type checkers what RecordFields is
