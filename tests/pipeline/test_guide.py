@@ -69,7 +69,7 @@ def guide() -> str:
 
 
 def commands() -> list[Path]:
-    return sorted((ROOT / "src/firetrail/cli").glob("pipeline_*.py"))
+    return sorted((ROOT / "src/firetrail/cli/spark_jobs").glob("pipeline_*.py"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from firetrail.remoting.messages.typed_header import (
 )
 from firetrail.remoting.wire.codes import RequestCode
 
-SOURCES = Path(__file__).parents[2] / "src" / "firetrail"
+SOURCES = Path(__file__).parents[3] / "src" / "firetrail"
 
 
 def test_every_code_needs_one_row() -> None:
