@@ -13,8 +13,8 @@ import pytest
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, records, talking
 from tests.broker.halves import begin
 from tests.broker.pops import fill
-from tests.broker.setting_checks import BROKER, QUICK, STORE, change, of_broker, of_store, reads_of
 from tests.client.clusters import until
+from tests.rules.setting_checks import BROKER, QUICK, STORE, change, of_broker, of_store, reads_of
 
 from firetrail.broker import config as broker_config
 from firetrail.broker.config import BrokerConfig
