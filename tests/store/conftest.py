@@ -9,6 +9,7 @@ import pytest
 from tests.helpers import Machine, put_all, small_config
 from tests.stepped import stepped_machine
 from tests.store.recoveries import numbered
+from tests.stores import copy_of
 
 from firetrail import FiretrailError, Store
 
@@ -61,3 +62,17 @@ def closed(open_store: OpenStore, root: Path) -> list[int]:
     offsets = put_all(store, numbered(10), keys=["k"])
     store.close()
     return [*offsets, offsets[-1] + offsets[1]]
+
+
+@pytest.fixture
+def v4(tmp_path: Path) -> Path:
+    """A copy of a store that Java closed."""
+    return copy_of("v4-clean", tmp_path)
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Path:
+    """A closed store of 40 messages in several files of each kind."""
+    with Store.open(tmp_path / "s", small_config(log=2048)) as store:
+        put_all(store, [b"%d" % n for n in range(40)], tags="paid", keys=["a", "b", "c"])
+    return tmp_path / "s"

@@ -31,19 +31,6 @@ from firetrail.store.problems import WARNINGS, ProblemKind
 pytestmark = pytest.mark.stepped_threads
 
 
-@pytest.fixture
-def v4(tmp_path: Path) -> Path:
-    return copy_of("v4-clean", tmp_path)
-
-
-@pytest.fixture
-def ours(tmp_path: Path) -> Path:
-    """A closed store of 40 messages in several files of each kind."""
-    with Store.open(tmp_path / "s", small_config(log=2048)) as store:
-        put_all(store, [b"%d" % n for n in range(40)], tags="paid", keys=["a", "b", "c"])
-    return tmp_path / "s"
-
-
 class TestGoodStores:
     @pytest.mark.parametrize("name", NAMES)
     def test_golden_stores_are_good(self, name: str, tmp_path: Path) -> None:

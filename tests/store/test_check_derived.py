@@ -26,19 +26,6 @@ from firetrail.store.problems import ProblemKind
 from firetrail.store.root.watermark import SLOT_SIZE
 
 
-@pytest.fixture
-def v4(tmp_path: Path) -> Path:
-    return copy_of("v4-clean", tmp_path)
-
-
-@pytest.fixture
-def ours(tmp_path: Path) -> Path:
-    """A closed store of 40 messages in several files of each kind."""
-    with Store.open(tmp_path / "s", small_config(log=2048)) as store:
-        put_all(store, [b"%d" % n for n in range(40)], tags="paid", keys=["a", "b", "c"])
-    return tmp_path / "s"
-
-
 class TestQueues:
     QUEUE = f"consumequeue/T1/0/{FIRST}"
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from tests.cli.conftest import Firetrail
 
 
-@pytest.fixture
-def log_level() -> Iterator[logging.Logger]:
-    """The logger of all servers in this process; its level is restored."""
-    logger = logging.getLogger("firetrail")
-    before = logger.level
-    yield logger
-    logger.setLevel(before)
-
-
-@pytest.mark.usefixtures("log_level")
 def test_settings_are_shown_and_changed(ask: Any, firetrail: Firetrail, namesrv: str) -> None:
     assert ask("settings", "show", "log_level", "--json").json == {
         "broker-a": {"log_level": "INFO"}

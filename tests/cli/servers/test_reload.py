@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,17 +18,8 @@ from firetrail.namesrv.config import SETTINGS
 from firetrail.settings.file_changes import changes_between
 
 
-@pytest.fixture(autouse=True)
-def log_level() -> Iterator[logging.Logger]:
-    """The logger of all servers; its level is restored."""
-    logger = logging.getLogger("firetrail")
-    before = logger.level
-    yield logger
-    logger.setLevel(before)
-
-
 async def test_live_settings_of_a_broker_take_effect(
-    tmp_path: Path, log_level: logging.Logger, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text("fileReservedTime=72\nlongPollingEnable=false\nlistenPort=0\n")
@@ -45,7 +35,7 @@ async def test_live_settings_of_a_broker_take_effect(
         )
         assert broker.store.config.file_reserved_hours == 48
         assert broker.config.long_polling  # its line is gone, so the default holds
-        assert log_level.level == logging.DEBUG
+        assert logging.getLogger("firetrail").level == logging.DEBUG
         assert f"{conf}: restart the server: listenPort" in caplog.text
         conf.write_text("fileReservedTime=24\nlistenPorts=x\n")
         with pytest.raises(ConfigError, match="did you mean listenPort"):

@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.helpers import Machine
+from tests.store.integrity.conftest import BODIES
 from tests.stores import flip, log_file, overwrite, records
 
-from firetrail import Message, StoreConfig
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format.layout import PROPERTY_CRC_SIZE
 from firetrail.store.broker_store import BrokerStore
-
-CONFIG = StoreConfig(property_crc=True).for_files(
-    commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
-)
-COUNT = 30
-
-
-@pytest.fixture
-def store(tmp_path: Path, machine: Machine) -> Iterator[BrokerStore]:
-    with BrokerStore.open(tmp_path / "store", CONFIG, system=machine.system) as store:
-        for number in range(COUNT):
-            store.put(Message("T", b"%04d" % number * 50))
-        store.flush()
-        assert store.wait_dispatched()
-        yield store
 
 
 @pytest.mark.stepped_threads
@@ -43,7 +27,7 @@ class TestPatch:
                 overwrite(path, position, bytes(len(content)))
                 at = store.log_patch.write(at, content)
             assert at == end
-        assert [m.body for m in store.read("T")] == [b"%04d" % n * 50 for n in range(COUNT)]
+        assert [m.body for m in store.read("T")] == BODIES
 
     def test_other_bytes_are_refused(self, store: BrokerStore, tmp_path: Path) -> None:
         found = records(tmp_path / "store")

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.helpers import Machine
 from tests.stores import flip, log_file, overwrite, records
 
-from firetrail import Message, StoreConfig
+from firetrail import Message
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.integrity import damage_ledger
-
-CONFIG = StoreConfig().for_files(
-    commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
-)
-COUNT = 60
-
-
-@pytest.fixture
-def store(tmp_path: Path, machine: Machine) -> Iterator[BrokerStore]:
-    with BrokerStore.open(tmp_path / "store", CONFIG, system=machine.system) as store:
-        for number in range(COUNT):
-            store.put(Message("T", b"%04d" % number * 30))
-        store.flush()
-        assert store.wait_dispatched()
-        yield store
 
 
 def scrub(store: BrokerStore, size: int = 1 << 20) -> int:

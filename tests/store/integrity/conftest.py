@@ -1,0 +1,27 @@
+"""A store with several full log files, whose records have checksums of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.helpers import Machine
+
+from firetrail import Message, StoreConfig
+from firetrail.store.broker_store import BrokerStore
+
+CONFIG = StoreConfig(property_crc=True).for_files(
+    commit_log_file_size=4096, consume_queue_file_size=400, index_slots=20, index_entries=64
+)
+BODIES = [b"%04d" % number * 30 for number in range(60)]
+
+
+@pytest.fixture
+def store(tmp_path: Path, machine: Machine) -> Iterator[BrokerStore]:
+    with BrokerStore.open(tmp_path / "store", CONFIG, system=machine.system) as store:
+        for body in BODIES:
+            store.put(Message("T", body))
+        store.flush()
+        assert store.wait_dispatched()
+        yield store
