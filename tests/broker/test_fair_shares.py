@@ -98,17 +98,22 @@ async def test_one_user_cannot_have_all_open_pops(
     assert (await pop(secure, "root", "R")).code == 0
 
 
+async def first_pop(secure: Secured) -> dict[str, str]:
+    """Let a user pop as much as it may; return the fields of requests about its first message."""
+    (first, *_), _ = await pop_all(secure, "alice")
+    popped = PopResponse.decode(first.fields)
+    times = (popped.pop_time, popped.invisible_time, popped.revive_qid)
+    receipt = Receipt(0, *times, NORMAL, secure.broker.config.name, 0, 0).encode()
+    fields = {"consumerGroup": "alice-0", "topic": "T1", "queueId": "0", "offset": "0"}
+    return fields | {"extraInfo": receipt}
+
+
 async def test_an_acknowledgement_makes_room_for_its_user(
     secure: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
-    (first, *_), _ = await pop_all(secure, "alice")
-    popped = PopResponse.decode(first.fields)
-    times = (popped.pop_time, popped.invisible_time, popped.revive_qid)
-    receipt = Receipt(0, *times, NORMAL, secure.broker.config.name, 0, 0)
-    fields = {"consumerGroup": "alice-0", "topic": "T1", "queueId": "0", "offset": "0"}
-    ack = fields | {"extraInfo": receipt.encode()}
-    assert (await secure.ask(RequestCode.ACK_MESSAGE, ack, by="alice")).code == 0
+    fields = await first_pop(secure)
+    assert (await secure.ask(RequestCode.ACK_MESSAGE, fields, by="alice")).code == 0
     assert (await pop(secure, "alice", "more")).code == 0
     assert (await pop(secure, "alice", "most")).code == ResponseCode.POLLING_FULL
 
@@ -117,12 +122,8 @@ async def test_a_longer_invisible_time_stays_with_its_user(
     secure: Secured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_checkpoints, "OPEN_MAX", MOST)
-    (first, *_), _ = await pop_all(secure, "alice")
-    popped = PopResponse.decode(first.fields)
-    times = (popped.pop_time, popped.invisible_time, popped.revive_qid)
-    receipt = Receipt(0, *times, NORMAL, secure.broker.config.name, 0, 0)
-    fields = {"consumerGroup": "alice-0", "topic": "T1", "queueId": "0", "offset": "0"}
-    change = fields | {"extraInfo": receipt.encode(), "invisibleTime": "7200000"}
+    fields = await first_pop(secure)
+    change = fields | {"invisibleTime": "7200000"}
     changing = RequestCode.CHANGE_MESSAGE_INVISIBLETIME
     assert (await secure.ask(changing, change, by="alice")).code == 0
     assert (await pop(secure, "alice", "more")).code == ResponseCode.POLLING_FULL
