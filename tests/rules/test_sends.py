@@ -18,6 +18,7 @@ from tests.rules.ways import REFUSED, Ways, all_ways, grpc_pull, spark
 
 from firetrail import Message, Store
 from firetrail.client import MessageQueue, RequestError
+from firetrail.client.messages.send import _STATUSES
 from firetrail.errors import FormatError
 from firetrail.format.compression import inflated
 from firetrail.format.ids import decode_message_id
@@ -25,9 +26,11 @@ from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import Record
 from firetrail.format.timer import TIMER_TOPIC
+from firetrail.proxy.calls.send import _UNCONFIRMED
 from firetrail.proxy.schema.messages import Encoding, MessageType
 from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.store.results import OUTCOMES, UNCONFIRMED
 from firetrail.system import SYSTEM
 
 DAY_MS = 86_400_000
@@ -220,3 +223,25 @@ async def test_delivery_times(ways: Ways, ahead_ms: int) -> None:
         found.append(ResponseCode.MESSAGE_ILLEGAL)
     wanted = TIMES[ahead_ms]
     assert found == [ResponseCode.MESSAGE_ILLEGAL if wanted is REFUSED else wanted] * 3
+
+
+@pytest.mark.parametrize(("priority", "queue_id"), [(0, 0), (2, 2), (9, 3)])
+async def test_the_priority_is_the_queue(ways: Ways, priority: int, queue_id: int) -> None:
+    """The broker decides that, also for messages of gRPC clients."""
+    attributes = {"+message.type": "PRIORITY"}
+    ways.talk.broker.topics.put([TopicConfig("P", 4, 4, attributes=attributes)])
+    answer = await ways.talk.send("P", i=f"_SYS_MSG_PRIORITY_\x01{priority}\x02")
+    assert (answer.code, answer.fields["queueId"]) == (0, str(queue_id))
+    prioritized = message(b"x", "P", priority=priority, message_type=MessageType.PRIORITY)
+    assert code(await ways.service.send(prioritized)) == "OK"
+    await ways.dispatched()
+    store = ways.talk.broker.store
+    assert [store.max_offset("P", number) for number in range(4)] == [
+        2 if number == queue_id else 0 for number in range(4)
+    ]
+
+
+def test_the_codes_of_stored_messages_are_those_of_the_outcomes_of_puts() -> None:
+    """Clients must not send these again: the message is stored."""
+    stored = {OUTCOMES[status].code for status in UNCONFIRMED}
+    assert stored == _UNCONFIRMED.keys() == _STATUSES.keys() - {ResponseCode.SUCCESS}

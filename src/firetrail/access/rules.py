@@ -43,6 +43,7 @@ from firetrail.remoting.messages.bodies import (
     SubscriptionGroupList,
     TopicConfigList,
 )
+from firetrail.remoting.messages.headers import SendHeader, SendHeaderV2
 from firetrail.remoting.messages.pop_bodies import BatchAckBody, RequestModeBody
 from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
 from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES, request_name
@@ -167,11 +168,12 @@ def _is_admin(actions: Iterable[Action]) -> bool:
 # -- messages ---------------------------------------------------------------------------------
 
 
-def _send(field: str, properties: str, batch: str) -> Rule:
-    """A rule for a send: a message, or a batch if the field ``batch`` says so, whatever the code.
+def _send(header: type[SendHeader]) -> Rule:
+    """A rule for a send: a message, or a batch if the header says so, whatever the code.
 
     The properties in the header count for each message of a batch.
     """
+    field, properties, batch = map(header.wire_name, ("topic", "properties", "batch"))
 
     def names_queues_in_body(request: RemotingCommand) -> bool:
         return request.fields.get(batch) in TRUE and _names_light_queues(request.content)
@@ -198,9 +200,9 @@ def _names_light_queues(batch: bytes | memoryview) -> bool:
         return True
 
 
-def _reply(field: str, properties: str, batch: str) -> Rule:
+def _reply(header: type[SendHeader]) -> Rule:
     """A rule for a reply, which is pushed to a producer, whatever topic it is stored in."""
-    send = _send(field, properties, batch)
+    send = _send(header)
 
     def needs(asked: Asked) -> Iterator[Requirement]:
         yield from send.needs(asked)
@@ -329,8 +331,8 @@ def _register(asked: Asked) -> Iterator[Requirement]:
 
 
 _SIGNED = Rule(_nothing)
-_SEND = _send("topic", "properties", "batch")
-_SEND_V2 = _send("b", "i", "m")
+_SEND = _send(SendHeader)
+_SEND_V2 = _send(SendHeaderV2)
 _SUPER = Rule(_nothing, is_admin=True, is_super=True)
 _OFFSETS = _topic(SUB, GET)
 _CONSUME = Rule(_consume, key=_consume_key)
@@ -344,8 +346,8 @@ _ROWS: Mapping[int, Rule] = {
     Code.SEND_MESSAGE: _SEND,
     Code.SEND_MESSAGE_V2: _SEND_V2,
     Code.SEND_BATCH_MESSAGE: _SEND_V2,
-    Code.SEND_REPLY_MESSAGE: _reply("topic", "properties", "batch"),
-    Code.SEND_REPLY_MESSAGE_V2: _reply("b", "i", "m"),
+    Code.SEND_REPLY_MESSAGE: _reply(SendHeader),
+    Code.SEND_REPLY_MESSAGE_V2: _reply(SendHeaderV2),
     Code.RECALL_MESSAGE: _topic(PUB),
     Code.END_TRANSACTION: Rule(_end_transaction),
     Code.CONSUMER_SEND_MSG_BACK: _group(SUB, field="group"),

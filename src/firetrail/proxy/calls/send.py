@@ -62,9 +62,8 @@ _UNCONFIRMED: dict[int, Code] = {
     ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
     ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
     ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
-    ResponseCode.MESSAGE_ILLEGAL: Code.BAD_REQUEST,
 }
-"""Codes of brokers that only the answer to a send has."""
+"""The codes for messages that are stored but not confirmed."""
 
 
 class OutgoingSend(NamedTuple):
@@ -247,8 +246,10 @@ def _unconfirmed(answer: RemotingCommand) -> SendResultEntry:
         answer: The answer of the broker, with another code than SUCCESS.
     """
     code = _UNCONFIRMED.get(answer.code)
-    if code is None or code is Code.BAD_REQUEST:
-        raise ProxyError(code or code_of(answer.code), answer.remark or "")
+    if code is None:
+        is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
+        reason = Code.BAD_REQUEST if is_illegal else code_of(answer.code)
+        raise ProxyError(reason, answer.remark or "")
     return SendResultEntry(status=Status(code=code, message=answer.remark or code.name))
 
 

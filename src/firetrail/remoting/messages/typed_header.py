@@ -97,6 +97,11 @@ class Header:
     """One letter per field, for headers with abbreviated names."""
 
     @classmethod
+    def wire_name(cls, name: str) -> str:
+        """Return the name of a field on the wire."""
+        return next(field.wire for field in _plan(cls) if field.name == name)
+
+    @classmethod
     def shown_names(cls) -> dict[str, str]:
         """Return the fields with names of topics, groups and the like, and how events call them.
 
