@@ -85,8 +85,10 @@ class _Waiting:
                 TIMER_OUT_MS: str(self._due_ms(number)),
             }
             raw = encode_properties(properties)
-            self.store.put(Message(TIMER_TOPIC, BODY, queue_id=TIMER_QUEUE, raw_properties=raw))
-        if not self.store.wait_dispatched(DISPATCH_PATIENCE_S):
+            self.store.embedded.put(
+                Message(TIMER_TOPIC, BODY, queue_id=TIMER_QUEUE, raw_properties=raw)
+            )
+        if not self.store.embedded.wait_dispatched(DISPATCH_PATIENCE_S):
             raise RunError("dispatch did not keep up")
 
     def _due_ms(self, number: int) -> int:

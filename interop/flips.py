@@ -34,6 +34,7 @@ from firetrail.format.layout import (
 )
 from firetrail.format.record import decode_message
 from firetrail.store.broker_store import BrokerStore
+from firetrail.system import SYSTEM
 
 COUNT, VICTIM = 30, 9
 TOPIC, TAG = "T", "TagA"
@@ -265,9 +266,9 @@ def _messages(answers: list[Json]) -> list[object]:
 def _firetrail(name: str, *, sealed: bool = False) -> Side:
     def write(root: Path, sizes: Sizes) -> list[int]:
         config = sizes.config(flush=FlushMode.SYNC, property_crc=sealed)
-        with BrokerStore.open(root, config) as store:
+        with BrokerStore.open(root, config, system=SYSTEM) as store:
             return [
-                store.put(
+                store.embedded.put(
                     Message(
                         TOPIC,
                         body,
@@ -288,12 +289,12 @@ def _firetrail(name: str, *, sealed: bool = False) -> Side:
 def _served(root: Path, config: object) -> Served:
     served = Served()
     try:
-        with BrokerStore.open(root, config) as store:  # type: ignore[arg-type]
+        with BrokerStore.open(root, config, system=SYSTEM) as store:  # type: ignore[arg-type]
             served.messages, served.errors = _walked(store, None)
             served.tagged, _ = _walked(store, TAG)
             for key in KEYS:
                 try:
-                    found = store.query_buffers(TOPIC, key).buffers
+                    found = store.reads.query_buffers(TOPIC, key).buffers
                     served.by_key[key] = [decode_message(buffer) for buffer in found]
                 except FiretrailError:
                     served.by_key[key] = []
@@ -307,10 +308,10 @@ def _walked(store: BrokerStore, tags: str | None) -> tuple[list[object], int]:
     """Return the messages of the queue as a consumer reads it, and how many reads failed."""
     found: list[object] = []
     errors = 0
-    offset, end = 0, store.max_offset(TOPIC, 0)
+    offset, end = 0, store.queues.max_offset(TOPIC, 0)
     while offset < end:
         try:
-            result = store.get(TOPIC, 0, offset, 1, tags)
+            result = store.embedded.get(TOPIC, 0, offset, 1, tags)
             found += result.messages()
             offset = max(offset + 1, result.next_offset)
         except FiretrailError:

@@ -68,7 +68,7 @@ def following(
     settings = config or replica_config()
     with followers.following(folder, address, settings, begin=begin, is_java=True) as store:
         yield store
-        store.wait_dispatched()
+        store.embedded.wait_dispatched()
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def follower_of(
     """
     client = RemotingClient()
     settings = FollowerSettings(HEARTBEAT_S, check_s=0.5, retry_s=0.2, retry_max_s=0.2)
-    with BrokerStore.open(folder, config or replica_config()) as store:
+    with BrokerStore.open(folder, config or replica_config(), system=SYSTEM) as store:
         epochs = EpochFile(SYSTEM, folder)
         follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
         follower.start()
@@ -92,7 +92,7 @@ async def follower_of(
             await follower.stop()
             await client.close()
         if dispatches:
-            store.wait_dispatched()
+            store.embedded.wait_dispatched()
 
 
 async def reached(follower: Follower, state: FollowerState) -> str:
@@ -178,7 +178,7 @@ async def caught_up(namesrv: str, broker: str, store: BrokerStore, quiet_s: floa
     end, since = -1, loop.time()
     while loop.time() - since < quiet_s:
         now = await log_end(namesrv, broker)
-        if now != end or store.log_range[1] != now:
+        if now != end or store.log.max_offset != now:
             end, since = now, loop.time()
         await asyncio.sleep(0.1)
     return end

@@ -80,7 +80,7 @@ async def test_a_learner_follows_the_next_master_after_a_rewind(tmp_path: Path) 
                     follower.follow(MasterAddress(new))
                     error = await reached(follower, FollowerState.DIVERGED)
                     assert f"firetrail replica rewind STORE --of {new}" in error
-                    assert (store.log_range[1], visible(store)) == (end, COUNT)
+                    assert (store.log.max_offset, visible(store)) == (end, COUNT)
                 await rewind_to(replica, new)
                 with java.our_broker(namesrv, NAME, role=LEARNER) as learner:
                     await routed(namesrv)
@@ -145,4 +145,4 @@ async def rewind_to(replica: Path, broker: str) -> None:
 
 def visible(store: BrokerStore) -> int:
     """Return how many messages of the topic consumers can read."""
-    return sum(store.max_offset(TOPIC, number) for number in range(QUEUES))
+    return sum(store.queues.max_offset(TOPIC, number) for number in range(QUEUES))

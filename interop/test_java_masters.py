@@ -63,7 +63,7 @@ async def test_a_replica_has_the_log_and_the_queues_of_its_master(
     ):
         await create_topic(broker)
         await routed(namesrv)
-        while store.log_range[1] < await log_end(namesrv, broker):
+        while store.log.max_offset < await log_end(namesrv, broker):
             await asyncio.sleep(0.05)
         results = await send_some(namesrv, 300) + await send_all_kinds(namesrv)
         end = await caught_up(namesrv, broker, store)

@@ -83,13 +83,13 @@ class JavaMaster(NamedTuple):
 
 def write(root: Path, end: int, name: str) -> None:
     """Put messages with Firetrail until the log reaches ``end``."""
-    with BrokerStore.open(root, MASTERS_STORE) as store:
+    with BrokerStore.open(root, MASTERS_STORE, system=SYSTEM) as store:
         number = 0
-        while store.log_range[1] < end:
+        while store.log.max_offset < end:
             body = b"%s %d:" % (name.encode(), number) + bytes(number * 131 % 2000)
-            store.put(Message(TOPIC, body, queue_id=number % 4, wait_for_flush=False))
+            store.embedded.put(Message(TOPIC, body, queue_id=number % 4, wait_for_flush=False))
             number += 1
-        store.wait_dispatched()
+        store.embedded.wait_dispatched()
 
 
 @pytest.fixture(scope="module", params=LINES)
@@ -204,7 +204,7 @@ async def followed_to_the_end(master: JavaMaster, root: Path) -> int:
     await send_some(master.namesrv, 3, root.name)
     end = await log_end(master.namesrv, master.broker)
     async with follower_of(root, master.broker, REPLICAS_STORE) as (store, follower):
-        while store.log_range[1] < end:
+        while store.log.max_offset < end:
             await asyncio.sleep(0.02)
         assert follower.status.state is FollowerState.FOLLOWING
     return end
@@ -232,13 +232,13 @@ async def test_a_full_disk_stops_a_replica_until_there_is_room(
             error = await reached(follower, FollowerState.FAILED)
             assert f"{root / 'commitlog'}" in error and "no space for" in error
             assert "free some or let retention delete older files" in error
-            assert next(store.read(TOPIC)).body.startswith(b"early 0:")
-            whole = store.log_range[1]
+            assert next(store.embedded.read(TOPIC)).body.startswith(b"early 0:")
+            whole = store.log.max_offset
             assert 0 < whole < SIZES.log * (FILES - 1)
             assert log_bytes(root, 0, whole) == log_bytes(master.root, 0, whole)
             grow()
             end = await log_end(master.namesrv, master.broker)
-            while store.log_range[1] < end:
+            while store.log.max_offset < end:
                 await asyncio.sleep(0.02)
             assert await reached(follower, FollowerState.FOLLOWING) == ""
         check_same(master.root, root, 0, end)
@@ -300,7 +300,7 @@ async def refused(master: JavaMaster, root: Path, state: FollowerState) -> str:
     async with follower_of(root, master.broker, REPLICAS_STORE) as (store, follower):
         error = await reached(follower, state)
         await send_some(master.namesrv, 3, root.name)
-        assert next(store.read(TOPIC)).body.startswith(b"early 0:")
+        assert next(store.embedded.read(TOPIC)).body.startswith(b"early 0:")
     assert log_files(root) == before
     return error
 
@@ -326,8 +326,8 @@ async def test_a_rewound_replica_follows(master: JavaMaster, tmp_path: Path, fil
     """It may be shorter or longer than the master; both have one and a half files in common."""
     root = tmp_path / "r"
     shutil.copytree(master.earlier, root)
-    with BrokerStore.open(root, MASTERS_STORE) as store:
-        common = store.log_range[1]
+    with BrokerStore.open(root, MASTERS_STORE, system=SYSTEM) as store:
+        common = store.log.max_offset
     write(root, SIZES.log * files - 1000, "other")
     client = RemotingClient()
     try:
@@ -346,8 +346,8 @@ def test_java_joins_two_histories(line: str, master: JavaMaster) -> None:
     shutil.copytree(master.earlier, root)
     write(root, SIZES.log * 2 + 1000, "other")
     (base, own), *_ = reversed(log_files(root).items())
-    with BrokerStore.open(root, MASTERS_STORE) as store:
-        end = store.log_range[1]
+    with BrokerStore.open(root, MASTERS_STORE, system=SYSTEM) as store:
+        end = store.log.max_offset
     with master.java.broker(master.namesrv, NAME, signal.SIGKILL, role=SLAVE):
         deadline = time.monotonic() + LIMIT_S / 2
         while not log_files(root).get(SIZES.log * (FILES - 1), b"").strip(b"\0"):

@@ -37,7 +37,7 @@ class Shop:
             self._serial += 1
             body = b"%s/%d: %d" % (topic.encode(), queue_id, self._serial)
             properties = {"INNER_MULTI_DISPATCH": light} if light else {}
-            self.store.put(
+            self.store.embedded.put(
                 Message(topic, body, queue_id=queue_id, keys=["k"], properties=properties)
             )
             self.seen.setdefault((topic, queue_id), []).append(body)
@@ -46,8 +46,8 @@ class Shop:
 
     def delete(self, topic: str) -> None:
         """Delete a topic as the broker does."""
-        assert self.store.wait_dispatched(PATIENCE_S)
-        while not self.store.remove_topic(topic, self.store.settle()):
+        assert self.store.embedded.wait_dispatched(PATIENCE_S)
+        while not self.store.removal.remove(topic, self.store.removal.settle()):
             pass  # queues are being synced
         self.topics.discard(topic)
         for key in [key for key in self.seen if key[0] == topic]:
@@ -59,10 +59,12 @@ class Shop:
 
     def expire(self) -> None:
         """Let retention delete all files of the log but the last."""
-        assert self.store.wait_dispatched(PATIENCE_S)
-        self.store.delete_expired(forced=True)
+        assert self.store.embedded.wait_dispatched(PATIENCE_S)
+        self.store.embedded.delete_expired(forced=True)
         for topic, queue_id in self.seen:
-            left = self.store.max_offset(topic, queue_id) - self.store.min_offset(topic, queue_id)
+            left = self.store.queues.max_offset(topic, queue_id) - self.store.queues.min_offset(
+                topic, queue_id
+            )
             bodies = self.seen[topic, queue_id]
             del bodies[: len(bodies) - left]
 
@@ -95,8 +97,8 @@ def copy_with(root: Path, name: str, *damages: Damage) -> Path:
 
 def crashed_copy(shop: Shop) -> Path:
     """Return a copy of an open store, as if its process had been killed after dispatching."""
-    assert shop.store.wait_dispatched(PATIENCE_S)
-    shop.store.settle()
+    assert shop.store.embedded.wait_dispatched(PATIENCE_S)
+    shop.store.removal.settle()
     return crash_image(shop.root, shop.root.with_name("killed"))
 
 

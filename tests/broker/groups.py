@@ -147,7 +147,7 @@ class BrokerGroup:
 
     async def connected(self, master: int) -> None:
         """Wait until all other members of the in-sync set are connected to a master."""
-        await until(lambda: not self.members[master].store.replica_acks.missing)
+        await until(lambda: not self.members[master].broker_store.replica_acks.missing)
 
     async def send(self, number: int, body: bytes) -> RemotingCommand:
         """Send a message to a member, with any outcome."""

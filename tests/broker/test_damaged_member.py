@@ -21,7 +21,7 @@ async def test_a_good_member_is_elected(
     """However long it takes on a busy machine."""
     monkeypatch.setattr(precedence, "YIELD_S", 1e9)
     async with broker_group(tmp_path) as group:
-        ledger = group.members[damaged].store.damage
+        ledger = group.members[damaged].broker_store.damage
         monkeypatch.setattr(ledger, "settle", lambda *place, is_repaired: None)
         ledger.note(DAMAGE)
         group.cut_off(1)
@@ -34,7 +34,7 @@ async def test_a_damaged_one_is_elected_if_there_is_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with broker_group(tmp_path, members=2) as group:
-        ledger = group.members[2].store.damage
+        ledger = group.members[2].broker_store.damage
         monkeypatch.setattr(ledger, "settle", lambda *place, is_repaired: None)
         ledger.note(DAMAGE)
         group.cut_off(1)

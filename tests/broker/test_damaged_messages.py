@@ -28,10 +28,11 @@ from firetrail.client import (
 )
 from firetrail.format.kernels.draft import Message as StoredMessage
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
-from firetrail.store import broker_store
+from firetrail.store import checked_store
 from firetrail.store import reader as reading
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import GetStatus
+from firetrail.system import SYSTEM
 
 COUNT, VICTIM = 5, 2
 ALL = [b"body %d" % number for number in range(COUNT)]
@@ -164,17 +165,17 @@ def test_one_read_skips_a_limited_number_of_damaged_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each one needs a search in the log: many at once would make other requests wait."""
-    monkeypatch.setattr(broker_store, "SKIPPED_UNITS_MAX", 2)
+    monkeypatch.setattr(checked_store, "SKIPPED_UNITS_MAX", 2)
     monkeypatch.setattr(reading, "search", lambda *place: None)
-    with BrokerStore.open(tmp_path, SMALL) as store:
+    with BrokerStore.open(tmp_path, SMALL, system=SYSTEM) as store:
         for body in ALL:
-            store.put(StoredMessage("T", body))
-        assert store.wait_dispatched()
+            store.embedded.put(StoredMessage("T", body))
+        assert store.embedded.wait_dispatched()
         units = tmp_path / "consumequeue/T/0" / f"{0:020}"
         for number in range(3):
             flip(units, number * UNIT.size)
         store._engine.reader.forget_cursors()
-        result = store.get_hashed("T", 0, 0)
+        result = store.reads.get_hashed("T", 0, 0)
         assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 2)
         assert [record.body for record in internal_records(store, "T", 0, 0)] == ALL[3:]
 

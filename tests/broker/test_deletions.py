@@ -103,12 +103,13 @@ async def test_queues_of_deleted_topics_are_removed_on_request(tmp_path: Path) -
 async def test_queues_are_kept_while_messages_arrive(tmp_path: Path) -> None:
     async with talking(tmp_path) as talk:
         store = talk.broker.store
-        settled = store.settle()
+        removal = talk.broker.broker_store.removal
+        settled = removal.settle()
         await talk.send("T1", b"body")
         await talk.pull_until("T1", 1)
-        assert not store.remove_topic("T1", settled)
+        assert not removal.remove("T1", settled)
         assert store.topics() == ["T1"]
-        while not store.remove_topic("T1", store.settle()):  # queues are being synced
+        while not removal.remove("T1", removal.settle()):  # queues are being synced
             await asyncio.sleep(0.01)
         assert store.topics() == []
 

@@ -75,7 +75,7 @@ async def test_an_old_master_removes_what_was_never_acknowledged(tmp_path: Path)
         replica = group.members[2].replica
         assert replica is not None
         replica.follower.follow(None)
-        await until(lambda: not group.members[1].store.replica_acks.by_member())
+        await until(lambda: not group.members[1].broker_store.replica_acks.by_member())
         answer = await group.send(1, b"never acknowledged")
         assert answer.code == ResponseCode.SLAVE_NOT_AVAILABLE
         group.cut_off(1)
@@ -109,7 +109,7 @@ async def test_a_member_that_lags_is_not_waited_for_and_cannot_win(tmp_path: Pat
         replica = group.members[3].replica
         assert replica is not None
         replica.follower.follow(None)
-        await until(lambda: 3 not in group.members[1].store.replica_acks.by_member())
+        await until(lambda: 3 not in group.members[1].broker_store.replica_acks.by_member())
         sending = asyncio.ensure_future(group.send(1, b"one"))
         group.clocks[1].pushed_s += ABSENT_S
         assert (await sending).code == OK  # it has waited until member 3 has left the set

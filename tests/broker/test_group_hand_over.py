@@ -22,7 +22,7 @@ from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group.etcd import EtcdCoordinator
-from firetrail.store.broker_store import BrokerStore
+from firetrail.store.lifecycle.disk_space import DiskSpace
 from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS
@@ -183,7 +183,7 @@ async def test_a_master_that_stops_hands_over(tmp_path: Path) -> None:
 async def test_a_master_without_a_member_in_sync_stops_at_once(tmp_path: Path) -> None:
     async with broker_group(tmp_path, members=2) as group:
         await group.stop(2)
-        await until(lambda: not group.members[1].store.replica_acks.by_member())
+        await until(lambda: not group.members[1].broker_store.replica_acks.by_member())
         await group.stop(1)
 
 
@@ -192,11 +192,11 @@ def full(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The numbers of members whose disks are nearly full."""
     members: set[str] = set()
 
-    def is_full(store: BrokerStore) -> bool:
-        return store._engine.root.name in members
+    def is_full(space: DiskSpace) -> bool:
+        return space._root.name in members
 
-    monkeypatch.setattr(BrokerStore, "is_disk_full", property(is_full))
-    monkeypatch.setattr(BrokerStore, "has_room", property(lambda store: not is_full(store)))
+    monkeypatch.setattr(DiskSpace, "is_full", property(is_full))
+    monkeypatch.setattr(DiskSpace, "is_ample", property(lambda space: not is_full(space)))
     return members
 
 

@@ -41,7 +41,7 @@ async def report_of(group: BrokerGroup, number: int) -> GroupReport:
 
 
 def log_end(group: BrokerGroup, number: int) -> int:
-    return group.members[number].store.commit_log.max_offset
+    return group.members[number].broker_store.log.max_offset
 
 
 async def keeps_log(group: BrokerGroup, end: int, *members: int) -> None:
@@ -57,7 +57,7 @@ async def lags(group: BrokerGroup, number: int) -> None:
     replica = group.members[number].replica
     assert replica is not None
     replica.follower.follow(None)
-    await until(lambda: number not in group.members[1].store.replica_acks.by_member())
+    await until(lambda: number not in group.members[1].broker_store.replica_acks.by_member())
     group.clocks[1].pushed_s += LAG_S
     await group.in_sync(*{1, 2, 3} - {number})
     await group.connected(1)

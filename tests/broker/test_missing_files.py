@@ -42,7 +42,7 @@ async def test_a_group_is_not_set_back_when_its_queue_is_missing_after_a_kill(
     async with talking(live) as talk:
         await consume(talk)
         await talk.broker.offsets.saved()
-        talk.broker.store.settle()
+        talk.broker.broker_store.removal.settle()
         crash_image(live, killed)
     (killed / "firetrail.inventory").unlink()  # as if the store was never closed
     shutil.rmtree(killed / loss)

@@ -81,13 +81,13 @@ async def test_a_backup_of_etcd_is_refused_and_an_empty_etcd_heals(
         await group.in_sync(1, 2)
         await group.connected(1)
         assert (await group.send(1, b"not on 3")).code == OK
-        end = group.members[1].store.commit_log.max_offset
+        end = group.members[1].broker_store.log.max_offset
         server.stop()
         server.start(tmp_path / "backup")
         await group.start(3)
         await until(lambda: all_doubt(group, Doubt.OLDER))
         await until(lambda: all(b.role is BrokerRole.SLAVE for b in group.members.values()))
-        assert [group.members[n].store.commit_log.max_offset for n in (1, 2)] == [end, end]
+        assert [group.members[n].broker_store.log.max_offset for n in (1, 2)] == [end, end]
 
         server.stop()
         server.start(tmp_path / "nothing")

@@ -51,17 +51,17 @@ async def talk() -> AsyncIterator[Talk]:
 @asynccontextmanager
 async def replicated(talk: Talk, folder: Path) -> AsyncIterator[BrokerStore]:
     """A replica that has everything, until the end of the block."""
-    store = talk.broker.store
+    store, acks = talk.broker.store, talk.broker.broker_store.replica_acks
     with following(folder, talk.broker.config.ha_address, REPLICA) as replica:
-        await until(lambda: store.replica_acks.in_sync(0) == 1)
-        await until(lambda: replica.log_range == store.log_range)
+        await until(lambda: acks.in_sync(0) == 1)
+        await until(lambda: replica.embedded.log_range == store.log_range)
         yield replica
-    await until(lambda: store.replica_acks.in_sync(0) == 0)
+    await until(lambda: acks.in_sync(0) == 0)
 
 
 def stall(talk: Talk) -> None:
     """Pretend that a replica is connected that confirms nothing."""
-    talk.broker.store.replica_acks.note("stalled", 0)
+    talk.broker.broker_store.replica_acks.note("stalled", 0)
 
 
 async def visible(talk: Talk, topic: str = "T1") -> list[bytes]:
@@ -116,7 +116,7 @@ async def test_a_producer_is_told_how_safe_its_message_is(send, talk: Talk, tmp_
     assert await send(talk) == ALONE
     async with replicated(talk, tmp_path):
         assert await send(talk) == ResponseCode.SUCCESS
-    talk.broker.store.configure(slave_timeout_ms=20)
+    talk.broker.broker_store.configure(slave_timeout_ms=20)
     stall(talk)
     assert await send(talk) == LATE
 
@@ -153,7 +153,7 @@ async def test_an_answer_without_confirmation_says_where_the_message_is(talk: Ta
     )
     assert answer.fields["queueOffset"] == "0"
     offset = decode_message_id(answer.fields["msgId"]).physical_offset
-    assert talk.broker.store.buffer_at(offset) is not None
+    assert talk.broker.broker_store.reads.buffer_at(offset) is not None
 
 
 async def test_a_message_that_does_not_wait_needs_no_replica(talk: Talk) -> None:
@@ -165,7 +165,7 @@ async def test_many_producers_wait_at_the_same_time(talk: Talk, tmp_path: Path) 
     async with replicated(talk, tmp_path) as replica:
         answers = await asyncio.gather(*(talk.send("T1", b"%d" % n) for n in range(100)))
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-        assert replica.log_range == talk.broker.store.log_range
+        assert replica.embedded.log_range == talk.broker.store.log_range
 
 
 async def test_the_client_reports_the_status_and_rolls_back_unsafe_transactions() -> None:
@@ -196,13 +196,13 @@ async def test_a_producer_waits_longer_than_the_broker_waits_for_a_slow_replica(
         Producer(talk.broker.namesrv, "PG") as producer,
     ):
         stall(talk)
-        store = talk.broker.store
+        parts = talk.broker.broker_store
         sending = asyncio.ensure_future(producer.send(Message("T1", b"once")))
-        await until(lambda: bool(store.replica_acks._waiters))
+        await until(lambda: bool(parts.replica_acks._waiters))
         real_time, skipped_s = loop.time, settings.slave_timeout_ms / 1000
         monkeypatch.setattr(loop, "time", lambda: real_time() + skipped_s)
         assert (await sending).status is SendStatus.FLUSH_SLAVE_TIMEOUT
-        assert sum(store.numbered_end("T1", queue) for queue in range(8)) == 1
+        assert sum(parts.queues.numbered_end("T1", queue) for queue in range(8)) == 1
 
 
 def test_a_client_waits_longer_than_a_broker_waits_for_its_disk_and_replicas() -> None:
@@ -261,22 +261,22 @@ async def test_the_status_tells_that_confirmations_are_overdue() -> None:
             r"\(slaveTimeout is 0\.02 s\)",
             (await status(talk)).unconfirmed,
         )
-        talk.broker.store.replica_acks.note("stalled", talk.broker.store.log_range[1])
+        talk.broker.broker_store.replica_acks.note("stalled", talk.broker.store.log_range[1])
         assert (await status(talk)).unconfirmed == ""
 
 
 async def test_the_first_unconfirmed_message_may_begin_a_file(
     talk: Talk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store, ends = talk.broker.store, [0]
+    parts, store, ends = talk.broker.broker_store, talk.broker.store, [0]
     while ends[-1] < SMALL.commit_log_file_size:
         put = store.try_put(Message("T1", bytes(500_000)))
         ends.append(store.log_range[1])
-    store.replica_acks.note("replica", ends[-2])  # the file is filled up from there on
+    parts.replica_acks.note("replica", ends[-2])  # the file is filled up from there on
     monkeypatch.setattr(store._engine.system.clock, "now_ms", lambda: put.store_time + 7)
-    assert store.unconfirmed_ms == 7
-    store.replica_acks.note("replica", ends[-1])
-    assert store.unconfirmed_ms == 0
+    assert parts.log.unconfirmed_ms == 7
+    parts.replica_acks.note("replica", ends[-1])
+    assert parts.log.unconfirmed_ms == 0
 
 
 async def test_consumers_may_be_served_without_replicas_by_a_setting(talk: Talk) -> None:
@@ -338,7 +338,8 @@ async def test_unfinished_transactions_are_checked_without_replicas() -> None:
         await talk.broker.check_transactions()
         (half,) = talk.broker._parts.transactions._halves()
         assert half.checks == 1
-        assert talk.broker.store.stored(half.physical_offset).topic == HALF_TOPIC  # type: ignore[union-attr]
+        found = talk.broker.broker_store.reads.stored(half.physical_offset)
+        assert found is not None and found.topic == HALF_TOPIC
 
 
 async def test_pops_and_their_acknowledgements_work_without_replicas(

@@ -118,7 +118,7 @@ async def test_a_slave_shows_what_consumers_of_its_master_see(tmp_path: Path) ->
         config = config.replace(master_address=talk.broker.address)
         replica = SMALL.replace(role=BrokerRole.SLAVE)
         async with Broker.running(tmp_path, config, replica) as slave:
-            await until(lambda: master.replica_acks.in_sync(0) == 1)
+            await until(lambda: talk.broker.broker_store.replica_acks.in_sync(0) == 1)
             assert (await talk.send("T1", b"one")).code == ALONE
             await until(lambda: slave.store.log_range == master.log_range)
             reader = Talk(slave, talk.client)

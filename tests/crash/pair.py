@@ -21,7 +21,7 @@ from tests.crash.oracle import History, QueueKey, Stored, Violation, stored
 from tests.crash.simulation import Moment, Process, tiny_config
 from tests.crash.threads import World, WorldClock, WorldThreads
 
-from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, StoreConfig
+from firetrail import FiretrailError, FlushMode, Message, PutResult, PutStatus, Store, StoreConfig
 from firetrail.errors import NotReachedError
 from firetrail.replication.ha.ha_client import HAClient
 from firetrail.replication.ha.ha_frames import (
@@ -74,13 +74,11 @@ class Node(Process):
         self.confirmed = 0
         """How many messages, from the first on, were acknowledged: they are on both sides."""
 
-    def open(self) -> BrokerStore:
-        self._store = BrokerStore.open(self.disk.root, self.config, system=self.files.system())
-        return self._store
-
-    @property
-    def store(self) -> BrokerStore:
-        assert isinstance(self._store, BrokerStore)
+    def open(self) -> Store:
+        self.broker_store = BrokerStore.open(
+            self.disk.root, self.config, system=self.files.system()
+        )
+        self._store = self.broker_store.embedded
         return self._store
 
     @property
@@ -199,9 +197,9 @@ class Pair:
 
     def serve(self) -> None:
         """Open the HA port of the master."""
-        store = self.master.store
+        store = self.master.broker_store
         source = HASource(
-            store.commit_log,
+            store.log,
             store.replica_acks,
             self.config.limits,
             WorldClock(self.world),
@@ -217,10 +215,10 @@ class Pair:
 
     def _follow(self) -> None:
         while self._is_following:
-            log = self.replica.store.log_copy()
+            log = self.replica.broker_store.log_copy()
             begin = log.max_offset
             if log.is_empty:
-                begin = max(begin, self.master.store.log_range[0])
+                begin = max(begin, self.master.broker_store.log.min_offset)
             self._client = HAClient(
                 log, ADDRESS, begin, WorldClock(self.world), heartbeat_s=1.0, silence_s=20.0
             )
@@ -258,7 +256,7 @@ class Pair:
     def expire_replica(self) -> None:
         """Delete all old files of the replica's log."""
         self.replica.store.delete_expired(forced=True)
-        self.replica_min = self.replica.store.log_range[0]
+        self.replica_min = self.replica.broker_store.log.min_offset
 
     def damage_wire(self) -> None:
         """Flip a bit in something that the master sends from now on."""
@@ -270,10 +268,12 @@ class Pair:
         """Let somebody be connected who confirms what was never sent."""
         with self.network.create_connection(("10.0.0.1", 10912), 3.0, is_tapped=False) as stranger:
             stranger.settimeout(1.0)
-            stranger.sendall(encode_report(max(self.master.store.log_range[0], FROM_THE_START)))
+            stranger.sendall(
+                encode_report(max(self.master.broker_store.log.min_offset, FROM_THE_START))
+            )
             with suppress(OSError):
                 stranger.recv(1)
-                stranger.sendall(encode_report(self.master.store.log_range[1] + 3000))
+                stranger.sendall(encode_report(self.master.broker_store.log.max_offset + 3000))
             self.world.pause(0.01)
             yield
 
@@ -316,8 +316,8 @@ class Pair:
         """Return the ends of the queues in any flush mode."""
         if not node.is_open:
             return {}
-        store = node.store
-        return {queue: store.max_offset(*queue) for queue in store.queue_pairs()}
+        queues = node.broker_store.queues
+        return {queue: queues.max_offset(*queue) for queue in queues.pairs()}
 
     def _note_report(self, data: bytes) -> None:
         """Note what the replica sends; reports may arrive in parts."""
@@ -331,7 +331,7 @@ class Pair:
     @property
     def is_caught_up(self) -> bool:
         """Whether the replica has reported the end of the master's log."""
-        end = self.master.store.log_range[1]
+        end = self.master.broker_store.log.max_offset
         connections = self.service.connections
         return any(connection.session.acked >= end for connection in connections)
 

@@ -158,13 +158,14 @@ class PairChecker:
         node: Node = getattr(pair, name)
         with pair.world.replaces_threading():
             try:
-                store = node.open()
+                node.open()
+                store = node.broker_store
                 check_shown(store, history, moment.reported)
                 if name == "master":
-                    store.replica_acks.note("replica", store.log_range[1])
+                    store.replica_acks.note("replica", store.log.max_offset)
                 else:
                     store.log_copy().confirm(OFFSET_MAX)
-                check_store(store, history, least)
+                check_store(store.embedded, history, least)
                 node.close()
             except FiretrailError as error:
                 raise Violation(f"I1: the {name} refuses to open: {error}") from error
@@ -198,8 +199,8 @@ class PairChecker:
             now=source.choice((0.0, 1000.0)),
         )
         with pair.running():
-            log = pair.replica.store.log_copy()
-            if not log.is_empty and log.max_offset < pair.master.store.log_range[0]:
+            log = pair.replica.broker_store.log_copy()
+            if not log.is_empty and log.max_offset < pair.master.broker_store.log.min_offset:
                 return  # retention of the master has deleted what the replica needs
             least = history.survive_power_loss
             pair.catch_up()
@@ -242,11 +243,11 @@ def check_shown(store: BrokerStore, history: History, reported: int) -> None:
     for message in history.messages:
         if message.end <= reported:
             continue
-        end = store.max_offset(message.topic, message.queue_id)
+        end = store.queues.max_offset(message.topic, message.queue_id)
         if message.is_in_queue and message.queue_offset < end:
             raise Violation(f"R7: {message} is shown, but confirmed is the log up to {reported}")
         for key in message.properties.get("KEYS", "").split():
-            found = store.query(message.topic, key)
+            found = store.embedded.query(message.topic, key)
             if any(record.physical_offset == message.physical_offset for record in found):
                 raise Violation(f"R7: {message} is found, but confirmed is the log to {reported}")
 
@@ -268,7 +269,7 @@ def check_count_of_replicas(config: PairConfig) -> None:
             for number in range(3):
                 pair.catch_up()
                 result = pair.master.put(Message("t", b"%d" % number))
-                counted = pair.master.store.replica_acks.in_sync(0)
+                counted = pair.master.broker_store.replica_acks.in_sync(0)
                 if result.ok or counted > 1:
                     raise Violation(f"R8: two replicas are needed, {counted} count: {result}")
                 pair.network.cut_all()

@@ -24,7 +24,7 @@ from firetrail.broker.timer.timer_service import TimerService
 from firetrail.format import config_json
 from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.settings.config_file import ConfigFile
-from firetrail.store.broker_store import BrokerStore
+from firetrail.store.topic_removal import TopicRemoval
 
 ATTEMPTS = 12
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -69,10 +69,10 @@ def answered_before_saved(patch: pytest.MonkeyPatch) -> None:
 
 
 def queues_removed_at_once(patch: pytest.MonkeyPatch) -> None:
-    def settle(self: BrokerStore) -> int:
-        return self.log_range[1]
+    def settle(self: TopicRemoval) -> int:
+        return self._engine.log.max_offset
 
-    patch.setattr(BrokerStore, "settle", settle)
+    patch.setattr(TopicRemoval, "settle", settle)
 
 
 def lost_topics_stay_lost(patch: pytest.MonkeyPatch) -> None:

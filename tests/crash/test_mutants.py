@@ -28,7 +28,7 @@ from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.engine import Engine
 from firetrail.store.index.index import Index
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.put.writer import Writer
+from firetrail.store.put.writer import Durability
 from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.recovery.recovery import Recovery
 from firetrail.store.retention.housekeeper import Housekeeper
@@ -57,10 +57,10 @@ class NoFolderSyncProcess(Process):
 
 
 def acknowledge_before_sync(patch: pytest.MonkeyPatch) -> None:
-    def at_once(self: Writer, result: PutResult, started: float) -> PutResult:
+    def at_once(self: Durability, result: PutResult, started: float) -> PutResult:
         return result
 
-    patch.setattr(Writer, "_wait_durable", at_once)
+    patch.setattr(Durability, "wait", at_once)
 
 
 def tail_not_zeroed(patch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> Pair:
 def fill(pair: Pair, end: int) -> None:
     """Put messages up to an offset, without waiting for the replica."""
     producer = Producer(random.Random(2))
-    while pair.master.store.log_range[1] < end:
+    while pair.master.broker_store.log.max_offset < end:
         pair.master.put_without_waiting(producer.message())
 
 
@@ -103,7 +103,7 @@ def test_a_full_disk_stops_the_replica_until_there_is_room(pair: Pair) -> None:
             assert isinstance(error, DiskFullError)
             assert "replica/commitlog" in str(error)
             assert "free some or let retention delete older files" in str(error)
-            assert pair.replica.store.log_range[1] < 20_000
+            assert pair.replica.broker_store.log.max_offset < 20_000
             refused = pair.master.put(Message("t", b"x"))
             assert refused.status in (PutStatus.SLAVE_NOT_AVAILABLE, PutStatus.FLUSH_SLAVE_TIMEOUT)
         pair.catch_up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -187,7 +188,8 @@ def keys_of_the_tail_found(patch: pytest.MonkeyPatch) -> None:
 def tail_indexed_twice(patch: pytest.MonkeyPatch) -> None:
     def begin(self: Engine) -> None:
         original(self)
-        self._deriver.index_from = 0
+        deriver = self.dispatcher._deriver
+        deriver.policy = replace(deriver.policy, index_from=0)
 
     original = Engine._begin_dispatch
     patch.setattr(Engine, "_begin_dispatch", begin)

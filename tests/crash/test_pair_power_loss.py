@@ -42,7 +42,7 @@ def test_a_killed_replica_keeps_records_that_its_master_has_not_sealed(tmp_path:
     pair = Pair(tmp_path, config, seed=1)
     producer = Producer(random.Random(1))
     with pair.running():
-        while pair.master.store.log_range[1] < 10_000:
+        while pair.master.broker_store.log.max_offset < 10_000:
             pair.master.put(producer.message())
         pair.catch_up()
     snapshot = pair.replica.disk.snapshot()
@@ -50,7 +50,7 @@ def test_a_killed_replica_keeps_records_that_its_master_has_not_sealed(tmp_path:
     again = Pair(tmp_path / "again", config, seed=2)
     with again.world.replaces_threading():
         store = again.replica.open()
-        store.log_copy().confirm(OFFSET_MAX)
+        again.replica.broker_store.log_copy().confirm(OFFSET_MAX)
         check_store(store, pair.history, len(pair.history.messages))
         again.replica.close()
 
@@ -63,7 +63,7 @@ def test_a_replica_that_was_killed_before_its_first_record_begins_where_its_mast
     pair = Pair(tmp_path, config, seed=1)
     producer = Producer(random.Random(1))
     with pair.running():
-        while pair.master.store.log_range[1] < 20_000:
+        while pair.master.broker_store.log.max_offset < 20_000:
             pair.master.put(producer.message())
         pair.catch_up()
         pair.master.store.wait_dispatched()
@@ -72,7 +72,8 @@ def test_a_replica_that_was_killed_before_its_first_record_begins_where_its_mast
     shutil.rmtree(tmp_path / "replica")
     killed = Pair(tmp_path, config, seed=2)
     with killed.world.replaces_threading():
-        killed.replica.open().commit_log.queue.roll(0)
+        killed.replica.open()
+        killed.replica.broker_store.log.queue.roll(0)
         killed.world.abandon()
         killed.replica._release()
     again = Pair(tmp_path, config, seed=3, history=pair.history)
@@ -81,7 +82,7 @@ def test_a_replica_that_was_killed_before_its_first_record_begins_where_its_mast
         check_same_log(again)
         assert again.replica.store.log_range == again.master.store.log_range
         assert [path.name for path in (tmp_path / "replica" / "commitlog").iterdir()] == [
-            f"{again.master.store.log_range[0]:020}"
+            f"{again.master.broker_store.log.min_offset:020}"
         ]
         again.close()
     assert not again.errors

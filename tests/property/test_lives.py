@@ -146,8 +146,8 @@ def test_missing_queues_are_derived_again(steps: Steps, chosen: list[int], kille
     with tempfile.TemporaryDirectory() as folder:
         shop = opened(Path(folder, "store"), steps)
         seen = not_empty(shop.seen)
-        assert shop.store.wait_dispatched(PATIENCE_S)
-        ends = {key: shop.store.max_offset(*key) for key in seen}
+        assert shop.store.embedded.wait_dispatched(PATIENCE_S)
+        ends = {key: shop.store.queues.max_offset(*key) for key in seen}
         root = crashed_copy(shop) if killed else shop.root
         shop.close()
         list_topics(root, *shop.topics)

@@ -127,7 +127,7 @@ class AutoSwitchPort:
         self._listener.close()
 
     def _log(self) -> bytes:
-        end = self._store.log_range[1]
+        end = self._store.log.max_offset
         return log_content(self._folder)[:end]
 
     def _serve(self) -> None:

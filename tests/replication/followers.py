@@ -38,12 +38,12 @@ class Master:
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         self._loop = loop
-        self.store = BrokerStore.open(folder, config)
+        self.store = BrokerStore.open(folder, config, system=SYSTEM)
         self.acks = self.store.replica_acks
         self.port = HAPort(SYSTEM)
         self.port.open("127.0.0.1", 0)
         source = HASource(
-            self.store.commit_log, self.acks, limits, SYSTEM.clock, SYSTEM.threads, loop=loop
+            self.store.log, self.acks, limits, SYSTEM.clock, SYSTEM.threads, loop=loop
         )
         self.service = HAService(source, self.port)
         self.service.start()
@@ -66,11 +66,11 @@ class Master:
     def _fill(self, count: int, size: int) -> None:
         for number in range(count):
             message = Message("T", b"%05d" % number * (size // 5), wait_for_flush=False)
-            assert self.store.try_put(message).ok
+            assert self.store.embedded.try_put(message).ok
 
     def wait_acked(self) -> None:
         """Wait until a replica has everything."""
-        waiter = ThreadWaiter(self.store.log_range[1], SYSTEM.threads)
+        waiter = ThreadWaiter(self.store.log.max_offset, SYSTEM.threads)
         self.acks.add(waiter)
         assert waiter.wait(PATIENCE_S)
         assert waiter.durable
@@ -111,7 +111,7 @@ def following(
     the offset at which an empty replica begins.
     """
     failures: list[FiretrailError] = [] if errors is None else errors
-    with BrokerStore.open(folder, config) as store:
+    with BrokerStore.open(folder, config, system=SYSTEM) as store:
         log = store.log_copy()
         start = log.max_offset if begin is None else begin
         client = HAClient(log, address, start, SYSTEM.clock, heartbeat_s=0.05)

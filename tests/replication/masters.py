@@ -56,10 +56,10 @@ class FakeMaster:
     """
 
     def __init__(self, folder: Path, config: StoreConfig = MASTER) -> None:
-        self.store = BrokerStore.open(folder, config)
+        self.store = BrokerStore.open(folder, config, system=SYSTEM)
         self.acks = self.store.replica_acks
         self.port = HAPort(SYSTEM)
-        source = HASource(self.store.commit_log, self.acks, LIMITS, SYSTEM.clock, SYSTEM.threads)
+        source = HASource(self.store.log, self.acks, LIMITS, SYSTEM.clock, SYSTEM.threads)
         self.ha = HAService(source, self.port)
         self.settings = {
             "brokerRole": "ASYNC_MASTER",
@@ -92,7 +92,7 @@ class FakeMaster:
         """Put messages."""
         for number in range(count):
             message = Message("T", b"%s%05d" % (text.encode(), number) * 20)
-            assert self.store.try_put(message).ok
+            assert self.store.embedded.try_put(message).ok
 
     def _handler(self, answer: Answer) -> Handler:
         def handle(connection: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -108,13 +108,13 @@ class FakeMaster:
         return request.answer(body="\n".join(lines).encode())
 
     def _runtime(self, request: RemotingCommand) -> RemotingCommand:
-        begin, end = self.store.log_range
+        begin, end = self.store.embedded.log_range
         table = {"commitLogMinOffset": str(begin), "commitLogMaxOffset": str(end)}
         return request.answer(body=KVTable(table | self.figures).encode())
 
     def _record(self, request: RemotingCommand) -> RemotingCommand:
         offset = int(request.fields["offset"])
-        record = self.store.buffer_at(offset)
+        record = self.store.reads.buffer_at(offset)
         if record is None:
             remark = f"can not find message by the offset, {offset}"
             return request.answer(ResponseCode.SYSTEM_ERROR, remark)
@@ -142,7 +142,7 @@ class Replica:
     @property
     def end(self) -> int:
         """The end of the log."""
-        return self.store.log_range[1]
+        return self.store.log.max_offset
 
 
 @asynccontextmanager
@@ -154,7 +154,7 @@ async def replica_in(
 ) -> AsyncIterator[Replica]:
     """Run a replica that follows a master."""
     client = RemotingClient()
-    with BrokerStore.open(folder, config) as store:
+    with BrokerStore.open(folder, config, system=SYSTEM) as store:
         epochs = EpochFile(SYSTEM, folder)
         follower = Follower(store.log_copy(), epochs, client, SYSTEM.clock, settings)
         follower.follow(master)

@@ -27,7 +27,7 @@ async def test_a_damaged_message(tmp_path: Path) -> None:
         await ways.dispatched()
         log = bytearray((tmp_path / "commitlog" / f"{0:020}").read_bytes())
         for field in FIELDS:
-            unit = ways.talk.broker.store.unit(field, 0, DAMAGED)
+            unit = ways.talk.broker.broker_store.queues.unit(field, 0, DAMAGED)
             assert unit is not None
             at = unit.physical_offset
             at = log.index(b"body", at) if field == "body" else at + RECORD_HEAD.offsets[field]

@@ -98,7 +98,7 @@ async def _a_slave_corrects_offsets(talk: Talk) -> None:
 @of_store("replica_retention_bytes")
 async def _a_slow_replica_holds_back_less(talk: Talk) -> None:
     async with reads_of(talk, store=True) as read:
-        talk.broker.store.replica_acks.retained_from()
+        talk.broker.broker_store.replica_acks.retained_from()
         assert "replica_retention_bytes" in read
 
 
@@ -146,7 +146,7 @@ async def _the_housekeeper_reads_its_settings_again(talk: Talk) -> None:
     await fill(talk, "T", *[b"x" * 8000] * 40)
     store, engine = talk.broker.store, talk.broker.store._engine
     async with reads_of(talk, store=True) as read:
-        await asyncio.to_thread(store.settle)
+        await asyncio.to_thread(talk.broker.broker_store.removal.settle)
         await asyncio.to_thread(store.delete_expired, forced=True)
         engine.housekeeper._retention._used = lambda: 1.0
         housekeeper = engine.housekeeper
@@ -179,7 +179,7 @@ async def _a_put_needs_more_copies(talk: Talk) -> None:
     assert (await talk.send("T")).code == 0
     await change(talk, min_in_sync_replicas=2, slave_timeout_ms=10)
     assert (await talk.send("T")).code == ResponseCode.SLAVE_NOT_AVAILABLE
-    acks = talk.broker.store.replica_acks
+    acks = talk.broker.broker_store.replica_acks
     assert acks.is_in_sync(0, 1000)
     await change(talk, max_gap_not_in_sync=1000)
     assert not acks.is_in_sync(0, 1000)
@@ -385,7 +385,7 @@ async def _every_pull_asks_whether_it_verifies(talk: Talk) -> None:
 
 @of_store("repair_wait_ms")
 async def _consumers_no_longer_wait_for_a_repair(talk: Talk) -> None:
-    ledger, clock = talk.broker.store.damage, talk.broker._parts.state.system.clock
+    ledger, clock = talk.broker.broker_store.damage, talk.broker._parts.state.system.clock
     error = StoreDamagedError("commitlog/0", 0, 0, "it is altered", "repair it")
     place = DamagedPlace(0, error, clock.monotonic())
     assert not ledger.is_overdue(place)
@@ -396,7 +396,7 @@ async def _consumers_no_longer_wait_for_a_repair(talk: Talk) -> None:
 @of_store("scrub_bytes_per_second")
 async def _the_scrub_stops(talk: Talk) -> None:
     await fill(talk, "T", b"x")
-    scrub = ScrubService(talk.broker.store)
+    scrub = ScrubService(talk.broker.broker_store)
     assert await scrub.step() != OFF_S
     await change(talk, scrub_bytes_per_second=0)
     assert await scrub.step() == OFF_S

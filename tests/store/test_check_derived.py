@@ -2,6 +2,7 @@
 
 import shutil
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,7 +183,8 @@ class TestTheIndex:
         with Store.open(tmp_path, config) as store:
             put_all(store, [b"x"] * 10, tags="A", keys=["k"])
         with Store.open(tmp_path, config) as store:
-            store._engine._deriver.tags = True
+            deriver = store._engine.dispatcher._deriver
+            deriver.policy = replace(deriver.policy, tags=True)
             put_all(store, [b"x"] * 10, tags="A", keys=["k"])
         report = checked(tmp_path)
         assert report.ok and not report.warnings

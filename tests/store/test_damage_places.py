@@ -18,6 +18,7 @@ from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.integrity import damaged_messages
 from firetrail.store.log.walk import RecordBatch
+from firetrail.system import SYSTEM
 
 DELAYS = DelayLevels.parse(DEFAULT_DELAY_LEVELS)
 CONFIG = StoreConfig().for_files(
@@ -153,12 +154,12 @@ def test_a_zeroed_page_is_reported_once_by_a_server(
     in_file = [p for p in places if p.physical_offset // size == 1]
     hit = [p.number for p in in_file if p.at + p.size > 4096]
     assert places[hit[0]].at < 4096  # its head is good, but its properties are not
-    with BrokerStore.open(root, CONFIG) as store:
+    with BrokerStore.open(root, CONFIG, system=SYSTEM) as store:
         for tags in (None, frozenset([97]), None):  # the hash of "a"
             found: list[int] = []
             offset = 0
             while offset < COUNT:
-                result = store.get_hashed("T", 0, offset, 32, tags)
+                result = store.reads.get_hashed("T", 0, offset, 32, tags)
                 found += [int(b[20:28].hex(), 16) for b in result.buffers]
                 assert result.next_offset > offset
                 offset = result.next_offset
@@ -183,14 +184,14 @@ def test_reports_are_limited(
     for number in (3, 5, 7):
         KINDS["magic"](root, places[number])
     monkeypatch.setattr(damaged_messages, "REPORTED_MAX", 2)
-    with BrokerStore.open(root, CONFIG) as store:
-        reports = store._damage_reports
+    with BrokerStore.open(root, CONFIG, system=SYSTEM) as store:
+        reports = store.reads._reports
         for _ in range(3):
-            result = store.get_hashed("T", 0, 3, 1)
+            result = store.reads.get_hashed("T", 0, 3, 1)
             assert result.next_offset == 5
         assert len(caplog.records) == 1
         for offset in (5, 7):
-            store.get_hashed("T", 0, offset, 1)
+            store.reads.get_hashed("T", 0, offset, 1)
             assert sum(map(len, reports._reported.values())) <= 2
     assert len(caplog.records) == 3
 
@@ -199,12 +200,12 @@ def test_a_stored_message_that_is_missing(store_of: tuple[Path, list[Place]]) ->
     """A message that something waits for is damaged or expired, never just missing."""
     root, places = store_of
     KINDS["zeroed head"](root, places[40])
-    with BrokerStore.open(root, CONFIG) as store:
+    with BrokerStore.open(root, CONFIG, system=SYSTEM) as store:
         with pytest.raises(StoreDamagedError, match="zeros where a record should begin") as caught:
-            store.stored(places[40].physical_offset)
+            store.reads.stored(places[40].physical_offset)
         assert caught.value.physical_offset == places[40].physical_offset
-        good = store.stored(places[41].physical_offset)
+        good = store.reads.stored(places[41].physical_offset)
         assert good is not None and good.queue_offset == 41
-        while store.delete_expired(forced=True):
+        while store.embedded.delete_expired(forced=True):
             pass
-        assert store.stored(places[0].physical_offset) is None
+        assert store.reads.stored(places[0].physical_offset) is None

@@ -50,7 +50,7 @@ def found_by_get(store: BrokerStore, tags: frozenset[int] | None) -> list[int]:
     found: list[int] = []
     offset = 0
     while offset < COUNT:
-        result = store.get_hashed("T", 0, offset, 32, tags)
+        result = store.reads.get_hashed("T", 0, offset, 32, tags)
         found += [int(bytes(b[88:92])) for b in result.buffers]
         assert result.next_offset > offset
         offset = result.next_offset
@@ -59,7 +59,7 @@ def found_by_get(store: BrokerStore, tags: frozenset[int] | None) -> list[int]:
 
 def found_at(store: BrokerStore, record: Record) -> bool:
     try:
-        return store.buffer_at(record.physical_offset) is not None
+        return store.reads.buffer_at(record.physical_offset) is not None
     except StoreDamagedError:
         return False
 
@@ -73,9 +73,9 @@ def test_no_altered_field_is_served(
     config = CONFIG.replace(property_crc=sealed)
     with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
         for each in range(COUNT):
-            store.put(Message("T", b"%04d" % each * 50, tags="a", keys=["k"]))
-        store.flush()
-        assert store.wait_dispatched()
+            store.embedded.put(Message("T", b"%04d" % each * 50, tags="a", keys=["k"]))
+        store.embedded.flush()
+        assert store.embedded.wait_dispatched()
         record = records(tmp_path / "store")[number]
         path, position = log_file(tmp_path / "store", record.physical_offset)
         others = [each for each in range(COUNT) if each != number]
@@ -86,7 +86,7 @@ def test_no_altered_field_is_served(
                 found = found_by_get(store, tags)
                 assert found == (others if is_seen else list(range(COUNT))), name
             assert found_at(store, record) is not is_seen, name
-            by_key = store.query_buffers("T", "k", max_count=COUNT).buffers
+            by_key = store.reads.query_buffers("T", "k", max_count=COUNT).buffers
             if is_seen:
                 assert len(by_key) == COUNT - 1, name
             while store.log_scrub.step(1 << 20):
@@ -106,9 +106,9 @@ def test_checksums_can_be_left_out(tmp_path: Path, machine: Machine) -> None:
     config = CONFIG.replace(verify_reads=False)
     with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
         for each in range(COUNT):
-            store.put(Message("T", b"%04d" % each * 50))
-        store.flush()
-        assert store.wait_dispatched()
+            store.embedded.put(Message("T", b"%04d" % each * 50))
+        store.embedded.flush()
+        assert store.embedded.wait_dispatched()
         stored = records(tmp_path / "store")
         for number, at in ((3, 200), (5, 0)):
             path, position = log_file(tmp_path / "store", stored[number].physical_offset)

@@ -116,12 +116,14 @@ async def test_messages_waiting_for_the_disk_delay_no_put(tmp_path: Path) -> Non
     machine = Machine()
     config = small_config(flush=FlushMode.SYNC, log=1 << 16)
     with BrokerStore.open(tmp_path / "store", config, system=machine.system) as store:
-        begun = [store.begin_put(Message(f"t{number}", b"x")) for number in range(3 * BEHIND_MAX)]
+        begun = [
+            store.writer.begin_put(Message(f"t{number}", b"x")) for number in range(3 * BEHIND_MAX)
+        ]
         waiting = [put for put in begun if not isinstance(put, PutResult)]
         assert len(waiting) == len(begun)
         results = await asyncio.gather(*waiting)
         assert all(result.ok for result in results)
-        assert store.wait_dispatched(PATIENCE_S)
+        assert store.embedded.wait_dispatched(PATIENCE_S)
         assert made(tmp_path / "store") == 3 * BEHIND_MAX
 
 

@@ -27,8 +27,8 @@ def test_records_are_written_to_the_file_rather_than_to_new_pages_of_a_mapping(
         copy.append_copied(0, records, 1)
         copy.confirm(end)
         assert machine.files.count("write", "0") == 1
-        assert replica.log_range == (0, end)
+        assert replica.embedded.log_range == (0, end)
         assert log_content(tmp_path / "replica")[:end] == records
-        assert replica.wait_dispatched()
-        assert [record.body for record in replica.read("T", 0, 0)] == [b"one", b"two"]
+        assert replica.embedded.wait_dispatched()
+        assert [record.body for record in replica.embedded.read("T", 0, 0)] == [b"one", b"two"]
     assert machine.files.count("populate") == 0

@@ -18,8 +18,8 @@ from typing import Self
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import StoreConfig
+from firetrail.store.store import Store
 
 
 class BackgroundBroker:
@@ -57,7 +57,7 @@ class BackgroundBroker:
         self._thread = threading.Thread(target=self._run, name="firetrail-broker", daemon=True)
         self.namesrv = ""
         self.address = ""
-        self.store: BrokerStore
+        self.store: Store
 
     def __enter__(self) -> Self:
         self._thread.start()

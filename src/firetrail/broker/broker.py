@@ -55,6 +55,7 @@ from firetrail.settings.file_changes import ConfEntries, FileChanges
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.store import Store
 from firetrail.system import SYSTEM, System
 from firetrail.tls.server_tls import ServerTls
 
@@ -391,8 +392,13 @@ class Broker:
         return self._term.parts
 
     @property
-    def store(self) -> BrokerStore:
+    def store(self) -> Store:
         """The open store, after the start. A change of role replaces it."""
+        return self._term.store.embedded
+
+    @property
+    def broker_store(self) -> BrokerStore:
+        """The parts of the open store, after the start. A change of role replaces it."""
         return self._term.store
 
     @property

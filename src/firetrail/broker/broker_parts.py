@@ -164,11 +164,11 @@ def build(
     topics = _topics(env, store, is_copy=is_slave, state_lags=state_lags)
     groups = GroupTable(env.file(GROUPS_JSON), env.live, now_ms, is_copy=is_slave)
     light_queues = store.config.light_queues
-    offset_files = OffsetFiles(system, env.folder, store.flush, light_queues=light_queues)
+    offset_files = OffsetFiles(system, env.folder, store.embedded.flush, light_queues=light_queues)
     offsets = OffsetTable(offset_files, store, topics, groups)
     filters = _filters(env, store) if not is_slave else None
     state = _state(env, store, topics, groups, offsets, clients, filters)
-    delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.flush)
+    delay_file = ConfigFile(system, env.folder, DELAY_OFFSETS, store.embedded.flush)
     schedule = Schedule(delay_file, store, store.config.delay_levels, now_ms)
     transactions = Transactions(state)
     checkpoints = PopCheckpoints(store, topics, offsets, env.live.current.name, now_ms, now)
@@ -222,10 +222,10 @@ def _topics(env: Environment, store: BrokerStore, *, is_copy: bool, state_lags: 
     levels = store.config.delay_levels.max_level
     now_ms = env.system.clock.now_ms
     topics = TopicTable(env.file(TOPICS_JSON), env.live, levels, now_ms, is_copy=is_copy)
-    topics.has_light_queues = store.has_light_queues
+    topics.has_light_queues = store.embedded.has_light_queues
     if not is_copy and (state_lags or TOPICS_JSON in store.missing_config):
         pending = pending_destinations(store, topics.version.timestamp)
-        topics.recover(store.queue_pairs(), store.newest_time, pending)
+        topics.recover(store.queues.pairs(), store.queues.newest_time, pending)
     return topics
 
 
@@ -238,10 +238,10 @@ def _filters(env: Environment, store: BrokerStore) -> ConsumerFilters | None:
         env.file(CONSUMER_FILTERS),
         BloomFilter(config.bloom_error_percent, config.bloom_names),
         env.system.clock.now_ms,
-        lambda: store.commit_log.appender.last_store_time,
-        clean=store.recovery.clean,
+        lambda: store.log.appender.last_store_time,
+        clean=store.embedded.recovery.clean,
     )
-    store.filter_by(filters.bitmap)
+    store.description.bitmap_of = filters.bitmap
     return filters
 
 

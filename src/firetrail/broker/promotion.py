@@ -123,7 +123,7 @@ class Promotion:
         broker = self._broker
         is_asked = EpochHeader.decode(request.fields).replica and not self.step
         if is_asked and broker.replica is None and not broker.epochs.epochs:
-            broker.epochs.append(Epoch(1, broker.store.log_range[0]))
+            broker.epochs.append(Epoch(1, broker.broker_store.log.min_offset))
         return request.answer(body=epoch_entries(broker).encode(standard=True))
 
     # -- on the replica -----------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Promotion:
 
     def _check_stays_master(self, role: BrokerRole | None) -> None:
         """Raise RequestError if this master hands over, or is to have another role."""
-        address, own = self._broker.address, self._broker.store.config.role
+        address, own = self._broker.address, self._broker.broker_store.config.role
         if self._successor:
             raise _busy(f"{address} is the master, and is handing over to {self._successor}")
         if role is not None and role is not own:
@@ -261,7 +261,7 @@ class Promotion:
 
     def _last_role(self) -> BrokerRole:
         """Return the role of the last master: this broker, or the one that it has followed."""
-        own = self._broker.store.config.role
+        own = self._broker.broker_store.config.role
         if own is not BrokerRole.SLAVE:
             return own
         known = self._broker.slave_mark.notes.master_role
@@ -322,7 +322,7 @@ class Promotion:
         _check_address(header.successor)
         if self.group is not None:
             return self._hand_over_lease(self.group, header, request)
-        store = self._broker.store
+        store = self._broker.broker_store
         if header.cancel:
             if header.successor == self._successor and not self.step:
                 self._reopen()
@@ -333,7 +333,7 @@ class Promotion:
         if self._successor not in ("", header.successor):
             raise _refused(f"{self._broker.address} is handing over to {self._successor}")
         self._successor = header.successor
-        store.refuse_puts(Closure.HANDOVER, f"{header.successor} will be the master")
+        store.gate.shut(Closure.HANDOVER, f"{header.successor} will be the master")
         _log.warning("messages are refused from now on: %s will be the master", header.successor)
         self._forget_reopening()
         loop = asyncio.get_running_loop()
@@ -382,7 +382,7 @@ class Promotion:
         _log.warning("%s does not become the master; messages are accepted again", self._successor)
         self._successor = ""
         self._forget_reopening()
-        self._broker.store.accept_puts(Closure.HANDOVER)
+        self._broker.broker_store.gate.lift(Closure.HANDOVER)
 
     def _forget_reopening(self) -> None:
         if self._reopening is not None:
@@ -409,7 +409,7 @@ class Promotion:
         broker = self._broker
         named = broker.config.name_servers
         address = "" if named else header.successor  # otherwise name servers tell it
-        role = broker.store.config.role.value
+        role = broker.broker_store.config.role.value
         note = HandOverNote(broker.address, header.successor, header.epoch, role)
         saved = broker.roles.changed(
             BrokerRole.SLAVE, header.broker_id, address, header.epoch, note

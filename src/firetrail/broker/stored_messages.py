@@ -119,7 +119,7 @@ def internal_records(
     A damaged record is logged and skipped: it must not hold up the messages of all others.
     """
     while True:
-        result = store.get_hashed(topic, queue_id, offset)
+        result = store.reads.get_hashed(topic, queue_id, offset)
         if result.next_offset <= offset:
             return
         for buffer in result.buffers:
@@ -143,9 +143,9 @@ def pending_destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[st
     A topic that was created for one of them has no queue until the message is delivered.
     """
     for waiting in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC):
-        for queue_id in store.queues(waiting):
-            first = store.offset_at(waiting, queue_id, since_ms)
-            for record in store.read(waiting, queue_id, first):
+        for queue_id in store.queues.of(waiting):
+            first = store.embedded.offset_at(waiting, queue_id, since_ms)
+            for record in store.embedded.read(waiting, queue_id, first):
                 topic, number = record.properties.get(REAL_TOPIC), number_property(record, REAL_QID)
                 if topic and topic != HALF_TOPIC and number is not None:
                     yield topic, number

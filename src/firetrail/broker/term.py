@@ -130,8 +130,12 @@ class Term:
         env = self.plan.env
         refused = unsupported.refused_files(env.system.files, env.folder)
         unsupported.check(refused, self.plan.ignored)
-        self.store = BrokerStore.loading(
-            env.folder, self.plan.store, system=env.system, in_group=env.keeper is not None
+        self.store = BrokerStore.open(
+            env.folder,
+            self.plan.store,
+            system=env.system,
+            in_group=env.keeper is not None,
+            loading=True,
         )
         try:
             was_slave = env.slave_mark.notes.is_slave
@@ -141,7 +145,7 @@ class Term:
                 self._begin_epoch(was_slave=was_slave)
             self._log_missing_files()
             # A slave's tables are copies of its master's, which may be older than the log.
-            state_lags = was_slave or not self.store.recovery.clean
+            state_lags = was_slave or not self.store.embedded.recovery.clean
             self.parts = parts = build(env, self.store, clients, state_lags=state_lags)
             self.store.withhold_unconfirmed()
             self._log_unsupported()
@@ -236,7 +240,7 @@ class Term:
         if number:
             if env.keeper is None:  # no election chose the number, and a slave hears of more
                 number = max(number, epochs.number + 1)
-            end = self.store.log_range[1]
+            end = self.store.log.max_offset
             epochs.truncate(end)
             epochs.append(Epoch(number, end))
             self._begun = number
@@ -256,7 +260,7 @@ class Term:
         clock = env.system.clock
         admission = HAAdmission(live, env.guard, env.tls, clock)
         loop = asyncio.get_running_loop()
-        log, acks = self.store.commit_log, self.store.replica_acks
+        log, acks = self.store.log, self.store.replica_acks
         source = HASource(log, acks, limits, clock, env.system.threads, admission, loop)
         peers = HAPeers(live, env.address, self._members, clock)
         return HAService(source, env.ha_port, peers.refusal)
@@ -269,7 +273,7 @@ class Term:
 
     async def _stop_ha(self, ha: HAService) -> None:
         """Let replicas catch up with what was stored last, and disconnect them."""
-        self.store.push()
+        self.store.writer.push()
         await asyncio.to_thread(ha.stop)
 
     def _all_handlers(self) -> dict[int, Handler]:

@@ -166,7 +166,7 @@ class Terms:
             env = plan.env
             # An ASYNC_MASTER does not wait for confirmations, so there are none.
             is_async = env.slave_mark.notes.master_role == BrokerRole.ASYNC_MASTER.value
-            kept = self.current.store.confirmed_end if keep_confirmed and not is_async else 0
+            kept = self.current.store.log.confirmed_end if keep_confirmed and not is_async else 0
             await self.end()
             try:
                 await rewind_store(env.system, env.folder, master, env.client_access, kept)
@@ -215,7 +215,7 @@ class Terms:
                     f"requests in progress were not finished within {FREEZE_S:g} seconds"
                 )
             await asyncio.sleep(FREEZE_POLL_S)
-        term.store.refuse_puts(Closure.HANDOVER, reason)
+        term.store.gate.shut(Closure.HANDOVER, reason)
         try:
             await term.parts.timer.save()
         except (OSError, DiskFullError) as error:
@@ -228,7 +228,7 @@ class Terms:
         """End the freeze of this term."""
         term = self.current
         term.store.is_quiet = False
-        term.store.accept_puts(Closure.HANDOVER)
+        term.store.gate.lift(Closure.HANDOVER)
         codes = CHANGING & term.handlers.keys()
         self._handlers.update({code: term.handlers[code] for code in codes})
         self._held.release()

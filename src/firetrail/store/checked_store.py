@@ -1,37 +1,91 @@
-"""The damage of an open store, and lookups that check what they find before it is sent on."""
+"""Reads of an open store that check what they find before it is sent on."""
 
 from __future__ import annotations
 
 from firetrail.errors import StoreBusyError, StoreDamagedError
 from firetrail.format.columns import Check
 from firetrail.format.record import Record
+from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
 from firetrail.store.integrity.damage_ledger import DamageLedger
 from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
-from firetrail.store.integrity.log_patch import LogPatch
-from firetrail.store.integrity.log_scrub import LogScrub
 from firetrail.store.log.log_records import is_good, record_offset
+from firetrail.store.queue_records import QueueRecords
+from firetrail.store.queues.filter_bits import FilterBits
 from firetrail.store.reader import TIME_MAX, QueryResult
-from firetrail.store.store import Store
+from firetrail.store.results import GetResult, GetStatus, PutResult
+
+SKIPPED_UNITS_MAX = 8
+"""Damaged units that one read skips; it searches the log for the record of each."""
 
 
-class CheckedStore(Store):
-    """A store that knows its damaged records, and finds single messages as stored bytes."""
+class CheckedReads:
+    """Finds messages as stored bytes, and notes those that are damaged."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(engine)
-        self._damage_reports = DamageReports(engine.log.queue)
+        self._engine = engine
+        self._log = engine.log
+        self._live = engine.live
+        self._get = engine.reader.get
+        self._dispatcher = engine.dispatcher
+        self._lookups = engine.lookups
+        self._records = QueueRecords(engine.reader, engine.log.queue)
+        self._reports = DamageReports(engine.log.queue)
         self.damage = DamageLedger(engine.live, engine.system)
         """The damaged records that were found and are not repaired."""
-        self.log_patch = LogPatch(engine.log)
-        """Copies good records to and from the logs of other brokers."""
-        self.log_scrub = LogScrub(engine.system, engine.root, engine.log, self.damage)
-        """Reads the whole log, in steps, to find damage."""
 
-    def close(self, within_s: float | None = None) -> None:
-        """Close the store as :meth:`Store.close` does, and end its scrub."""
-        self.log_scrub.close()
-        super().close(within_s)
+    def get_hashed(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        tags: frozenset[int] | None = None,
+        bits: FilterBits | None = None,
+    ) -> GetResult:
+        """Get messages as :meth:`Store.get` does, for a caller that has hashed the tags.
+
+        ``bits`` leaves out messages whose extended units rule them out.
+
+        A message that cannot be delivered, because its unit points nowhere or no record begins
+        there, is reported and skipped so that consumers make progress. After SKIPPED_UNITS_MAX of
+        them the result is empty and its next offset is after them. A damaged record is such a
+        message, unless it is being repaired: then the queue seems to end before it.
+        """
+        if self._dispatcher.behind and offset >= self._lookups.max_offset(topic, queue_id):
+            self._dispatcher.help(HELP_S)  # an acknowledged message must be readable
+        check = Check.RECORD if self._live.current.verify_reads else Check.NONE
+        for _ in range(SKIPPED_UNITS_MAX):
+            try:
+                result = self._get(topic, queue_id, offset, max_count, tags, bits, check)
+                return self._engine.statistics.noted(result)
+            except StoreDamagedError as error:  # about the message at this offset
+                if self.damage.awaits_repair(error, (topic, queue_id)):
+                    return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, topic, queue_id, offset)
+                self._reports.note(self._engine.queues.open(topic, queue_id), offset)
+            offset += 1
+        return self._nothing(GetStatus.NO_MATCHED_MESSAGE, topic, queue_id, offset)
+
+    def _nothing(self, status: GetStatus, topic: str, queue_id: int, offset: int) -> GetResult:
+        first, end = (
+            self._lookups.min_offset(topic, queue_id),
+            self._lookups.max_offset(topic, queue_id),
+        )
+        return GetResult(status, offset, first, end)
+
+    def note_damaged(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        number: int,
+        tags: frozenset[int] | None = None,
+        bits: FilterBits | None = None,
+    ) -> int:
+        """Report message ``number`` (from 0) of a get at ``offset``; return its queue offset."""
+        offset = self._engine.reader.offset_of(topic, queue_id, offset, number, tags, bits)
+        self._reports.note(self._engine.queues.open(topic, queue_id), offset)
+        return offset
 
     def buffer_at(self, physical_offset: int) -> memoryview | None:
         """Return the stored bytes of the message that begins at this physical offset.
@@ -60,15 +114,17 @@ class CheckedStore(Store):
             StoreBusyError: The same, but the record may be repaired soon: ask again.
         """
         try:
-            record = self.at(physical_offset)
+            buffer = self._engine.reader.at_offset(physical_offset)
+            if buffer is not None:
+                return self._records.decoded(buffer)
             segment = self._log.queue.find(physical_offset)
-            if record is None and segment is not None:
+            if segment is not None:
                 raise record_damage(segment, physical_offset)
         except StoreDamagedError as error:
             if self.damage.awaits_repair(error):
                 raise StoreBusyError(f"a record is being repaired: {error}") from error
             raise
-        return record
+        return None
 
     def query_buffers(
         self,
@@ -90,3 +146,15 @@ class CheckedStore(Store):
             elif (segment := self._log.queue.find(offset := record_offset(record))) is not None:
                 self.damage.note(record_damage(segment, offset))
         return found._replace(buffers=good)
+
+    def records_of(self, result: PutResult) -> memoryview:
+        """Return the consecutive records that a put has stored; none if the store is closed."""
+        if self._engine.is_closed:
+            return memoryview(b"")
+        if self._engine.config.write_buffer_pool:
+            self._log.commit()  # bytes in a write buffer are not readable
+        segment = self._log.queue.find(result.physical_offset)
+        if segment is None:
+            return memoryview(b"")
+        at = result.physical_offset - segment.base
+        return segment.view[at : at + result.size]

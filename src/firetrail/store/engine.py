@@ -12,49 +12,48 @@ import logging
 import os
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from firetrail.errors import DiskFullError, FlushFailedError, StoreDamagedError, StoreError
-from firetrail.format.columns import Check
+from firetrail.errors import (
+    DiskFullError,
+    FlushFailedError,
+    StoreClosedError,
+    StoreDamagedError,
+    StoreError,
+)
 from firetrail.format.index import IndexGeometry
 from firetrail.format.names import COMMIT_LOG, INDEX
 from firetrail.settings.settings_table import Live
-from firetrail.store.admission.draft import Drafter, LightNumbers
-from firetrail.store.admission.fence import Fence, NoFence
+from firetrail.store.admission.draft import Drafter
 from firetrail.store.admission.gate import Closure, Gate
 from firetrail.store.dispatch.arrivals import Arrivals
-from firetrail.store.dispatch.derivation import Deriver, LeavesOut
+from firetrail.store.dispatch.derivation import DerivePolicy, Deriver
 from firetrail.store.dispatch.description import RecordDescription
 from firetrail.store.dispatch.dispatcher import Dispatcher
-from firetrail.store.evidence.catalog import Catalog
-from firetrail.store.evidence.inventory import InventoryFile, missing_config, take_stock
-from firetrail.store.evidence.removals import refuse_empty_folder
+from firetrail.store.dispatch.loop_dispatch import LoopDispatch
+from firetrail.store.evidence.inventory import take_stock
 from firetrail.store.index.index import Index
+from firetrail.store.lifecycle.disk_space import DiskSpace
+from firetrail.store.lifecycle.startup import Startup
 from firetrail.store.log.commit_log import CommitLog
-from firetrail.store.log.flusher import LogFlusher
-from firetrail.store.log.log_records import store_time_at
+from firetrail.store.log.flusher import LogFlusher, ThreadWaiter
 from firetrail.store.log.paths import settle_paths
 from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
-from firetrail.store.queues.generations import Lives
+from firetrail.store.put.appends import Appends
+from firetrail.store.put.writer import Durability, Writer
+from firetrail.store.queue_lookups import QueueLookups
 from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.reader import Reader
-from firetrail.store.recovery.recovery import EVERYTHING, Recovery, RecoveryReport
-from firetrail.store.recovery.restoration import Lost, RecoveredRuns, Restoration
 from firetrail.store.retention.housekeeper import Housekeeper
 from firetrail.store.retention.retention import Retention
 from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
 from firetrail.store.root.sizes import adopt_sizes
 from firetrail.store.root.store_parts import StoreParts
-from firetrail.store.root.watermark import (
-    Watermark,
-    WatermarkFile,
-    read_checkpoint,
-    read_watermark,
-)
+from firetrail.store.root.watermark import Watermark, WatermarkFile
 from firetrail.store.settings.config import BrokerRole, StoreConfig
+from firetrail.store.stats import Statistics
 from firetrail.system import NO_SPACE, System
 from firetrail.text import human_size
 
@@ -90,6 +89,8 @@ class Engine:
         self.root = root.absolute()  # the process may change its folder before files are created
         self.system = system
         self.failure: BaseException | None = None
+        self.is_closed = False
+        """Whether :meth:`stop` has ended; nothing can be read any more."""
         self._stopped = False
         self._is_forked_copy = False  # whether the process that forked this one owns the store
         with ExitStack() as resources:  # closed here if the store cannot be opened
@@ -121,20 +122,10 @@ class Engine:
         """The folders with the files of the log."""
         return self._log_paths.all if self._log_paths else (self.root / COMMIT_LOG,)
 
-    def used_ratio(self) -> float:
-        """Return the used part of the store's disk, or of the log's if that one is fuller.
-
-        If the log is on several disks, its emptiest one counts: it gets the next file.
-        """
-        used = self.system.files.used_ratio(self.root)
-        spread = self.log.queue.spread
-        return max(used, spread.used_ratio()) if spread is not None else used
-
     def _build(self, config: StoreConfig) -> None:
         system, root = self.system, self.root
         self.live = live = Live(config)
         self.gate = Gate(system.threads)
-        self.fence: Fence = NoFence()
         self.arrivals = Arrivals(system.threads)
         self.drafter = Drafter(config)
         self.queues = QueueTable(system, root, config.consume_queue_file_size)
@@ -154,18 +145,25 @@ class Engine:
             self._resources.callback(self.index.close)
         self._parts = StoreParts(system, self.root, live, self.log, self.queues, self.index)
         self._abort = AbortFile(system, root)
+        by_java = self._lock.last_held_by_java
+        self._startup = startup = Startup(
+            self._parts, self._abort, self._log_paths, by_java=by_java
+        )
         with self.queues.open_segments.opening_all(system.files.run_in_threads):
-            self.recovery = self._recover()
-        self.light_numbers = LightNumbers(self.queues)
-        self._deriver.light = config.light_queues or self.queues.has_light_queues
-        self.drafter.rules.light_queues = self._deriver.light
-        self.dispatcher = dispatcher = Dispatcher(self.log, self._deriver, self.fail)
+            self.recovery = startup.run()
+        self.inventory = startup.inventory
+        self.missing_config = startup.missing_config
+        self.drafter.rules.light_queues = config.light_queues or self.queues.has_light_queues
+        self.dispatcher = dispatcher = Dispatcher(self.log, self._new_deriver(), self.fail)
         self.reader = Reader(
             self.log.queue, self.queues, self.index, live, lambda: dispatcher.position
         )
+        self.lookups = QueueLookups(self.queues, self.log, self.reader, self.check_open)
         dispatcher.listeners.append(self.arrivals.notice)
         self._begin_dispatch()
-        self.acks = ReplicaAcks(self.log, live, dispatcher.wake_if_idle, in_group=self._in_group)
+        self.dispatch = LoopDispatch(self.log, dispatcher)
+        self.acks = ReplicaAcks(self.log, live, self.dispatch.confirmed, in_group=self._in_group)
+        self.space = DiskSpace(self._parts, self.gate)
         self.flusher = LogFlusher(self.log, live, self.dispatcher.wake_if_idle, self.fail)
         self.retention = Retention(
             self._parts,
@@ -173,8 +171,23 @@ class Engine:
             self._settled,
             self.inventory.note_retention,
             self.acks.retained_from,
-            self.used_ratio,
+            self.space.used_ratio,
         )
+
+    def _new_deriver(self) -> Deriver:
+        """Return what derives queues and index from what is appended from now on."""
+        config, startup = self.config, self._startup
+        batched = startup.batched
+        policy = DerivePolicy(
+            config.delay_levels,
+            self.drafter.rules.light_queues,
+            startup.has_tag_entries,
+            index_from=self.recovery.end,
+            wants=(lambda run: run.topic not in batched) if batched else None,
+            # In an unconfirmed part, topics may have been created again.
+            copying=config.role is BrokerRole.SLAVE or self._is_tail_unconfirmed,
+        )
+        return Deriver(self.queues, self.index, policy)
 
     def _begin_dispatch(self) -> None:
         """Set where dispatch continues: after what was dispatched, and therefore confirmed, before.
@@ -183,17 +196,21 @@ class Engine:
         queues to the end when it starts. After an unclean stop, nobody knows whether replicas have
         the part after the watermark. It is dispatched again when they confirm it.
         """
-        report, mark = self.recovery, self._found_watermark
+        report, mark = self.recovery, self._startup.watermark
         shown = Watermark(False, 0, report.end, report.last_record_offset, report.last_store_time)
-        unconfirmed = starts_unconfirmed(self.config, in_group=self._in_group)
-        if unconfirmed and mark is not None and not report.clean:
+        if self._is_tail_unconfirmed and mark is not None:
             shown = mark._replace(dispatched_offset=min(report.scanned_from, report.end))
-            self._deriver.copying = True  # topics may have been created again in the last part
-            self._deriver.index_from = report.end
         self.log.once_confirmed = shown.dispatched_offset
         self.dispatcher.begin_at(
             shown.dispatched_offset, shown.last_record_offset, shown.last_store_time
         )
+
+    @property
+    def _is_tail_unconfirmed(self) -> bool:
+        """Whether replicas may lack the part of the log that recovery has scanned."""
+        unconfirmed = starts_unconfirmed(self.config, in_group=self._in_group)
+        found_mark = self._startup.watermark is not None
+        return unconfirmed and found_mark and not self.recovery.clean
 
     def withhold_tail(self) -> None:
         """Let queues end where dispatch has arrived, and so hide what replicas have not confirmed.
@@ -216,89 +233,6 @@ class Engine:
             "this replica follows its master" if is_slave else "replicas have confirmed it",
         )
 
-    def _recover(self) -> RecoveryReport:
-        clean = not self._abort.exists
-        watermark = read_watermark(self.system, self.root) if clean or self._abort.is_ours else None
-        self._found_watermark = watermark
-        self.inventory = InventoryFile(self.system, self.root)
-        if self._lock.last_held_by_java:
-            self.inventory.distrust()
-        self.missing_config = missing_config(self.system, self.root, self.inventory.noted)
-        listed = self.inventory.noted.is_current(clean, watermark)
-        self.log.queue.load()
-        if listed and self._log_paths is not None:
-            refuse_empty_folder(
-                self._log_paths.all, self.log.queue, self.inventory.noted, clean=clean
-            )
-        self.queues.torn = not clean
-        self.queues.list_folders()
-        self._catalog = catalog = Catalog(
-            self.system.files,
-            self.root,
-            self.queues.pairs(),
-            partial(store_time_at, self.log.queue),
-            self.inventory.noted.listed_queues(listed=listed, closed=clean),
-        )
-        restoration = Restoration(self._parts, self.inventory, catalog)
-        batched = self.batched = catalog.batches
-        lost = restoration.find_lost(listed=listed).without(batched)
-        self._is_listed = clean and listed and lost == Lost()
-        if clean and listed:
-            self.queues.known_extents = dict(self.inventory.noted.queues)
-        report = self._run_recovery(clean, watermark, lost, restoration.note_gap)
-        if not (clean and listed):
-            lost = lost.and_also(restoration.find_more(report, self._deriver)).without(batched)
-        self._deriver.wants = (lambda run: run.topic not in batched) if batched else None
-        restoration.derive(lost, self._deriver, report.end)
-        self.queues.lost = frozenset()
-        if listed:
-            restoration.warn_of_removal(clean=clean)
-        return replace(report, restored_queues=len(lost.queues), restored_index=lost.whole_index)
-
-    def _run_recovery(
-        self, clean: bool, watermark: Watermark | None, lost: Lost, leaves_out: LeavesOut
-    ) -> RecoveryReport:
-        """Find the end of the log and derive everything up to it, except for what is lost."""
-        index = None if lost.whole_index else self.index
-        if index is not None:
-            index.load(torn=not clean)
-        self.queues.lost = lost.queues
-        self._deriver = deriver = Deriver(
-            self.queues,
-            self.index,
-            self.config.delay_levels,
-            tags=self.config.index_tags,
-            light=self.config.light_queues or self.queues.may_lack_light_queues,
-        )
-        deriver.copying = self.config.role is BrokerRole.SLAVE
-        deriver.leaves_out = leaves_out
-        chosen = RecoveredRuns(self._catalog, lost.queues, clean=clean)
-        deriver.wants = chosen.wants if chosen.may_leave_out else None
-        deriver.index_from = 0 if index is not None else EVERYTHING
-        recovery = Recovery(self.log.queue, self.queues, index, deriver, self._check(watermark))
-        checkpoint = read_checkpoint(self.system, self.root)
-        report = recovery.run(clean, watermark, checkpoint, self._mark_unclean)
-        chosen.finish(self.root, self.queues, deriver.lives)
-        deriver.lives = Lives()
-        deriver.index_from = min(deriver.index_from, report.end)
-        deriver.leaves_out = None
-        return report
-
-    def _check(self, watermark: Watermark | None) -> Check:
-        """Return how closely recovery checks records."""
-        if not self.config.check_crc_on_recover:
-            return Check.NONE
-        # RocketMQ 4.9 leaves an existing abort file as it is and does not seal records.
-        if self._abort.is_sealed and watermark is not None and not self._lock.last_held_by_java:
-            return Check.SEALED  # the stopped process wrote everything after the watermark
-        return Check.RECORD if self.config.property_crc else Check.BODY
-
-    def _mark_unclean(self, watermark: Watermark) -> None:
-        """Make the next opening recover from ``watermark``, whatever happens to this one."""
-        with closing(WatermarkFile(self.system, self.root)) as file:
-            file.write(watermark)
-        self._abort.create(sealed=False)
-
     def _start(self) -> None:
         """Sync what recovery found, mark the store as open and start the threads."""
         report = self.recovery
@@ -312,7 +246,7 @@ class Engine:
         self.queues.flush()
         if self.index is not None and self.index.files:
             self.index.flush()
-        if not self._is_listed:
+        if not self._startup.is_listed:
             self._note_files(report.end)
         self._lock.sign()
         self.log.start(report.last_store_time)
@@ -331,9 +265,27 @@ class Engine:
         self._abort.create(sealed=self._is_sealed)
         if self.config.role is BrokerRole.SLAVE:
             self.gate.shut(Closure.SLAVE)
+        self.writer = self._new_writer()
         for part in (self.dispatcher, self.flusher, self.housekeeper):
             part.start()
             self._resources.callback(part.stop)
+
+    def _new_writer(self) -> Writer:
+        self.statistics = statistics = Statistics(self.log.appender)
+        self.durability = durability = Durability(
+            self._parts, self.gate, self.flusher, self.acks, self.dispatch, statistics
+        )
+        appends = Appends(
+            self.log, self.queues, self._startup.batched, self.drafter, self.dispatcher
+        )
+        return Writer(self.log, self.gate, appends, durability, self.dispatch, self._put_failed)
+
+    def _put_failed(self, error: Exception) -> None:
+        """Look for space, or refuse further messages, after a put could not write a file."""
+        if isinstance(error, DiskFullError):
+            self.housekeeper.note_full_disk()
+        else:
+            self.fail(error)
 
     def note_unsealed(self) -> None:
         """Note durably that records without a checksum over the whole record follow.
@@ -368,6 +320,20 @@ class Engine:
         remedy = "" if isinstance(error, StoreDamagedError) else "; reopen the store to write again"
         self.gate.shut(Closure.FAILED, f"{error}; reads continue{remedy}")
 
+    def check_open(self) -> None:
+        """Raise StoreClosedError after :meth:`stop`."""
+        if self.is_closed:
+            raise StoreClosedError(f"{self.root}: the store is closed; open it again")
+
+    def flush(self) -> None:
+        """Return when all messages put so far are on disk; raise FlushFailedError if that fails."""
+        self.check_open()
+        waiter = ThreadWaiter(self.log.max_offset, self.system.threads)
+        self.flusher.add(waiter)
+        waiter.wait(-1)
+        if not waiter.durable:
+            raise FlushFailedError(f"not everything is on disk: {self.gate.refusal}")
+
     @property
     def is_stopped(self) -> bool:
         """Whether there is nothing to close: the store is closed or belongs to another process."""
@@ -384,6 +350,7 @@ class Engine:
         the store.
         """
         if self._is_forked_copy:
+            self.is_closed = True
             return
         self._stopped = True
         try:
@@ -391,6 +358,8 @@ class Engine:
                 self._finish(within_s)
         except OSError as error:  # raised while closing a file
             self.fail(error)
+        finally:
+            self.is_closed = True
         if self.failure is not None:
             raise FlushFailedError(
                 f"{self.root}: closed after a failure; not everything is on disk: {self.failure}"

@@ -17,27 +17,27 @@ from typing import Self
 
 from firetrail.errors import (
     ConfigError,
-    FlushFailedError,
     StoreClosedError,
     WrongTypeError,
 )
 from firetrail.format.arguments import function, instance, number, seconds, truth
 from firetrail.format.integers import whole
+from firetrail.format.kernels.draft import Message
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
+from firetrail.store.admission.draft import Batch
 from firetrail.store.dispatch.catch_ups import CATCH_UP_S
 from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.engine import Engine
-from firetrail.store.log.flusher import ThreadWaiter
-from firetrail.store.put.writer import Writer
 from firetrail.store.queue_records import QueueRecords
 from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
-from firetrail.store.results import GetResult
+from firetrail.store.results import GetResult, PutResult
 from firetrail.store.settings.config import StoreConfig
+from firetrail.store.store_status import StoreStatus
 from firetrail.system import SYSTEM, System
 
 
-class Store(Writer):
+class Store(StoreStatus):
     """A message store that is open for reading and writing.
 
     Open it with :meth:`open`, and use it as a context manager or :meth:`close` it. Any number of
@@ -47,6 +47,7 @@ class Store(Writer):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
+        self._writer = engine.writer
         self._get = engine.reader.get
         self._records = QueueRecords(engine.reader, engine.log.queue)
         self._is_closing = False
@@ -96,10 +97,7 @@ class Store(Writer):
             seconds("within_s", within_s)
         if not self._is_closing:
             self._is_closing = True
-            try:
-                self._engine.stop(within_s)  # listeners of the last messages may still read
-            finally:
-                self._is_closed = True
+            self._engine.stop(within_s)  # listeners of the last messages may still read
 
     def __del__(self) -> None:
         # The threads keep running: they hold the engine, and one of them may be running this.
@@ -122,6 +120,76 @@ class Store(Writer):
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+    # -- put ----------------------------------------------------------------------------------
+
+    def put(self, message: Message) -> PutResult:
+        """Store a message; with SYNC_FLUSH, return when it is on disk.
+
+        Without SYNC_FLUSH this takes microseconds, but it can wait for other puts (at most
+        ``page_cache_busy_ms``), for dispatch (0.2 s), or for space in the log.
+
+        Args:
+            message: The message to store.
+
+        Returns:
+            Where the message was stored.
+
+        Raises:
+            WrongTypeError: The argument is not a :class:`Message`.
+            IllegalMessageError: The message cannot be stored.
+            StoreReadOnlyError: The store refuses messages; ``refusal`` says why.
+            StoreBusyError: The disk or dispatch cannot keep up at the moment.
+            DiskFullError: There is no space for the message.
+            FlushFailedError: The message was stored but is not known to be on disk: a sync failed,
+                or did not end within ``sync_flush_timeout_ms``.
+            StoreError: Nothing was stored, because a file operation failed.
+        """
+        result = self._writer.put(message)
+        return result if result.ok else result.require_ok()
+
+    def try_put(self, message: Message) -> PutResult:
+        """Store a message and return its status where :meth:`put` would raise an error.
+
+        Args:
+            message: The message to store.
+        """
+        return self._writer.put(message)
+
+    async def put_async(self, message: Message) -> PutResult:
+        """Store a message as :meth:`put` does, without blocking the event loop during a sync.
+
+        Args:
+            message: The message to store.
+        """
+        result = self._writer.begin_put(message)
+        if isinstance(result, PutResult):
+            return result.require_ok()
+        return (await result).require_ok()
+
+    def put_batch(self, batch: Batch | Sequence[Message]) -> PutResult:
+        """Store messages of one topic and queue in one piece.
+
+        Args:
+            batch: A :class:`Batch`, or messages for :meth:`Batch.of`.
+
+        Returns:
+            Where the first message was stored.
+
+        Raises:
+            As :meth:`put`.
+        """
+        if not isinstance(batch, Batch):
+            batch = Batch.of(batch)
+        return self.try_put_batch(batch).require_ok()
+
+    def try_put_batch(self, batch: Batch) -> PutResult:
+        """Store a batch and return its status where :meth:`put_batch` would raise an error.
+
+        Args:
+            batch: The batch to store.
+        """
+        return self._writer.put_batch(batch)
 
     # -- get ----------------------------------------------------------------------------------
 
@@ -154,9 +222,9 @@ class Store(Writer):
         if type(topic) is not str:
             instance("topic", topic, str)
         wanted = None if tags is None else tag_hashes(tags)
-        if self._is_closed:
-            self._check_open()
-        return self._statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
+        if self._engine.is_closed:
+            self._engine.check_open()
+        return self._engine.statistics.noted(self._get(topic, queue_id, offset, max_count, wanted))
 
     def read(
         self,
@@ -181,7 +249,7 @@ class Store(Writer):
             StoreDamagedError: A message is damaged; raised when the iterator reaches it.
         """
         _check_read(topic, queue_id, offset, tags)
-        self._check_open()
+        self._engine.check_open()
         self._catch_up()
         return self._read(topic, queue_id, offset, tags, self.max_offset(topic, queue_id))
 
@@ -253,7 +321,7 @@ class Store(Writer):
                 mark = arrivals.mark
                 end = self.max_offset(topic, queue_id)
                 self._catch_up()
-                self._check_open()
+                self._engine.check_open()
                 for messages, next_offset in self._records.pages(topic, queue_id, position, tags):
                     for message in messages:
                         yield message
@@ -307,7 +375,7 @@ class Store(Writer):
         instance("key", key, str)
         if max_count is not None:
             max_count = number("max_count", max_count)
-        self._check_open()
+        self._engine.check_open()
         self._catch_up()
         if max_count == 0:
             return []
@@ -335,13 +403,7 @@ class Store(Writer):
 
     def flush(self) -> None:
         """Return when all messages put so far are on disk; raise FlushFailedError if that fails."""
-        self._check_open()
-        end = self._log.max_offset
-        waiter = ThreadWaiter(end, self._engine.system.threads)
-        self._engine.flusher.add(waiter)
-        waiter.wait(-1)
-        if not waiter.durable:
-            raise FlushFailedError(f"not everything is on disk: {self._gate.refusal}")
+        self._engine.flush()
 
     def wait_dispatched(self, timeout: float = 60.0) -> bool:
         """Wait until all messages put so far are in queues and index.
@@ -354,7 +416,7 @@ class Store(Writer):
             replicas returns False as soon as only messages are missing that nobody can confirm.
         """
         seconds("timeout", timeout)
-        self._check_open()
+        self._engine.check_open()
         return self._wait_dispatched(self._log.max_offset, timeout)
 
     def _wait_dispatched(self, end: int, timeout: float) -> bool:
@@ -365,7 +427,7 @@ class Store(Writer):
                 mark = arrivals.mark
                 if self._dispatcher.position >= end:
                     return True
-                if self._dispatcher.behind == 0 and not self._acks.may_confirm(end):
+                if self._dispatcher.behind == 0 and not self._engine.acks.may_confirm(end):
                     return False
                 left = deadline - clock.monotonic()
                 if left <= 0 or self._engine.failure is not None or arrivals.is_closed:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from firetrail.errors import StoreClosedError
 from firetrail.format.arguments import instance
 from firetrail.format.integers import whole
 from firetrail.store.engine import Engine
 from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.settings.config import StoreConfig
-from firetrail.store.stats import Snapshot, Statistics
+from firetrail.store.stats import Snapshot
 
 
 class StoreStatus:
@@ -17,14 +16,8 @@ class StoreStatus:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._log = engine.log
-        self._gate = engine.gate
         self._dispatcher = engine.dispatcher
-        self._statistics = Statistics(engine.log.appender)
-        self._is_closed = False
-
-    def _check_open(self) -> None:
-        if self._is_closed:
-            raise StoreClosedError(f"{self._engine.root}: the store is closed; open it again")
+        self._lookups = engine.lookups
 
     @property
     def config(self) -> StoreConfig:
@@ -39,7 +32,7 @@ class StoreStatus:
     @property
     def refusal(self) -> str:
         """The reason why puts are refused; empty while they are accepted."""
-        return self._gate.refusal or self._dispatcher.starved or self._engine.fence.refusal
+        return self._engine.writer.refusal
 
     @property
     def has_light_queues(self) -> bool:
@@ -48,8 +41,7 @@ class StoreStatus:
 
     def topics(self) -> list[str]:
         """Return every topic that has a queue, in order."""
-        self._check_open()
-        return self._engine.queues.topics()
+        return self._lookups.topics()
 
     def queues(self, topic: str) -> list[int]:
         """Return the queue ids of a topic, in order.
@@ -57,9 +49,7 @@ class StoreStatus:
         Args:
             topic: The topic; one without queues has none.
         """
-        instance("topic", topic, str)
-        self._check_open()
-        return [queue_id for name, queue_id in self._engine.queues.pairs() if name == topic]
+        return self._lookups.of(instance("topic", topic, str))
 
     def min_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return the queue offset of the oldest message; 0 if the queue does not exist.
@@ -68,10 +58,7 @@ class StoreStatus:
             topic: The topic of the queue.
             queue_id: The number of the queue; 0 by default.
         """
-        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
-        self._check_open()
-        queue = self._engine.queues.find(topic, queue_id)
-        return queue.min_offset(self._log.min_offset) if queue is not None else 0
+        return self._lookups.min_offset(instance("topic", topic, str), whole("queue_id", queue_id))
 
     def max_offset(self, topic: str, queue_id: int = 0) -> int:
         """Return one past the last readable queue offset; 0 if the queue does not exist.
@@ -83,10 +70,8 @@ class StoreStatus:
             topic: The topic of the queue.
             queue_id: The number of the queue; 0 by default.
         """
-        topic, queue_id = instance("topic", topic, str), whole("queue_id", queue_id)
-        self._check_open()
-        queue = self._engine.queues.find(topic, queue_id)
-        return queue.max_offset if queue is not None else 0
+        self._engine.check_open()
+        return self._lookups.max_offset(instance("topic", topic, str), whole("queue_id", queue_id))
 
     @property
     def log_range(self) -> tuple[int, int]:
@@ -105,4 +90,4 @@ class StoreStatus:
 
     def statistics(self) -> Snapshot:
         """Return the counters since the store was opened."""
-        return self._statistics.snapshot(self._engine.system.clock.monotonic())
+        return self._engine.statistics.snapshot(self._engine.system.clock.monotonic())

@@ -46,8 +46,8 @@ async def test_a_master_with_a_replica(tmp_path: Path) -> None:
         await talk.send("T1")
         end = talk.broker.store.log_range[1]
         with following(tmp_path, talk.broker.config.ha_address, REPLICA) as replica:
-            await until(lambda: talk.broker.store.replica_acks.retained_from() == end)
-            assert replica.log_range[1] == end
+            await until(lambda: talk.broker.broker_store.replica_acks.retained_from() == end)
+            assert replica.log.max_offset == end
             found = await status(talk)
             (connection,) = json.loads((await talk.ask(STATUS)).content)["haConnectionInfo"]
         assert found.in_sync_slave_nums == 1
@@ -66,14 +66,14 @@ async def test_a_master_with_a_replica(tmp_path: Path) -> None:
 async def test_a_replica_of_an_empty_master_is_not_ahead_of_it(tmp_path: Path) -> None:
     async with talking(config=CONFIG) as talk:
         with following(tmp_path, talk.broker.config.ha_address, REPLICA):
-            await until(lambda: talk.broker.store.replica_acks.in_sync(0) == 1)
+            await until(lambda: talk.broker.broker_store.replica_acks.in_sync(0) == 1)
             (info,) = (await status(talk)).ha_connection_info
         assert (info.slave_ack_offset, info.diff, info.in_sync) == (0, 0, True)
 
 
 async def test_a_replica_that_has_connected_again_is_listed_once() -> None:
     async with talking(config=CONFIG) as talk:
-        acks, ha = talk.broker.store.replica_acks, talk.broker._term.ha
+        acks, ha = talk.broker.broker_store.replica_acks, talk.broker._term.ha
         assert ha is not None
         with ExitStack() as connections:
             for number in (1, 2):
@@ -102,8 +102,8 @@ def test_no_replica_is_ahead_of_a_master_that_stores_messages_meanwhile() -> Non
             return next(ends)
 
         @property
-        def log_range(self) -> tuple[int, int]:
-            return 0, next(ends)
+        def max_offset(self) -> int:
+            return next(ends)
 
         @property
         def session(self) -> Growing:
@@ -113,7 +113,7 @@ def test_no_replica_is_ahead_of_a_master_that_stores_messages_meanwhile() -> Non
     state, ha = MagicMock(), MagicMock(connections=(growing,))
     state.store.replica_acks.in_sync.return_value = 1
     state.store.replica_acks.is_in_sync.return_value = True
-    type(state.store).log_range = Growing.log_range
+    state.store.log = growing
     handle = ReplicationProcessor(state, MagicMock(), ha, None).handlers[STATUS]
     answer = handle(MagicMock(), RemotingCommand(STATUS))
     assert isinstance(answer, RemotingCommand)

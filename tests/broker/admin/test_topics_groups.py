@@ -116,7 +116,9 @@ async def test_stats_of_topics_and_groups_are_returned(talk: Talk) -> None:
     table = TopicStats.decode(stats.content).offset_table
     assert len(table) == 4
     assert (table[queue].min_offset, table[queue].max_offset) == (0, 3)
-    assert table[queue].last_update_timestamp == talk.broker.store.store_time("T1", 0, 2)
+    assert table[queue].last_update_timestamp == talk.broker.broker_store.queues.store_time(
+        "T1", 0, 2
+    )
     progress = await talk.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="CG")
     wrapper = ConsumeStats.decode(progress.content).offset_table[queue]
     assert (wrapper.broker_offset, wrapper.consumer_offset) == (3, 1)

@@ -160,7 +160,7 @@ async def beat(talk: Talk, group: str, expression: str) -> None:
 async def pulled(talk: Talk, group: str) -> tuple[list[bytes], int]:
     """Pull everything for a group; return the bodies, and how many records were examined."""
     examined = 0
-    store = talk.broker.store
+    store = talk.broker.broker_store.reads
     get = store.get_hashed
 
     def counted(*arguments: Any) -> Any:

@@ -113,7 +113,7 @@ class TestPriorities:
         group = SubscriptionGroupConfig("CG", attributes={"+priority.factor": "25"})
         filled.broker.groups.put([group])
         queues = PopQueues(
-            filled.broker.store,
+            filled.broker.broker_store,
             filled.broker.topics,
             filled.broker.groups,
             filled.broker.offsets,
@@ -382,11 +382,11 @@ class TestRefusals:
         """As for sends: 14 tells clients to try again later, or another broker."""
         await fill(talk, "T1", b"x")
         (message,) = await pop(talk)
-        talk.broker.store.refuse_puts(Closure.FENCED, "a test")
+        talk.broker.broker_store.gate.shut(Closure.FENCED, "a test")
         for refused in (await ack(talk, message), await change(talk, message, 10)):
             assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
             assert (refused.remark or "").startswith("StoreReadOnlyError: SERVICE_NOT_AVAILABLE: ")
-        talk.broker.store.accept_puts(Closure.FENCED)
+        talk.broker.broker_store.gate.lift(Closure.FENCED)
         assert (await ack(talk, message)).code == 0
 
     async def test_clients_cannot_send_to_the_revive_topic(self, talk: Talk) -> None:

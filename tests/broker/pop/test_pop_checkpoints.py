@@ -27,7 +27,7 @@ from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.settings.config_file import ConfigFile
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.system import System
+from firetrail.system import SYSTEM, System
 
 NAME = "rmq_sys_REVIVE_LOG_DefaultCluster"
 RETRY = "%RETRY%G_T"
@@ -46,7 +46,7 @@ class Parts:
         def now_ms() -> int:
             return self.now
 
-        self.store = BrokerStore.open(folder, SMALL)
+        self.store = BrokerStore.open(folder, SMALL, system=SYSTEM)
         self.topics = TopicTable(file("topics.json"), config, 18, now_ms)
         self.groups = GroupTable(file("subscriptionGroup.json"), config, now_ms)
         self.offsets = OffsetTable(
@@ -58,11 +58,11 @@ class Parts:
         self.reviving = ReviveService(self.store, self.topics, self.groups, self.points, now_ms)
         self.topics.put([TopicConfig("T", 4, 4)])
         self.groups.require("G")
-        self.points.load(state_lags=not self.store.recovery.clean)
+        self.points.load(state_lags=not self.store.embedded.recovery.clean)
 
     def put(self, count: int) -> None:
         for n in range(count):
-            self.store.put(Message("T", b"%d" % n, tags="A"))
+            self.store.embedded.put(Message("T", b"%d" % n, tags="A"))
 
     def pop(self, *offsets: int, queue: int = 3, invisible_ms: int = 1000) -> PopCheckpoint:
         start = min(offsets)
@@ -78,8 +78,8 @@ class Parts:
         return self.read(RETRY)
 
     def read(self, topic: str, queue: int = 0) -> list[Record]:
-        assert self.store.wait_dispatched()
-        return [decode_message(raw) for raw in self.store.get_hashed(topic, queue, 0).buffers]
+        assert self.store.embedded.wait_dispatched()
+        return [decode_message(raw) for raw in self.store.reads.get_hashed(topic, queue, 0).buffers]
 
     async def stop(self) -> None:
         self.points.save_progress()
@@ -154,11 +154,11 @@ async def test_open_checkpoints_survive_a_kill(tmp_path: Path) -> None:
         parts.put(2)
         first, _ = parts.pop(0), parts.pop(1)
         parts.points.ack(first, [0])
-        parts.store.flush()
+        parts.store.embedded.flush()
         crash_image(tmp_path / "store", killed)
         shutil.rmtree(killed / "config", ignore_errors=True)
     async with opened(killed) as parts:
-        assert not parts.store.recovery.clean
+        assert not parts.store.embedded.recovery.clean
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"1"]
     async with opened(killed) as parts:
@@ -208,9 +208,9 @@ async def test_records_that_cannot_be_decoded_are_skipped(
     async with opened(tmp_path) as parts:
         parts.put(1)
         parts.pop(0, queue=0)
-        parts.store.put(Message(NAME, b"{", tags="ck"))
-        parts.store.put(Message(NAME, b'{"t":"T"}', tags="ack"))
-        parts.store.put(Message(NAME, b"", tags="news"))
+        parts.store.embedded.put(Message(NAME, b"{", tags="ck"))
+        parts.store.embedded.put(Message(NAME, b'{"t":"T"}', tags="ack"))
+        parts.store.embedded.put(Message(NAME, b"", tags="news"))
     async with opened(tmp_path) as parts:
         parts.now += 1000
         assert [record.body for record in parts.revive()] == [b"0"]
@@ -237,7 +237,7 @@ async def test_records_of_older_java_brokers_are_read(tmp_path: Path) -> None:
     async with opened(tmp_path) as parts:
         parts.put(3)
         note = {"t": "T", "c": "G", "q": 0, "so": 0, "pt": 5, "it": 10, "n": 2, "bm": 0, "rt": 15}
-        parts.store.put(Message(NAME, json.dumps(note).encode(), tags="ck", queue_id=7))
+        parts.store.embedded.put(Message(NAME, json.dumps(note).encode(), tags="ck", queue_id=7))
     async with opened(tmp_path) as parts:
         assert [record.body for record in parts.revive()] == [b"0", b"1"]
 
@@ -247,8 +247,8 @@ async def test_a_damaged_message_does_not_block_others(
 ) -> None:
     async with opened(tmp_path) as parts:
         for body in (b"damaged", b"good"):
-            parts.store.put(Message("T", body))
-        assert parts.store.wait_dispatched()
+            parts.store.embedded.put(Message("T", body))
+        assert parts.store.embedded.wait_dispatched()
         parts.pop(0)
         parts.pop(1)
         log = tmp_path / "commitlog" / ("0" * 20)
@@ -296,7 +296,7 @@ async def test_a_start_applies_pops_after_the_last_save(tmp_path: Path) -> None:
         done = parts.pop(2, 4)
         parts.points.ack(done, [2, 4])
         parts.pop(5)
-        assert parts.store.wait_dispatched()
+        assert parts.store.embedded.wait_dispatched()
         crash_image(tmp_path / "store", tmp_path / "killed")
     async with opened(tmp_path / "killed") as parts:
         assert parts.offsets.get("G", "T", 0) == 6
@@ -313,7 +313,7 @@ async def test_a_reset_of_a_group_survives_a_restart(tmp_path: Path, by_java: bo
         parts.offsets.commit("G", "T", 0, 1)
         if not by_java:
             saved(parts)
-        assert parts.store.wait_dispatched()
+        assert parts.store.embedded.wait_dispatched()
         crash_image(tmp_path / "store", tmp_path / "killed")
     if by_java:  # Java keeps unknown members, except the checksum
         path = tmp_path / "killed" / "config" / "consumerOffset.json"

@@ -270,7 +270,7 @@ class TestFencedMaster:
         fence = LeaseFence(clock)
         fence.until = clock.since_boot() + 1
         await send(talk, "A", "B")
-        talk.broker.store.set_fence(fence)
+        talk.broker.broker_store.gate.fence = fence
         return fence
 
     async def test_it_still_serves_the_messages_that_it_has(

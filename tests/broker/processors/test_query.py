@@ -59,7 +59,7 @@ async def test_ends_and_store_times_of_a_queue_are_returned(talk: Talk) -> None:
     assert await ask(RequestCode.GET_MAX_OFFSET) == {"offset": "3"}
     assert await ask(RequestCode.GET_MIN_OFFSET) == {"offset": "0"}
     assert await ask(RequestCode.GET_MAX_OFFSET, queueId=1) == {"offset": "0"}
-    first = talk.broker.store.store_time("T1", 0, 0)
+    first = talk.broker.broker_store.queues.store_time("T1", 0, 0)
     assert await ask(RequestCode.GET_EARLIEST_MSG_STORETIME) == {"timestamp": str(first)}
     nothing = await ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queueId=1)
     assert nothing == {"timestamp": "-1"}
@@ -72,7 +72,7 @@ async def test_offsets_are_found_by_time(talk: Talk, boundary: str | None) -> No
     for number in range(3):
         await talk.send("T1")
         await talk.pull_until("T1", number + 1)
-        time = talk.broker.store.store_time("T1", 0, number)
+        time = talk.broker.broker_store.queues.store_time("T1", 0, number)
         assert time is not None
         times.append(time)
         await asyncio.sleep(0.01)  # the next message is at least some ms later

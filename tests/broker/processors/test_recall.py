@@ -190,7 +190,7 @@ async def test_a_recall_survives_a_kill_before_the_message_is_due(tmp_path: Path
     await bench.save()
     mark(bench, bench.send(b"gone", 3_000), "Ugone", "T+Ugone")
     bench.send(b"kept", 3_000)
-    assert bench.store.wait_dispatched()
+    assert bench.store.embedded.wait_dispatched()
     bench.clock.advance(10_000)
     bench = bench.killed(tmp_path / "b")
     bench.run()

@@ -106,12 +106,12 @@ def sealed(record: Record) -> bytes:
 
 async def scrubbed(talk: Talk) -> None:
     """Read the whole log of a broker once."""
-    while await asyncio.to_thread(talk.broker.store.log_scrub.step, 1 << 20):
+    while await asyncio.to_thread(talk.broker.broker_store.log_scrub.step, 1 << 20):
         pass
 
 
 async def repaired(talk: Talk) -> None:
-    await until(lambda: len(talk.broker.store.damage) == 0)
+    await until(lambda: len(talk.broker.broker_store.damage) == 0)
 
 
 async def bodies(talk: Talk) -> list[bytes]:
@@ -148,7 +148,7 @@ async def test_every_field_is_found_and_repaired(
             where = f"{path} at offset {position} (record {record.physical_offset})"
             assert f"a record is damaged: {where}" in caplog.text, name
             assert "repaired with the copy of 127.0.0.1:" in caplog.text, name
-        damage = talk.broker.store.damage
+        damage = talk.broker.broker_store.damage
         assert damage.found == damage.repaired == len(names)
 
 
@@ -176,7 +176,7 @@ async def test_a_pull_waits_for_the_repair(tmp_path: Path) -> None:
         for number in (0, 17, 38):
             made.flip("master", made.stored[number], 100)
         assert await bodies(made.master) == BODIES
-        assert made.master.broker.store.damage.repaired == 3
+        assert made.master.broker.broker_store.damage.repaired == 3
         assert log_of(tmp_path / "master") == log_of(tmp_path / "replica")
 
 
@@ -205,7 +205,7 @@ async def test_a_delayed_message_waits_for_the_repair(tmp_path: Path) -> None:
         store = master.broker.store
         await until(lambda: store.max_offset("T1", 0) == 2)
         assert await bodies(master) == [b"delayed " * 30, b"last"]
-        assert store.damage.repaired == 1
+        assert master.broker.broker_store.damage.repaired == 1
 
 
 async def test_nobody_waits_longer_than_the_settings_say(
@@ -217,7 +217,7 @@ async def test_nobody_waits_longer_than_the_settings_say(
             made.flip(side, made.stored[5], 100)
         assert await bodies(made.master) == [*BODIES[:5], *BODIES[6:]]
         assert "message 5 is damaged and left out" in caplog.text
-        assert len(made.master.broker.store.damage) == 1
+        assert len(made.master.broker.broker_store.damage) == 1
 
 
 async def test_a_broker_without_others_skips_the_message_at_once(
@@ -255,7 +255,7 @@ async def test_the_last_record_is_repaired_when_another_follows(tmp_path: Path) 
         await scrubbed(made.replica)
         repair = made.replica.broker._terms.current.repair
         await repair.round()
-        assert len(made.replica.broker.store.damage) == 1
+        assert len(made.replica.broker.broker_store.damage) == 1
         await send(made.master, b"next")
         await caught_up(made.replica, made.master)
         await asyncio.to_thread(made.replica.broker.store.flush)

@@ -281,7 +281,7 @@ async def test_a_topic_that_the_master_has_created_again_begins_again(tmp_path: 
             await caught_up(slave, talk.broker)
             assert [r.body for r in slave.store.read("T1")] == [b"new 0", b"new 1"]
             assert [r.body for r in await reader.pull_until("T1", 2)] == [b"new 0", b"new 1"]
-            await asyncio.to_thread(slave.store.settle)
+            await asyncio.to_thread(slave.broker_store.removal.settle)
     with Store.open(tmp_path) as store:
         assert [r.body for r in store.read("T1")] == [b"new 0", b"new 1"]
     assert main(["fsck", str(tmp_path)]) == 0

@@ -18,6 +18,9 @@ from firetrail.store.dispatch.derivation import Arrival
 class Announcing:
     """A store that only announces arrivals."""
 
+    def __init__(self) -> None:
+        self.embedded = self.queues = self
+
     def on_arrival(self, listener: object) -> None: ...
 
     def max_offset(self, topic: str, queue_id: int) -> int:

@@ -87,14 +87,14 @@ async def test_unexpected_errors_are_retried(monkeypatch: pytest.MonkeyPatch) ->
     failures = [OSError("too many open files"), ValueError("a bug")]
 
     async with talking(store=SOON) as talk:
-        unit = talk.broker.store.unit
+        unit = talk.broker.broker_store.queues.unit
 
         def failing(*where: Any) -> Any:
             if failures:
                 raise failures.pop()
             return unit(*where)
 
-        monkeypatch.setattr(talk.broker.store, "unit", failing)
+        monkeypatch.setattr(talk.broker.broker_store.queues, "unit", failing)
         monkeypatch.setattr(periodic, "AFTER_ERROR_S", 0.01)
         await talk.send("T1", b"body", i="DELAY\x011\x02")
         assert [r.body for r in await talk.pull_until("T1", 1)] == [b"body"]

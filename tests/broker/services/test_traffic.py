@@ -11,6 +11,7 @@ from tests.broker.brokers import SMALL
 from firetrail import Message
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, SPANS, Traffic
 from firetrail.store.broker_store import BrokerStore
+from firetrail.system import SYSTEM
 
 
 class Clock:
@@ -24,7 +25,7 @@ class Clock:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BrokerStore]:
-    with BrokerStore.open(tmp_path / "store", SMALL) as opened:
+    with BrokerStore.open(tmp_path / "store", SMALL, system=SYSTEM) as opened:
         yield opened
 
 
@@ -35,8 +36,10 @@ def pass_time(clock: Clock, traffic: Traffic, samples: int) -> None:
 
 
 def put(store: BrokerStore, topic: str, count: int, queue_id: int = 0) -> int:
-    sizes = [store.put(Message(topic, b"12345", queue_id=queue_id)).size for _ in range(count)]
-    store.wait_dispatched()
+    sizes = [
+        store.embedded.put(Message(topic, b"12345", queue_id=queue_id)).size for _ in range(count)
+    ]
+    store.embedded.wait_dispatched()
     return sum(sizes)
 
 
@@ -54,7 +57,7 @@ def test_puts_are_counted_with_their_bytes(store: BrokerStore) -> None:
 def test_a_topic_that_was_deleted_and_created_again_counts_up(store: BrokerStore) -> None:
     traffic = Traffic(store, Clock())
     put(store, "T", 1000)
-    while not store.remove_topic("T", store.settle()):
+    while not store.removal.remove("T", store.removal.settle()):
         pass  # queues are being synced
     size = put(store, "T", 2)
     traffic.count_puts()
@@ -95,7 +98,7 @@ def test_counters_that_do_not_change_for_a_day_are_dropped(store: BrokerStore) -
 
 
 def test_a_stopped_counter_does_not_read_the_store(tmp_path: Path) -> None:
-    with BrokerStore.open(tmp_path / "store", SMALL) as store:
+    with BrokerStore.open(tmp_path / "store", SMALL, system=SYSTEM) as store:
         traffic = Traffic(store, Clock())
         put(store, "T", 1)
         traffic.stop()

@@ -20,7 +20,7 @@ def note(parts: Parts, tag: str, start: int, out: int, real: str = NAME, **more:
     body = {"t": "T", "c": "G", "q": 0, "so": start, "pt": NOW, "bn": "broker-a", **more}
     properties = {"REAL_TOPIC": real, "REAL_QID": "13", "TIMER_OUT_MS": str(out)}
     message = Message(WHEEL, json.dumps(body).encode(), tags=tag, properties=properties)
-    parts.store.put(message)
+    parts.store.embedded.put(message)
 
 
 def checkpoint(parts: Parts, start: int, out: int, count: int = 1, **more: str) -> None:
@@ -28,7 +28,7 @@ def checkpoint(parts: Parts, start: int, out: int, count: int = 1, **more: str) 
 
 
 def take(parts: Parts, folder: Path) -> None:
-    assert parts.store.wait_dispatched()
+    assert parts.store.embedded.wait_dispatched()
     take_over(parts.store, parts.topics, parts.offsets, parts.points, Files(), folder)
 
 

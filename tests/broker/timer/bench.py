@@ -85,15 +85,15 @@ class Bench:
     ) -> Message:
         """Store a message with these properties, and return it as it is stored."""
         message = self.admitted(topic, body, properties, queue_id)
-        self.store.put(message)
+        self.store.embedded.put(message)
         return message
 
     def run(self, steps_max: int = 10_000) -> None:
         """Let the timer do everything that it can do now."""
         for _ in range(steps_max):
-            assert self.store.wait_dispatched()
+            assert self.store.embedded.wait_dispatched()
             if self.timer.step() > 0:
-                assert self.store.wait_dispatched()
+                assert self.store.embedded.wait_dispatched()
                 if self.timer.offset_behind == 0 or self.timer._follow_to is not None:
                     return
         raise AssertionError("the timer does not come to rest")
@@ -108,8 +108,8 @@ class Bench:
     @property
     def records(self) -> list[Record]:
         """The delivered messages, in order."""
-        assert self.store.wait_dispatched()
-        return list(self.store.read("T", 1))
+        assert self.store.embedded.wait_dispatched()
+        return list(self.store.embedded.read("T", 1))
 
     @property
     def bodies(self) -> list[bytes]:
@@ -118,8 +118,8 @@ class Bench:
     @property
     def waiting(self) -> list[Record]:
         """All records of the timer topic."""
-        assert self.store.wait_dispatched()
-        return list(self.store.read(TIMER_TOPIC, 0))
+        assert self.store.embedded.wait_dispatched()
+        return list(self.store.embedded.read(TIMER_TOPIC, 0))
 
     async def save(self) -> TimerCheck:
         await self.timer._saver.save()

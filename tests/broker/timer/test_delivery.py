@@ -49,7 +49,7 @@ async def test_a_far_message_that_the_previous_master_stored_again_is_not_repeat
     bench.run()
     waiting = bench.waiting[0]
     assert bench.timer._delivery.roll(waiting, bench.clock.ms, bench.clock.ms)
-    assert bench.store.wait_dispatched()
+    assert bench.store.embedded.wait_dispatched()
     assert not bench.timer._delivery.roll(waiting, bench.clock.ms, bench.clock.ms)
     bench.pass_time(12_000, 500)
     assert bench.bodies == [b"far"]
@@ -63,7 +63,7 @@ async def test_a_message_of_another_topic_is_no_copy(tmp_path: Path) -> None:
     properties = {**decode_properties(sent.raw_properties or b""), "TIMER_ROLL_TIMES": "9"}
     del properties["TIMER_OUT_MS"]
     bench.put("T2", b"a", properties)
-    assert bench.store.wait_dispatched()
+    assert bench.store.embedded.wait_dispatched()
     waiting, _ = bench.waiting
     assert not bench.timer._delivery.was_rolled(waiting)
     bench.pass_time(12_000, 500)

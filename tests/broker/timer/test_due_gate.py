@@ -52,7 +52,7 @@ async def test_a_slot_waits_for_records_that_are_not_dispatched(
     bench = Bench(tmp_path)
     bench.send(b"recalled", 5_500)
     bench.run()
-    monkeypatch.setattr(bench.store, "numbered_end", lambda topic, queue_id: 2)
+    monkeypatch.setattr(bench.store.queues, "numbered_end", lambda topic, queue_id: 2)
     bench.clock.advance(7_000)
     for _ in range(5):
         assert 0 < bench.timer.step() < 0.1

@@ -142,8 +142,8 @@ async def test_old_files_of_the_log_are_removed_with_their_records(tmp_path: Pat
             bench.send(b"%d" % number, 1_000, UNIQ_KEY="U", filler="x" * 30_000)
         bench.pass_time(3_000, 1_000)
     assert len(list((tmp_path / LOG).iterdir())) == 10
-    bench.store.settle()
-    assert bench.store.delete_expired(forced=True) == 1
+    bench.store.removal.settle()
+    assert bench.store.embedded.delete_expired(forced=True) == 1
     await bench.save()
     assert len(list((tmp_path / LOG).iterdir())) < 10
     bench = await bench.restarted()
@@ -178,8 +178,8 @@ async def test_units_of_records_that_a_crash_took_are_undone(tmp_path: Path) -> 
         bench.send(b"%d" % number, 4_000)
     bench.run()
     await bench.save()
-    assert bench.store.wait_dispatched()
-    bench.store.settle()
+    assert bench.store.embedded.wait_dispatched()
+    bench.store.removal.settle()
     crash_image(tmp_path / "a", tmp_path / "b")
     for number in range(25, 60):
         bench.send(b"lost %d" % number, 4_000)

@@ -141,7 +141,7 @@ async def test_waiting_messages_are_counted(tmp_path: Path) -> None:
     bench.run()
     await bench.save()
     bench.send(b"later", 400_000)
-    assert bench.store.wait_dispatched()
+    assert bench.store.embedded.wait_dispatched()
     with StoreView.open(tmp_path) as view:
         first, last = (START_S + 300) * 1000, (START_S + 304) * 1000
         assert timer_waiting(view) == (6, first, last)

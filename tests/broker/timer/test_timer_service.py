@@ -99,12 +99,12 @@ async def test_a_record_that_is_gone_does_not_block_its_slot(
         bench.send(b"%d" % number, 2_000)
         places.append(bench.waiting[-1].physical_offset)
     bench.run()
-    stored = bench.store.stored
+    stored = bench.store.reads.stored
 
     def gone(offset: int) -> object:
         return None if offset == places[1] else stored(offset)
 
-    bench.store.stored = gone  # type: ignore[assignment, method-assign]
+    bench.store.reads.stored = gone  # type: ignore[assignment, method-assign]
     bench.pass_time(4_000)
     assert bench.bodies == [b"0", b"2"]
     assert bench.timer.missing == 1
@@ -241,7 +241,7 @@ async def test_a_put_that_fails_is_retried(tmp_path: Path, monkeypatch: pytest.M
     for number in range(4):
         bench.send(b"%d" % number, 1_000)
     bench.run()
-    put = bench.store.put
+    put = bench.store.embedded.put
     failures = [None, StoreError("busy"), None, StoreError("busy")]
 
     def failing(message: Message) -> object:
@@ -250,7 +250,7 @@ async def test_a_put_that_fails_is_retried(tmp_path: Path, monkeypatch: pytest.M
             raise error
         return put(message)
 
-    monkeypatch.setattr(bench.store, "put", failing)
+    monkeypatch.setattr(bench.store.embedded, "put", failing)
     bench.clock.advance(3_000)
     for _ in range(2):
         with pytest.raises(StoreError, match="busy"):
@@ -276,9 +276,9 @@ async def test_records_of_pops_are_passed_over(tmp_path: Path) -> None:
     """They are taken over from a Java broker in another way."""
     bench = Bench(tmp_path)
     properties = {"REAL_TOPIC": REVIVE, "REAL_QID": "0", "TIMER_OUT_MS": str(START_S * 1000)}
-    bench.store.put(Message("rmq_sys_wheel_timer", b"{}", properties=properties))
+    bench.store.embedded.put(Message("rmq_sys_wheel_timer", b"{}", properties=properties))
     bench.pass_time(3_000)
-    assert bench.store.topics() == ["rmq_sys_wheel_timer"]
+    assert bench.store.queues.topics() == ["rmq_sys_wheel_timer"]
     await bench.save()
     assert bench.reads == [1]
     await bench.close()
@@ -306,8 +306,8 @@ async def test_a_slave_adds_and_never_delivers(tmp_path: Path) -> None:
     slave.timer.follow(check._replace(timestamp=2**62))
     slave.run()
     assert slave.timer._follow_to == 0
-    slave.store.put(Message("Other", b"newer"))
-    assert slave.store.wait_dispatched()
+    slave.store.embedded.put(Message("Other", b"newer"))
+    assert slave.store.embedded.wait_dispatched()
     slave.pass_time(4_000)
     assert slave.bodies == [b"0", b"1"]
     assert slave.timer.waiting == 4
@@ -328,7 +328,7 @@ async def test_a_slave_keeps_the_slot_that_its_master_delivers_next(tmp_path: Pa
     assert check.read_ms == (START_S + 2) * 1000
     slave = master.killed(tmp_path / "slave", is_slave=True)
     clock.advance(1)
-    slave.store.put(Message("Other", b"newer"))
+    slave.store.embedded.put(Message("Other", b"newer"))
     slave.run()
     for lag_ms in (2_000, 1_000, 0):
         slave.timer.follow(check._replace(read_ms=check.read_ms - lag_ms))
@@ -354,7 +354,7 @@ async def test_the_clock_of_a_slave_does_not_decide_when_a_far_message_is_stored
     slave.send(b"far", 1_000_000)
     sent = clock.ms
     clock.advance(1)
-    slave.store.put(Message("Other", b"newer"))
+    slave.store.embedded.put(Message("Other", b"newer"))
     clock.set_wall(sent - 10_000)
     slave.timer.follow(check._replace(master_queue_offset=2, timestamp=sent))
     slave.run()

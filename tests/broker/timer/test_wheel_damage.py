@@ -154,7 +154,7 @@ async def test_slots_that_were_emptied_by_an_unfinished_save_need_no_rebuild(
     assert delivered > 10
     files = bench.timer._files
     files.begin_save(bench.timer.read_ms)
-    files._store.flush()
+    files._store.embedded.flush()
     files.log.flush()
     files.wheel.write()  # a kill follows, before timercheck is replaced
     bench = bench.killed(tmp_path / "b")

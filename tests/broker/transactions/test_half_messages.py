@@ -78,9 +78,8 @@ class TestProducersThatAreAway:
         async with talking(config=IMPATIENT) as talk:
             await begin(talk)
             end_of_log = talk.broker.store.log_range[1]
-            monkeypatch.setattr(
-                type(talk.broker.store), "log_range", property(lambda _: (end_of_log, end_of_log))
-            )
+            log = type(talk.broker.broker_store.log)
+            monkeypatch.setattr(log, "min_offset", property(lambda _: end_of_log))
             for _ in range(2):
                 await talk.broker.check_transactions()
         assert caplog.text.count("1 half messages of producer group PG were deleted with old") == 1

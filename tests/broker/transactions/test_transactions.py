@@ -101,7 +101,7 @@ async def test_a_repeated_end_waits_for_the_first(
     """Neither request is answered before the end is stored, because storing it may still fail."""
     half = await begin(talk)
     disk = asyncio.Event()
-    begin_put = talk.broker.store.begin_put
+    begin_put = talk.broker.broker_store.writer.begin_put
 
     def slowly(message: Any) -> Any:
         async def fail() -> None:
@@ -111,14 +111,14 @@ async def test_a_repeated_end_waits_for_the_first(
         return fail()
 
     with monkeypatch.context() as patch:
-        patch.setattr(talk.broker.store, "begin_put", slowly)
+        patch.setattr(talk.broker.broker_store.writer, "begin_put", slowly)
         both = [asyncio.ensure_future(end(talk, half, COMMIT)) for _ in range(2)]
         await asyncio.wait(both, timeout=0.2)
         await talk.broker.check_transactions()  # it is open: progress stays before it
         assert talk.broker.offsets.get("CID_RMQ_SYS_TRANS", HALF_TOPIC, 0) == 0
         disk.set()
         assert await asyncio.gather(*both) == [ResponseCode.SYSTEM_ERROR] * 2
-    assert talk.broker.store.begin_put == begin_put
+    assert talk.broker.broker_store.writer.begin_put == begin_put
     assert await end(talk, half, COMMIT) == 0
     assert stored(talk, "T1", 2) == [b"body"]
 
@@ -206,7 +206,7 @@ class TestQuestions:
                 await talk.broker.check_transactions()
             await asyncio.to_thread(talk.broker.store.wait_dispatched)
             await until(lambda: talk.broker.store.max_offset(HALF_TOPIC, 0) == 3)
-            await until(lambda: all(place.is_given_up for place in talk.broker.store.damage))
+            await until(lambda: all(place.is_given_up for place in talk.broker.broker_store.damage))
             await talk.broker.check_transactions()
             assert await end(talk, first, COMMIT) != 0
         assert "is damaged and given up" in caplog.text

@@ -272,7 +272,7 @@ def test_the_status_of_an_unfinished_hand_over() -> None:
 def test_the_status_of_a_folder_shows_an_unfinished_hand_over(
     tmp_path: Path, firetrail: Firetrail
 ) -> None:
-    with BrokerStore.open(tmp_path, SMALL):
+    with BrokerStore.open(tmp_path, SMALL, system=SYSTEM):
         roles = RoleFile(SYSTEM, tmp_path, BrokerRole.SLAVE, 1)
         roles.begin_hand_over(1, HandOverNote("m:1", "a:1", 2, "ASYNC_MASTER", "ASYNC_MASTER"))
     result = firetrail("replica", "status", tmp_path)

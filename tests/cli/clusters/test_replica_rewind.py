@@ -23,11 +23,11 @@ from firetrail.system import SYSTEM
 def old(tmp_path: Path) -> Path:
     """The closed store of a former master; the store ``new`` beside it has other last messages."""
     root = tmp_path / "old"
-    with BrokerStore.open(root, SMALL) as store:
-        put_all(store, COMMON)
+    with BrokerStore.open(root, SMALL, system=SYSTEM) as store:
+        put_all(store.embedded, COMMON)
     crash_image(root, tmp_path / "new")
-    with BrokerStore.open(root, SMALL) as store:
-        put_all(store, [b"old"] * 3)
+    with BrokerStore.open(root, SMALL, system=SYSTEM) as store:
+        put_all(store.embedded, [b"old"] * 3)
     return root
 
 
@@ -64,8 +64,8 @@ def test_rewind_for_people(old: Path, master: str, firetrail: Firetrail) -> None
     assert (result.code, result.out.startswith(said)) == (0, True)
     result = firetrail("replica", "rewind", old, "--of", master)
     assert "there is nothing to remove" in result.out
-    with BrokerStore.open(old, SMALL) as store:
-        assert [message.body for message in store.read("T")] == COMMON
+    with BrokerStore.open(old, SMALL, system=SYSTEM) as store:
+        assert [message.body for message in store.embedded.read("T")] == COMMON
 
 
 def test_rewind_for_scripts(old: Path, master: str, firetrail: Firetrail) -> None:
@@ -103,7 +103,7 @@ def test_an_empty_promoted_store_follows_after_a_rewind(
     master: str, tmp_path: Path, firetrail: Firetrail
 ) -> None:
     empty = tmp_path / "empty"
-    BrokerStore.open(empty, SMALL).close()
+    BrokerStore.open(empty, SMALL, system=SYSTEM).close()
     RoleFile(SYSTEM, empty, BrokerRole.SLAVE, 1).save(SavedRole("ASYNC_MASTER", 0, "", "SLAVE", 1))
     result = firetrail("replica", "rewind", empty, "--of", master)
     assert result.out.splitlines() == [

@@ -34,7 +34,7 @@ def test_tables_that_cannot_be_copied_for_one_reason_are_one_line() -> None:
 def test_the_status_of_a_folder_says_that_it_is_a_replica(
     tmp_path: Path, firetrail: Firetrail
 ) -> None:
-    with BrokerStore.open(tmp_path, SMALL):
+    with BrokerStore.open(tmp_path, SMALL, system=SYSTEM):
         mark = SlaveMark(SYSTEM, tmp_path)
         mark.set(known_epoch=0)
         mark.learn_comparison("DefaultCluster/broker-a", "")

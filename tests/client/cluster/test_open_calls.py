@@ -38,7 +38,7 @@ class SlowBroker:
     def __init__(self, broker: Broker) -> None:
         self.namesrv = broker.namesrv
         self._go = asyncio.Event()
-        self._begin_put = broker.store.begin_put
+        self._begin_put = broker.broker_store.writer.begin_put
         self.asked = 0
 
     def begin_put(self, message: Any) -> Any:
@@ -64,7 +64,7 @@ async def slow_broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SlowBrok
         await fill(broker.namesrv, "T", 1)
         slow = SlowBroker(broker)
         with monkeypatch.context() as patch:
-            patch.setattr(broker.store, "begin_put", slow.begin_put)
+            patch.setattr(broker.broker_store.writer, "begin_put", slow.begin_put)
             try:
                 yield slow
             finally:
@@ -191,7 +191,7 @@ async def test_a_close_ends_the_pause_before_a_retry(monkeypatch: pytest.MonkeyP
         def begin_put(message: object) -> object:
             raise RequestError(ResponseCode.SYSTEM_BUSY, "busy")
 
-        monkeypatch.setattr(broker.store, "begin_put", begin_put)
+        monkeypatch.setattr(broker.broker_store.writer, "begin_put", begin_put)
         monkeypatch.setattr("firetrail.client.producers.message_sender.BUSY_S", 60.0)
         producer = Producer(broker.namesrv)
         await producer.open()

@@ -87,12 +87,12 @@ def test_a_master_accepts_messages_only_while_it_holds_the_lease(
 ) -> None:
     endpoint.cut = True
     keeper.attach(store)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
     endpoint.cut = False
     wins(keeper)
-    assert store.try_put(Message("T", b"2")).ok
+    assert store.embedded.try_put(Message("T", b"2")).ok
     keeper.detach()
-    assert store.try_put(Message("T", b"3")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"3")).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
 def test_the_lease_is_renewed_between_two_terms(
@@ -118,10 +118,10 @@ def test_an_unreachable_engine_is_reported_and_retried(
     wins(keeper)
     endpoint.cut = True
     clock.advance(TTL_S * 1000)
-    assert store.refusal and keeper.status.fenced_s > 0
+    assert store.writer.refusal and keeper.status.fenced_s > 0
     eventually(lambda: keeper.status.error.startswith("etcd does not answer"))
     endpoint.cut = False
-    eventually(lambda: not store.refusal)
+    eventually(lambda: not store.writer.refusal)
     assert "failover does not work at the moment: etcd does not answer" in caplog.text
 
 
@@ -132,9 +132,9 @@ def test_the_lease_of_a_broker_that_does_nothing_any_more_is_not_renewed(
     wins(keeper)
     clock.advance(STALLED_TTLS * TTL_S * 1000)
     eventually(lambda: "the event loop of the broker is blocked" in keeper.status.error)
-    assert store.refusal
+    assert store.writer.refusal
     keeper.beat()
-    eventually(lambda: not store.refusal)
+    eventually(lambda: not store.writer.refusal)
 
 
 def test_a_master_whose_store_has_failed_returns_the_lease(
@@ -158,7 +158,9 @@ def test_a_lease_that_was_handed_over_is_left_to_the_successor(
     assert keeper.status.epoch == 0 and keeper.status.holder is None
     assert keeper.status.successor == 2
     assert keeper.status.obstacle == "member 2 is about to take over"
-    assert store.try_put(Message("T", b"refused")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert (
+        store.embedded.try_put(Message("T", b"refused")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    )
     assert len(etcd.leases) == 1  # that of the entry of the successor
 
 
@@ -187,7 +189,7 @@ def test_naming_a_successor_keeps_the_lease(keeper: LeaseKeeper, store: BrokerSt
     wins(keeper)
     keeper.nominate(2)
     assert keeper.status.epoch and keeper.status.successor == 2
-    assert store.try_put(Message("T", b"1")).ok
+    assert store.embedded.try_put(Message("T", b"1")).ok
 
 
 def test_a_store_that_is_not_the_member_does_not_campaign(

@@ -36,7 +36,7 @@ def replica(tmp_path: Path, machine: Machine) -> Iterator[BrokerStore]:
 @contextmanager
 def connected(replica: BrokerStore) -> Iterator[tuple[HAClient, socket.socket]]:
     """Yield a client that is not following yet, and the master's end of its connection."""
-    clock = replica.commit_log.queue.system.clock
+    clock = replica.log.queue.system.clock
     with socket.create_server(("127.0.0.1", 0)) as port:
         address = f"127.0.0.1:{port.getsockname()[1]}"
         client = HAClient(replica.log_copy(), address, 0, clock, heartbeat_s=1000)

@@ -37,13 +37,13 @@ def master(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Master]:
 
 
 def assert_same_log(folder: Path, master: Master) -> None:
-    end = master.store.log_range[1]
+    end = master.store.log.max_offset
     assert log_content(folder / "replica")[:end] == log_content(folder / "master")[:end]
 
 
 def bodies(store: BrokerStore) -> list[bytes]:
-    store.wait_dispatched()
-    return [message.body for message in store.read("T")]
+    store.embedded.wait_dispatched()
+    return [message.body for message in store.embedded.read("T")]
 
 
 @pytest.mark.parametrize("flush", list(FlushMode))
@@ -65,18 +65,18 @@ def test_a_replica_continues_where_it_stopped(master: Master, tmp_path: Path) ->
         master.fill(60)
         with following(tmp_path / "replica", master.address) as replica:
             master.wait_acked()
-            assert replica.log_range == master.store.log_range
+            assert replica.embedded.log_range == master.store.embedded.log_range
     assert_same_log(tmp_path, master)
 
 
 def test_a_put_is_confirmed_only_after_the_replica_has_it(master: Master, tmp_path: Path) -> None:
     master.fill(1)
-    waiter = ThreadWaiter(master.store.log_range[1], SYSTEM.threads)
+    waiter = ThreadWaiter(master.store.log.max_offset, SYSTEM.threads)
     master.acks.add(waiter)
     assert not waiter.wait(0.1)
     with following(tmp_path / "replica", master.address) as replica:
         assert waiter.wait(PATIENCE_S)
-        assert replica.log_range == master.store.log_range
+        assert replica.embedded.log_range == master.store.embedded.log_range
 
 
 def test_a_stop_of_the_master_tells_replicas_that_they_have_everything(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_stop_of_the_master_tells_replicas_that_they_have_everything(tmp_path:
         master.wait_acked()
         master.fill(1)
         master.service.stop()
-        eventually(lambda: replica.commit_log.confirmed_offset == master.store.log_range[1])
+        eventually(lambda: replica.log.confirmed_offset == master.store.log.max_offset)
         assert bodies(replica) == bodies(master.store)
     master.close()
 
@@ -97,7 +97,7 @@ def test_a_disconnected_replica_confirms_nothing(master: Master, tmp_path: Path)
     with following(tmp_path / "replica", master.address):
         master.wait_acked()
     eventually(lambda: not master.service.connections)
-    assert master.store.commit_log.confirmed_offset == 0
+    assert master.store.log.confirmed_offset == 0
 
 
 def test_a_disconnected_replica_is_logged_once(
@@ -128,7 +128,7 @@ def test_a_replica_ahead_of_its_master_is_not_served(master: Master, tmp_path: P
         errors: list[FiretrailError] = []
         with following(tmp_path / "replica", other.address, errors=errors) as replica:
             eventually(lambda: bool(errors))
-            assert replica.log_range == master.store.log_range
+            assert replica.embedded.log_range == master.store.embedded.log_range
         assert isinstance(errors[0], NotReachedError)
         assert other.acks.in_sync(0) == 0
     finally:
@@ -152,7 +152,7 @@ def expect_rejection(master: Master, peer: socket.socket) -> None:
         while peer.recv(4096):
             pass
     eventually(lambda: not master.service.connections)
-    assert master.store.commit_log.confirmed_offset == 0
+    assert master.store.log.confirmed_offset == 0
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_hostile_bytes_confirm_nothing(master: Master, content: bytes) -> None:
 
 def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> None:
     master.fill(1)
-    end = master.store.log_range[1]
+    end = master.store.log.max_offset
     with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         peer.sendall(encode_report(1))
@@ -179,7 +179,7 @@ def test_a_replica_that_confirms_too_much_is_disconnected(master: Master) -> Non
 
 def test_half_a_report_is_waited_for(master: Master) -> None:
     master.fill(1)
-    end = master.store.log_range[1]
+    end = master.store.log.max_offset
     with socket.create_connection(("127.0.0.1", master.port.port)) as peer:
         peer.settimeout(PATIENCE_S)
         report = encode_report(end)
@@ -233,7 +233,7 @@ class TestInTheEventLoop:
                 eventually(lambda: any(one._loop_socket for one in master.service.connections))
                 for _ in range(100):
                     master.fill(100, size=900)
-                end = master.store.log_range[1]
+                end = master.store.log.max_offset
                 assert end > 8 << 20
                 reader = TransferReader()
                 got = bytearray(b"\0")

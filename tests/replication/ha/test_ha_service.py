@@ -63,18 +63,18 @@ class TestHostilePeers:
     def test_random_bytes_confirm_nothing(self, master: Master) -> None:
         chance = random.Random(7)
         master.fill(3)
-        end = master.store.log_range[1]
+        end = master.store.log.max_offset
         for _ in range(100):
             with peer_of(master) as peer:
                 content = b"\x7f" + chance.randbytes(chance.randrange(7, 200))
                 with suppress(ConnectionError):
                     peer.sendall(content)
                 closed(peer)
-        assert master.store.commit_log.confirmed_offset == 0
-        result = master.store.try_put(Message("T", b"1"))
+        assert master.store.log.confirmed_offset == 0
+        result = master.store.embedded.try_put(Message("T", b"1"))
         assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
-        assert master.store.log_range[1] > end
-        assert master.store.max_offset("T") == 0
+        assert master.store.log.max_offset > end
+        assert master.store.embedded.max_offset("T") == 0
         eventually(lambda: not master.service.connections)
         eventually(lambda: ha_threads() == 0)
 
@@ -195,9 +195,9 @@ class TestOneReplica:
                 report_as(again, "two", 0)
                 eventually(lambda: master.acks.in_sync(0) == 2)
                 assert len(master.service.connections) == 3
-                late = master.store.try_put(Message("T", b"1"))
-                again.sendall(encode_report(master.store.log_range[1]))
-                end = master.store.log_range[1]
+                late = master.store.embedded.try_put(Message("T", b"1"))
+                again.sendall(encode_report(master.store.log.max_offset))
+                end = master.store.log.max_offset
                 eventually(lambda: any(c.session.acked == end for c in master.service.connections))
                 assert late.status is PutStatus.FLUSH_SLAVE_TIMEOUT
                 assert not master.acks.have_confirmed(end)
@@ -251,18 +251,20 @@ class TestSending:
             with following(tmp_path / "replica", master.address) as replica:
                 eventually(lambda: master.acks.in_sync(0) == 1)
                 for number in range(20):
-                    assert master.store.try_put(Message("T", b"%d" % number)).ok
-                    eventually(lambda: replica.log_range == master.store.log_range)
+                    assert master.store.embedded.try_put(Message("T", b"%d" % number)).ok
+                    eventually(
+                        lambda: replica.embedded.log_range == master.store.embedded.log_range
+                    )
                 master.fill(20)  # these do not wait
-                master.store.push()
-                eventually(lambda: replica.log_range == master.store.log_range)
+                master.store.writer.push()
+                eventually(lambda: replica.embedded.log_range == master.store.embedded.log_range)
         finally:
             master.close()
 
     def test_only_synced_bytes_are_sent_with_sync_flush(self, tmp_path: Path) -> None:
         master = Master(tmp_path / "master", ASYNC.replace(flush=FlushMode.SYNC))
         try:
-            log = master.store.commit_log
+            log = master.store.log
             log.flush = lambda least_pages=0: False  # type: ignore[method-assign]
             master.fill(3)
             assert log.sendable_offset == log.flushed_offset == 0 < log.readable_offset
@@ -278,12 +280,12 @@ class TestSending:
             master.fill(200, 200)
             began = monotonic()
             with following(tmp_path / "replica", master.address, REPLICA) as replica:
-                eventually(lambda: replica.log_range == master.store.log_range)
+                eventually(lambda: replica.embedded.log_range == master.store.embedded.log_range)
                 took = monotonic() - began
-                assert took > master.store.log_range[1] / rates[0] - BURST_S  # type: ignore[operator]
+                assert took > master.store.log.max_offset / rates[0] - BURST_S  # type: ignore[operator]
                 rates.append(None)
                 master.fill(500, 200)
-                eventually(lambda: replica.log_range == master.store.log_range)
+                eventually(lambda: replica.embedded.log_range == master.store.embedded.log_range)
         finally:
             master.close()
 
@@ -297,6 +299,6 @@ class TestSending:
             eventually(lambda: bool(master.service.connections))
             eventually(lambda: master.service.connections[0].has_reported)
             master.fill(500)
-            end = master.store.log_range
+            end = master.store.embedded.log_range
             master.close()
-            assert replica.log_range == end
+            assert replica.embedded.log_range == end

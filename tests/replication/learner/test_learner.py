@@ -19,22 +19,22 @@ from firetrail.system import SYSTEM
 
 def read(store: BrokerStore) -> int:
     """Return how many messages consumers can see."""
-    return store.max_offset("T", 0)
+    return store.queues.max_offset("T", 0)
 
 
 async def test_a_learner_copies_the_log_and_its_epochs(tmp_path: Path) -> None:
     async with controlled_master_in(tmp_path / "m") as (master, port):
         master.fill(100)
-        port.epochs = (Epoch(2, 0), Epoch(4, master.store.log_range[1]))
+        port.epochs = (Epoch(2, 0), Epoch(4, master.store.log.max_offset))
         master.fill(100)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             master.fill(50)
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             await until(lambda: read(replica.store) == 250)
             await until(lambda: port.reports[-1] == replica.end)
             assert replica.follower.status.state is FollowerState.FOLLOWING
-        end = master.store.log_range[1]
+        end = master.store.log.max_offset
         assert log_content(tmp_path / "r")[:end] == log_content(tmp_path / "m")[:end]
         assert EpochFile(SYSTEM, tmp_path / "r").epochs == tuple(port.epochs)
 
@@ -42,15 +42,15 @@ async def test_a_learner_copies_the_log_and_its_epochs(tmp_path: Path) -> None:
 async def test_consumers_see_what_the_master_has_confirmed(tmp_path: Path) -> None:
     async with controlled_master_in(tmp_path / "m") as (master, port):
         master.fill(10)
-        port.confirmed = master.store.log_range[1]
+        port.confirmed = master.store.log.max_offset
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: port.reports[-1:] == [master.store.log_range[1]])
+            await until(lambda: port.reports[-1:] == [master.store.log.max_offset])
             await until(lambda: read(replica.store) == 10)
-            assert replica.store.dispatch_behind > 0
+            assert replica.store.embedded.dispatch_behind > 0
             replica.store.configure(flush_interval_ms=100)  # acknowledgements are computed again
-            assert replica.store.commit_log.confirmed_offset == port.confirmed
-            port.confirmed = master.store.log_range[1]
+            assert replica.store.log.confirmed_offset == port.confirmed
+            port.confirmed = master.store.log.max_offset
             await until(lambda: read(replica.store) == 20)
 
 
@@ -61,7 +61,7 @@ async def test_a_learner_does_not_follow_another_history(tmp_path: Path) -> None
         crash_image(tmp_path / "m", tmp_path / "older")
         master.fill(10, "lost")
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
     before = log_content(tmp_path / "r")
     async with controlled_master_in(tmp_path / "older") as (older, port):
         older.fill(50, "other")
@@ -81,4 +81,4 @@ async def test_a_classic_master_confirms_nothing(tmp_path: Path) -> None:
             replica.store.log_copy().confirm(0)
             replica.follower.follow(master.address)
             await until(lambda: read(replica.store) == 10)
-            assert replica.store.commit_log.confirmed_offset == OFFSET_MAX
+            assert replica.store.log.confirmed_offset == OFFSET_MAX

@@ -44,7 +44,7 @@ async def test_an_empty_replica_gets_everything(tmp_path: Path) -> None:
     async with master_in(tmp_path / "m") as master:
         master.fill(400)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             await until(lambda: replica.follower.status.master_max == replica.end)
             # The thread of the connection counts bytes after it has appended them.
             await until(lambda: replica.follower.status.received >= replica.end - 1)
@@ -54,7 +54,7 @@ async def test_an_empty_replica_gets_everything(tmp_path: Path) -> None:
             status = replica.follower.status
             assert status.state is FOLLOWING
             assert (status.lag, status.error, status.master) == (0, "", master.address)
-        assert_same_log(tmp_path, master.store.log_range[1])
+        assert_same_log(tmp_path, master.store.log.max_offset)
 
 
 async def test_an_empty_replica_begins_with_the_masters_oldest_file(tmp_path: Path) -> None:
@@ -63,8 +63,8 @@ async def test_an_empty_replica_begins_with_the_masters_oldest_file(tmp_path: Pa
     delete_oldest(tmp_path / "m", 2)
     async with master_in(tmp_path / "m") as master:
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.store.log_range == master.store.log_range)
-        assert master.store.log_range[0] == 2 * MASTER.commit_log_file_size
+            await until(lambda: replica.store.embedded.log_range == master.store.embedded.log_range)
+        assert master.store.log.min_offset == 2 * MASTER.commit_log_file_size
 
 
 def delete_oldest(folder: Path, count: int) -> None:
@@ -81,12 +81,12 @@ async def test_a_replica_that_has_deleted_more_than_its_master_says_so(
         replica_in(tmp_path / "r", master.address, REPLICA.replace(delete_batch_max=1)) as replica,
     ):
         master.fill(400)
-        await until(lambda: replica.end == master.store.log_range[1])
+        await until(lambda: replica.end == master.store.log.max_offset)
         await state_of(replica, FOLLOWING)
         assert replica.follower.status.missing == 0
-        replica.store.settle()
-        assert replica.store.delete_expired(forced=True) == 1
-        begin = replica.store.log_range[0]
+        replica.store.removal.settle()
+        assert replica.store.embedded.delete_expired(forced=True) == 1
+        begin = replica.store.log.min_offset
         status = replica.follower.status
         assert (status.own_min, status.master_min, status.missing) == (begin, 0, begin)
         await until(lambda: replica.follower._missing._since is not None)
@@ -109,17 +109,17 @@ async def test_only_a_firetrail_master_says_what_a_replica_may_show(tmp_path: Pa
     """A Java master shows its whole log to consumers, and its replicas do the same."""
     unconfirmed = MASTER.replace(role=BrokerRole.SYNC_MASTER, in_sync_replicas=3)
     async with master_in(tmp_path / "m", unconfirmed) as master:
-        master.store.try_put(Message("T", b"one"))
+        master.store.embedded.try_put(Message("T", b"one"))
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.store.max_offset("T") == 1)
+            await until(lambda: replica.store.embedded.max_offset("T") == 1)
         master.settings["ha_allowed_peers"] = ""
-        master.store.try_put(Message("T", b"two"))
+        master.store.embedded.try_put(Message("T", b"two"))
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
-            await until(lambda: replica.store.commit_log.confirmed_offset == 0)
-            assert replica.store.max_offset("T") == 1
+            await until(lambda: replica.end == master.store.log.max_offset)
+            await until(lambda: replica.store.log.confirmed_offset == 0)
+            assert replica.store.embedded.max_offset("T") == 1
             master.store.configure(in_sync_replicas=2)
-            await until(lambda: replica.store.max_offset("T") == 2)
+            await until(lambda: replica.store.embedded.max_offset("T") == 2)
 
 
 async def test_an_empty_firetrail_master_is_followed_at_once(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ async def test_an_empty_firetrail_master_is_followed_at_once(tmp_path: Path) -> 
             await state_of(replica, FOLLOWING)
             await until(lambda: master.acks.in_sync(0) == 1)
             master.fill(3)
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
 
 
 async def test_a_replica_waits_for_the_first_message_of_a_java_master(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_a_replica_waits_for_the_first_message_of_a_java_master(tmp_path: 
     ):
         await state_of(replica, WAITING, "the master has no messages yet")
         master.fill(3)
-        await until(lambda: replica.end == master.store.log_range[1])
+        await until(lambda: replica.end == master.store.log.max_offset)
 
 
 async def test_a_replica_continues_where_it_stopped(tmp_path: Path) -> None:
@@ -147,22 +147,22 @@ async def test_a_replica_continues_where_it_stopped(tmp_path: Path) -> None:
         for _ in range(4):  # some stops are at the beginning of a file
             master.fill(40)
             async with replica_in(tmp_path / "r", master.address) as replica:
-                await until(lambda: replica.end == master.store.log_range[1])
-        assert_same_log(tmp_path, master.store.log_range[1])
+                await until(lambda: replica.end == master.store.log.max_offset)
+        assert_same_log(tmp_path, master.store.log.max_offset)
 
 
 async def test_a_replica_follows_again_after_the_master_restarts(tmp_path: Path) -> None:
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             await master.stop()
             error = await state_of(replica, FAILED)
             assert "master" in error
             async with master_in(tmp_path / "m") as again:
                 again.fill(10)
                 replica.follower.follow(again.address)
-                await until(lambda: replica.end == again.store.log_range[1])
+                await until(lambda: replica.end == again.store.log.max_offset)
                 await state_of(replica, FOLLOWING)
 
 
@@ -173,7 +173,7 @@ async def test_a_master_that_lost_its_tail_and_grew_past_the_replica(tmp_path: P
         crash_image(tmp_path / "m", tmp_path / "older")
         master.fill(10, "lost")
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
     before = log_content(tmp_path / "r")
     async with (
         master_in(tmp_path / "older") as older,
@@ -184,7 +184,7 @@ async def test_a_master_that_lost_its_tail_and_grew_past_the_replica(tmp_path: P
         older.fill(50, "other")
         await until(lambda: "differ" in replica.follower.status.error)
         assert replica.follower.status.state is DIVERGED
-        assert len(list(replica.store.read("T"))) == 20  # reads go on
+        assert len(list(replica.store.embedded.read("T"))) == 20  # reads go on
         assert not older.ha.connections
     assert log_content(tmp_path / "r") == before
 
@@ -193,9 +193,9 @@ async def test_a_different_history_of_the_same_length_is_not_followed(tmp_path: 
     async with master_in(tmp_path / "m") as master, master_in(tmp_path / "other") as other:
         master.fill(10, "a")
         other.fill(10, "b")
-        assert master.store.log_range == other.store.log_range
+        assert master.store.embedded.log_range == other.store.embedded.log_range
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             replica.follower.follow(other.address)
             await state_of(replica, DIVERGED, "their records at offset")
 
@@ -204,7 +204,7 @@ async def test_a_replica_behind_the_masters_oldest_file_is_stuck(tmp_path: Path)
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             end = replica.end
         master.fill(400)
     delete_oldest(tmp_path / "m", 2)
@@ -215,14 +215,14 @@ async def test_a_replica_behind_the_masters_oldest_file_is_stuck(tmp_path: Path)
         begin = 2 * MASTER.commit_log_file_size
         error = await state_of(replica, STUCK, f"{begin - end} bytes cannot be copied")
         assert f"up to {end}" in error and f"before {begin}" in error
-        assert len(list(replica.store.read("T"))) == 10  # reads go on
+        assert len(list(replica.store.embedded.read("T"))) == 10  # reads go on
 
 
 async def test_heartbeats_alone_are_reported_as_stuck(tmp_path: Path) -> None:
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             master.figures["commitLogMaxOffset"] = "12345678"
             error = await state_of(replica, STUCK, "nothing but heartbeats")
             assert f"up to {replica.end}, the master up to 12345678" in error
@@ -241,7 +241,7 @@ async def test_a_member_of_a_group_does_not_ask_for_a_rewind_that_its_group_does
         other.fill(9, "b")
         member = replace(QUICK, member=2)
         async with replica_in(tmp_path / "r", master.address, settings=member) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             replica.follower.follow(other.address)
             await state_of(replica, DIVERGED, "are removed before the replica follows")
     said = [record for record in caplog.records if "are removed before" in record.getMessage()]
@@ -267,7 +267,7 @@ async def test_a_master_that_refuses_questions_is_not_followed(tmp_path: Path) -
             error = await state_of(replica, FAILED, "no AccessKey")
             assert "26 GET_BROKER_CONFIG" in error and "sign as a super user" in error
             master.refusal = ""
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
 
 
 async def test_a_slow_master_gets_more_time_with_every_attempt(
@@ -288,7 +288,7 @@ async def test_a_slow_master_gets_more_time_with_every_attempt(
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             replica.follower.follow(None)
             await state_of(replica, WAITING, "no master is known")
             assert replica.follower._request_s == REQUEST_S  # for the next master
@@ -337,16 +337,16 @@ async def test_the_old_master_is_left_at_once(tmp_path: Path) -> None:
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             crash_image(tmp_path / "m", tmp_path / "new")
             async with master_in(tmp_path / "new") as new:
                 replica.follower.follow(new.address)
                 master.fill(10, "old")
                 await until(lambda: not master.ha.connections)
                 new.fill(20, "new")
-                await until(lambda: replica.end == new.store.log_range[1])
+                await until(lambda: replica.end == new.store.log.max_offset)
                 await state_of(replica, FOLLOWING)
-                bodies = [message.body for message in replica.store.read("T")]
+                bodies = [message.body for message in replica.store.embedded.read("T")]
                 assert not any(body.startswith(b"old") for body in bodies)
                 replica.follower.follow(None)
                 await state_of(replica, WAITING, "no master is known")
@@ -373,7 +373,7 @@ async def test_a_master_that_does_not_answer_is_left_at_once(
         async with replica_in(tmp_path / "r", MasterAddress("127.0.0.1:1")) as replica:
             await asked.wait()
             replica.follower.follow(master.address)
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
 
 
 async def test_nothing_is_copied_before_the_history_was_checked(
@@ -384,8 +384,8 @@ async def test_nothing_is_copied_before_the_history_was_checked(
         master.fill(10, "a")
         other.fill(50, "b")
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
-        end = master.store.log_range[1]
+            await until(lambda: replica.end == master.store.log.max_offset)
+        end = master.store.log.max_offset
         served = master.store
         master.settings["haListenPort"] = str(other.port.port)
         ask_twice = master.asked.count(RequestCode.VIEW_MESSAGE_BY_ID) + 1
@@ -421,14 +421,14 @@ async def test_a_divergence_is_logged_once_although_the_master_grows(
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
     async with (
         master_in(tmp_path / "other") as other,
         replica_in(tmp_path / "r", other.address) as replica,
     ):
         for _ in range(3):
             other.fill(1)
-            await state_of(replica, DIVERGED, f"the master only up to {other.store.log_range[1]}")
+            await state_of(replica, DIVERGED, f"the master only up to {other.store.log.max_offset}")
     assert caplog.text.count("the replica has diverged: ") == 1
 
 
@@ -455,11 +455,11 @@ async def test_a_master_that_stops_answering_is_followed_and_logged_once(
     async with master_in(tmp_path / "m") as master:
         master.fill(10)
         async with replica_in(tmp_path / "r", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             master.refusal = "check signature failed."
             before = len(master.asked)
             await until(lambda: len(master.asked) > before + 3)
             master.fill(10)
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             assert replica.follower.status.state is FOLLOWING
     assert caplog.text.count("the end of the master's log is not known: ") == 1

@@ -83,11 +83,11 @@ async def test_a_former_master_is_rewound_and_follows(
         report = checked(tmp_path / "old")
         assert report.ok, report.problems
         async with replica_in(tmp_path / "old", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             # On a busy machine it may be taken for stuck for a moment.
             await until(lambda: replica.follower.status.state is FollowerState.FOLLOWING)
-            replica.store.wait_dispatched()
-        end = master.store.log_range[1]
+            replica.store.embedded.wait_dispatched()
+        end = master.store.log.max_offset
     assert log_content(tmp_path / "old")[:end] == log_content(tmp_path / "new")[:end]
     assert bodies(tmp_path / "old") == bodies(tmp_path / "new")
     assert derived(tmp_path / "old") == derived(tmp_path / "new")
@@ -110,7 +110,7 @@ async def test_a_master_that_is_only_shorter(tmp_path: Path) -> None:
     await two_histories(tmp_path, 10, 10, 0)
     async with master_in(tmp_path / "new") as master:
         plan, _ = await rewound(tmp_path / "old", master)
-        assert plan.cut.end == master.store.log_range[1]
+        assert plan.cut.end == master.store.log.max_offset
     assert len(bodies(tmp_path / "old")) == 10
 
 
@@ -207,11 +207,11 @@ async def test_a_topic_that_was_deleted_in_the_removed_part_may_come_again(tmp_p
     crash_image(tmp_path / "old", tmp_path / "new")
     async with master_in(tmp_path / "old") as master:
         master.fill(50, "old")
-        master.store.wait_dispatched()
-        assert master.store.remove_topic("T", master.store.settle())
+        master.store.embedded.wait_dispatched()
+        assert master.store.removal.remove("T", master.store.removal.settle())
     async with master_in(tmp_path / "new") as master:
         master.fill(5, "new")
         await rewound(tmp_path / "old", master)
         async with replica_in(tmp_path / "old", master.address) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
     assert bodies(tmp_path / "old")[-5:] == bodies(tmp_path / "new")[-5:]

@@ -31,7 +31,7 @@ async def test_a_silent_ha_port_is_a_failure_until_something_arrives(tmp_path: P
             hasty = replace(QUICK, silence_s=1.0, unheard_s=0.1)
             async with replica_in(tmp_path / "r", master.address, settings=hasty) as replica:
                 error = await state_of(replica, FAILED, "nothing has arrived from the HA port")
-                assert f"up to {master.store.log_range[1]} and the replica up to 0" in error
+                assert f"up to {master.store.log.max_offset} and the replica up to 0" in error
                 await state_of(replica, FAILED, "it has sent nothing for")
                 states = set()
                 while replica.follower._connection is None:
@@ -42,7 +42,7 @@ async def test_a_silent_ha_port_is_a_failure_until_something_arrives(tmp_path: P
                 assert states == {FAILED}
                 master.settings["haListenPort"] = port
                 await state_of(replica, FOLLOWING)
-                await until(lambda: replica.end == master.store.log_range[1])
+                await until(lambda: replica.end == master.store.log.max_offset)
 
 
 class _Deaf(HAClient):
@@ -67,7 +67,7 @@ async def test_a_replica_that_is_cut_off_says_since_when(
         master.fill(10)
         unheard = replace(QUICK, unheard_s=0.3)
         async with replica_in(tmp_path / "r", master.address, settings=unheard) as replica:
-            await until(lambda: replica.end == master.store.log_range[1])
+            await until(lambda: replica.end == master.store.log.max_offset)
             await state_of(replica, FOLLOWING)
             _Deaf.is_cut = True
             master.refusal = "it does not answer"

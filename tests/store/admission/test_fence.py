@@ -45,55 +45,55 @@ def store(
     config = config.replace(flush=FlushMode.SYNC, slave_timeout_ms=int(PATIENCE_S * 1000))
     with BrokerStore.open(tmp_path, config, system=System(clock=clock)) as store:
         store.replica_acks.note("a", 1 << 40)
-        store.set_fence(fence)
+        store.gate.fence = fence
         yield store
 
 
 def test_messages_are_accepted_while_the_lease_lasts(store: BrokerStore) -> None:
-    assert store.try_put(Message("T", b"1")).ok
-    assert store.refusal == ""
+    assert store.embedded.try_put(Message("T", b"1")).ok
+    assert store.writer.refusal == ""
 
 
 def test_messages_are_refused_after_it(store: BrokerStore, clock: ManualClock) -> None:
     clock.advance(int(LEASE_S * 1000))
     for result in (
-        store.try_put(Message("T", b"1")),
-        store.try_put_batch(Batch.of([Message("T", b"1")])),
+        store.embedded.try_put(Message("T", b"1")),
+        store.embedded.try_put_batch(Batch.of([Message("T", b"1")])),
     ):
         assert result.status is PutStatus.SERVICE_NOT_AVAILABLE
-        assert result.detail == store.refusal == REFUSAL
-    assert store.log_range == (0, 0)
+        assert result.detail == store.writer.refusal == REFUSAL
+    assert store.embedded.log_range == (0, 0)
     with pytest.raises(StoreReadOnlyError, match="does not hold the lease"):
-        store.put(Message("T", b"1"))
+        store.embedded.put(Message("T", b"1"))
 
 
 def test_a_lost_lease_ends_at_once(store: BrokerStore, fence: LeaseFence) -> None:
     fence.until = -math.inf
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
 
 
 def test_a_wall_clock_that_jumps_changes_nothing(store: BrokerStore, clock: ManualClock) -> None:
     clock.set_wall(0)
-    assert store.try_put(Message("T", b"1")).ok
+    assert store.embedded.try_put(Message("T", b"1")).ok
     clock.set_wall(1 << 42)
-    assert store.try_put(Message("T", b"1")).ok
+    assert store.embedded.try_put(Message("T", b"1")).ok
 
 
 @pytest.mark.parametrize("blocking", [True, False])
 async def test_a_message_that_was_appended_in_time_is_not_acknowledged_too_late(
     store: BrokerStore, clock: ManualClock, blocking: bool
 ) -> None:
-    flush = store.commit_log.flush
+    flush = store.log.flush
 
     def slow_flush(least_pages: int = 0) -> bool:
         clock.advance(int(LEASE_S * 1000))
         return flush(least_pages)
 
-    store.commit_log.flush = slow_flush  # type: ignore[method-assign]
+    store.log.flush = slow_flush  # type: ignore[method-assign]
     if blocking:
-        result = store.try_put(Message("T", b"1"))
+        result = store.embedded.try_put(Message("T", b"1"))
     else:
-        waiting = store.begin_put(Message("T", b"1"))
+        waiting = store.writer.begin_put(Message("T", b"1"))
         assert not isinstance(waiting, PutResult)
         result = await waiting
     assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT

@@ -15,12 +15,12 @@ from tests.store.conftest import OpenStore
 
 from firetrail import FlushMode, Message, PutStatus, Store
 from firetrail.errors import FlushFailedError
-from firetrail.store import broker_store as served_module
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.dispatch import dispatcher
+from firetrail.store.dispatch import dispatcher, loop_dispatch
 from firetrail.store.dispatch.derivation import Arrival, OutOfTime, Step
 from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.log.scan import ROWS_PER_STEP
+from firetrail.system import SYSTEM
 
 
 @pytest.fixture(autouse=True)
@@ -308,17 +308,17 @@ async def test_the_thread_leaves_the_log_to_a_loop_that_dispatches(
 ) -> None:
     """It checks the log if another thread appends to it, and not once per millisecond."""
     monkeypatch.setattr("firetrail.store.dispatch.dispatcher.RELIEVED_S", 1000.0)
-    with BrokerStore.open(tmp_path / "store", small_config()) as store:
+    with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM) as store:
         store.dispatch_in(asyncio.get_running_loop())
-        store.begin_put(Message("T", b"0"))
+        store.writer.begin_put(Message("T", b"0"))
         await asyncio.sleep(0)
-        assert store.max_offset("T") == 1
-        thread = threading.Thread(target=store.begin_put, args=[Message("T", b"1")])
+        assert store.embedded.max_offset("T") == 1
+        thread = threading.Thread(target=store.writer.begin_put, args=[Message("T", b"1")])
         thread.start()
         thread.join(PATIENCE_S)
-        eventually(lambda: store.max_offset("T") == 2)
-        eventually(lambda: store._dispatcher.idle)
-        assert store._dispatcher._quiet_rounds == 0
+        eventually(lambda: store.embedded.max_offset("T") == 2)
+        eventually(lambda: store.dispatch.dispatcher.idle)
+        assert store.dispatch.dispatcher._quiet_rounds == 0
 
 
 def test_a_call_before_a_rest_is_not_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +335,7 @@ def test_a_call_before_a_rest_is_not_lost(tmp_path: Path, monkeypatch: pytest.Mo
         wait(self)
 
     monkeypatch.setattr(Dispatcher, "_wait", called_before)
-    with BrokerStore.open(tmp_path / "store", small_config()):
+    with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM):
         eventually(lambda: len(rests) >= 2)
 
 
@@ -353,14 +353,14 @@ class TestHelp:
         monkeypatch.setattr(
             dispatcher.Dispatcher, "_advance", lambda self: self._stopping and advance(self)
         )
-        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+        with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM) as store:
             yield store
 
     def test_a_get_at_the_end_dispatches_what_was_put(self, served: BrokerStore) -> None:
         for number in range(200):
-            served.begin_put(Message("T", b"%d" % number))
-        assert served.max_offset("T") == 0
-        result = served.get_hashed("T", 0, 199)
+            served.writer.begin_put(Message("T", b"%d" % number))
+        assert served.embedded.max_offset("T") == 0
+        result = served.reads.get_hashed("T", 0, 199)
         assert [message.body for message in result.messages()] == [b"199"]
 
     async def test_puts_of_one_iteration_of_a_loop_are_dispatched_together(
@@ -368,10 +368,10 @@ class TestHelp:
     ) -> None:
         served.dispatch_in(asyncio.get_running_loop())
         arrived: list[list[Arrival]] = []
-        served.on_arrival(arrived.append)
+        served.embedded.on_arrival(arrived.append)
         for _ in range(2):
             for number in range(3):
-                served.begin_put(Message("T", b"%d" % number))
+                served.writer.begin_put(Message("T", b"%d" % number))
             await asyncio.sleep(0)
         assert [[each.max_offset for each in arrivals] for arrivals in arrived] == [[3], [6]]
 
@@ -379,37 +379,37 @@ class TestHelp:
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         served.dispatch_in(asyncio.get_running_loop())
-        monkeypatch.setattr(served_module, "LATER_S", 1000.0)
-        served.begin_put(Message("T", b"0"), is_urgent=False)
+        monkeypatch.setattr(loop_dispatch, "LATER_S", 1000.0)
+        served.writer.begin_put(Message("T", b"0"), is_urgent=False)
         await asyncio.sleep(0)
-        assert served.max_offset("T") == 0
-        served.begin_put(Message("T", b"1"))
+        assert served.embedded.max_offset("T") == 0
+        served.writer.begin_put(Message("T", b"1"))
         await asyncio.sleep(0)
-        assert served.max_offset("T") == 2
+        assert served.embedded.max_offset("T") == 2
 
     async def test_messages_that_are_not_urgent_do_not_wait_for_long(
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         served.dispatch_in(asyncio.get_running_loop())
-        monkeypatch.setattr(served_module, "LATER_S", 0.0)
-        served.begin_put(Message("T", b"0"), is_urgent=False)
+        monkeypatch.setattr(loop_dispatch, "LATER_S", 0.0)
+        served.writer.begin_put(Message("T", b"0"), is_urgent=False)
         async with asyncio.timeout(PATIENCE_S):
-            while served.max_offset("T") == 0:
+            while served.embedded.max_offset("T") == 0:
                 await asyncio.sleep(0)
 
     async def test_puts_of_other_threads_do_not_use_the_loop(self, served: BrokerStore) -> None:
         served.dispatch_in(asyncio.get_running_loop())
-        thread = threading.Thread(target=served.begin_put, args=[Message("T", b"0")])
+        thread = threading.Thread(target=served.writer.begin_put, args=[Message("T", b"0")])
         thread.start()
         thread.join(PATIENCE_S)
         await asyncio.sleep(0)
-        assert served.max_offset("T") == 0  # the dispatcher has to do it
+        assert served.embedded.max_offset("T") == 0  # the dispatcher has to do it
 
     def test_not_while_the_dispatcher_is_at_it(self, served: BrokerStore) -> None:
-        with served._dispatcher._stepping:
-            served.begin_put(Message("T", b"x"))
-            assert served.get_hashed("T", 0, 0).count == 0
-        assert served.get_hashed("T", 0, 0).count == 1
+        with served.dispatch.dispatcher._stepping:
+            served.writer.begin_put(Message("T", b"x"))
+            assert served.reads.get_hashed("T", 0, 0).count == 0
+        assert served.reads.get_hashed("T", 0, 0).count == 1
 
     def test_running_out_of_time_within_a_step_is_not_a_failure(
         self,
@@ -420,44 +420,44 @@ class TestHelp:
         def is_late(*parts: object, **options: object) -> None:
             raise OutOfTime
 
-        dispatcher = served._dispatcher
+        dispatcher = served.dispatch.dispatcher
         with monkeypatch.context() as patch:
             patch.setattr(Step, "apply", is_late)
-            served.begin_put(Message("T", b"x"))
+            served.writer.begin_put(Message("T", b"x"))
             dispatcher._wake.clear()
             dispatcher.help()
-        assert dispatcher._wake.is_set() and not served.refusal
+        assert dispatcher._wake.is_set() and not served.writer.refusal
         assert not caplog.records
-        assert served.get_hashed("T", 0, 0).count == 1
+        assert served.reads.get_hashed("T", 0, 0).count == 1
 
     def test_long_work_is_left_to_the_dispatcher(
         self, served: BrokerStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("firetrail.store.dispatch.dispatcher.HELP_S", -1.0)
-        dispatcher = served._dispatcher
-        served.begin_put(Message("T", b"x"))
+        dispatcher = served.dispatch.dispatcher
+        served.writer.begin_put(Message("T", b"x"))
         dispatcher._wake.clear()
         dispatcher.help()
-        assert served.max_offset("T") == 0
-        assert dispatcher._wake.is_set() and not served.refusal
+        assert served.embedded.max_offset("T") == 0
+        assert dispatcher._wake.is_set() and not served.writer.refusal
 
 
 class TestInALoop:
     async def test_a_wait_for_dispatch_blocks_the_loop_only_for_a_moment(
         self, tmp_path: Path
     ) -> None:
-        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+        with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM) as store:
             store.dispatch_in(asyncio.get_running_loop())
-            store.begin_put(Message("T", b"x"))
-            assert store.wait_dispatched(PATIENCE_S)
+            store.writer.begin_put(Message("T", b"x"))
+            assert store.embedded.wait_dispatched(PATIENCE_S)
 
     async def test_a_store_may_be_closed_before_its_puts_are_dispatched(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        with BrokerStore.open(tmp_path / "store", small_config()) as store:
+        with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM) as store:
             store.dispatch_in(asyncio.get_running_loop())
-            store.begin_put(Message("T", b"x"))
+            store.writer.begin_put(Message("T", b"x"))
         await asyncio.sleep(0)
         assert not caplog.records
-        with BrokerStore.open(tmp_path / "store", small_config()) as store:
-            assert store.max_offset("T") == 1
+        with BrokerStore.open(tmp_path / "store", small_config(), system=SYSTEM) as store:
+            assert store.embedded.max_offset("T") == 1

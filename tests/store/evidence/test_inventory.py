@@ -117,8 +117,8 @@ def test_the_index_is_derived_again(closed: Path, caplog: pytest.LogCaptureFixtu
 def test_a_topic_that_was_removed_is_not_missed(closed: Path) -> None:
     with Store.open(closed) as opened:
         broker_store = BrokerStore(opened._engine)
-        assert broker_store.wait_dispatched()
-        assert broker_store.remove_topic("t1", broker_store.settle())
+        assert broker_store.embedded.wait_dispatched()
+        assert broker_store.removal.remove("t1", broker_store.removal.settle())
     with Store.open(closed) as store:
         assert store.topics() == ["t0", "t2"]
         store.put(Message("t1", b"anew"))

@@ -21,7 +21,7 @@ BODIES = [b"%04d" % number * 30 for number in range(60)]
 def store(tmp_path: Path, machine: Machine) -> Iterator[BrokerStore]:
     with BrokerStore.open(tmp_path / "store", CONFIG, system=machine.system) as store:
         for body in BODIES:
-            store.put(Message("T", body))
-        store.flush()
-        assert store.wait_dispatched()
+            store.embedded.put(Message("T", body))
+        store.embedded.flush()
+        assert store.embedded.wait_dispatched()
         yield store

@@ -18,7 +18,7 @@ from firetrail.store.broker_store import BrokerStore
 class TestPatch:
     def test_what_is_read_can_be_written(self, store: BrokerStore, tmp_path: Path) -> None:
         """Every record and end mark of the log, in pieces of any size."""
-        end = store.log_range[1]
+        end = store.log.max_offset
         for size in (1, 700, 10_000):
             at = 0
             while at < end:
@@ -27,7 +27,7 @@ class TestPatch:
                 overwrite(path, position, bytes(len(content)))
                 at = store.log_patch.write(at, content)
             assert at == end
-        assert [m.body for m in store.read("T")] == BODIES
+        assert [m.body for m in store.embedded.read("T")] == BODIES
 
     def test_other_bytes_are_refused(self, store: BrokerStore, tmp_path: Path) -> None:
         found = records(tmp_path / "store")
@@ -40,7 +40,7 @@ class TestPatch:
         with pytest.raises(StoreDamagedError, match="nothing was changed"):
             store.log_patch.write(0, good)  # the record says that it belongs elsewhere
         with pytest.raises(StoreError, match="does not have bytes"):
-            store.log_patch.write(store.log_range[1], good)
+            store.log_patch.write(store.log.max_offset, good)
         assert path.read_bytes() == before
 
     def test_a_damaged_record_is_not_read(self, store: BrokerStore, tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ class TestPatch:
         with pytest.raises(StoreDamagedError, match="checksum") as caught:
             store.log_patch.read(offset, 4096)
         assert (caught.value.file, caught.value.offset) == (str(path), position)
-        for nowhere in (-1, store.log_range[1]):
+        for nowhere in (-1, store.log.max_offset):
             with pytest.raises(StoreError, match="no record at offset"):
                 store.log_patch.read(nowhere, 1)
 

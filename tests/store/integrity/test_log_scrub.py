@@ -23,7 +23,7 @@ def scrub(store: BrokerStore, size: int = 1 << 20) -> int:
 
 def size_of(store: BrokerStore) -> int:
     """Return the bytes of all records."""
-    return sum(message.size for message in store.read("T"))
+    return sum(message.size for message in store.embedded.read("T"))
 
 
 def damaged(store: BrokerStore) -> list[int]:
@@ -37,12 +37,12 @@ class TestScrub:
         whole = size_of(store)
         for number in range(1, 3):
             assert scrub(store, size) == whole
-            assert store.log_scrub.position == store.log_range[1]
+            assert store.log_scrub.position == store.log.max_offset
             assert (store.log_scrub.passes, store.damage.found) == (number, 0)
 
     def test_a_step_reads_little_more_than_it_should(self, store: BrokerStore) -> None:
         read = store.log_scrub.step(100)
-        assert 100 <= read <= 16 * 300 and store.log_scrub.position < store.log_range[1]
+        assert 100 <= read <= 16 * 300 and store.log_scrub.position < store.log.max_offset
 
     def test_all_damage_is_noted_with_its_place(self, store: BrokerStore, tmp_path: Path) -> None:
         root = tmp_path / "store"
@@ -61,17 +61,17 @@ class TestScrub:
         assert store.damage.found == 4
 
     def test_the_part_that_is_not_on_disk_is_left_out(self, store: BrokerStore) -> None:
-        end, whole = store.log_range[1], size_of(store)
-        store.put(Message("T", b"new"))
+        end, whole = store.log.max_offset, size_of(store)
+        store.embedded.put(Message("T", b"new"))
         assert scrub(store) == whole
         with pytest.raises(StoreError, match="not on disk"):
             store.log_scrub.examine(end)
 
     def test_files_that_retention_deletes_meanwhile_are_no_damage(self, store: BrokerStore) -> None:
         store.log_scrub.step(1)
-        while store.delete_expired(forced=True):
+        while store.embedded.delete_expired(forced=True):
             pass
-        assert store.log_range[0] > 0
+        assert store.log.min_offset > 0
         scrub(store)
         assert store.damage.found == 0
         assert scrub(store) == size_of(store)

@@ -38,7 +38,7 @@ def config(request: pytest.FixtureRequest) -> StoreConfig:
 
 @pytest.fixture
 def store(tmp_path: Path, config: StoreConfig) -> Iterator[BrokerStore]:
-    with BrokerStore.open(tmp_path, config) as store:
+    with BrokerStore.open(tmp_path, config, system=SYSTEM) as store:
         yield store
 
 
@@ -48,83 +48,83 @@ def confirming(store: BrokerStore, replica: str = "a") -> threading.Event:
 
     def confirm() -> None:
         sent.set()
-        store.replica_acks.note(replica, store.log_range[1])
+        store.replica_acks.note(replica, store.log.max_offset)
 
-    store.replica_acks.note(replica, store.log_range[1])
-    store.commit_log.on_sendable = confirm
+    store.replica_acks.note(replica, store.log.max_offset)
+    store.log.on_sendable = confirm
     return sent
 
 
 def visible(store: BrokerStore) -> int:
-    return store.max_offset("T")
+    return store.embedded.max_offset("T")
 
 
 def test_a_put_returns_when_the_replica_has_confirmed_it(store: BrokerStore) -> None:
     sent = confirming(store)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.PUT_OK
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.PUT_OK
     assert sent.is_set()
     eventually(lambda: visible(store) == 1)
 
 
 async def test_an_async_put_waits_as_well(store: BrokerStore) -> None:
     confirming(store)
-    assert (await store.put_async(Message("T", b"1"))).ok
+    assert (await store.embedded.put_async(Message("T", b"1"))).ok
 
 
 def test_without_a_replica_a_message_is_stored_and_not_acknowledged(store: BrokerStore) -> None:
-    result = store.try_put(Message("T", b"1"))
+    result = store.embedded.try_put(Message("T", b"1"))
     assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
     assert result.queue_offset == 0
     with pytest.raises(NotReplicatedError, match="0 of 1 required replicas"):
-        store.put(Message("T", b"2"))
+        store.embedded.put(Message("T", b"2"))
 
 
 def test_a_silent_replica_leads_to_a_timeout(store: BrokerStore) -> None:
     store.configure(slave_timeout_ms=20)
     store.replica_acks.note("a", 0)
-    result = store.try_put(Message("T", b"1"))
+    result = store.embedded.try_put(Message("T", b"1"))
     assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
     assert "within 20 ms" in result.detail
 
 
 def test_consumers_see_a_message_only_after_the_replica_has_it(store: BrokerStore) -> None:
-    store.try_put(Message("T", b"1"))
-    end = store.log_range[1]
-    store.try_put(Message("T", b"2"))
-    store.flush()
+    store.embedded.try_put(Message("T", b"1"))
+    end = store.log.max_offset
+    store.embedded.try_put(Message("T", b"2"))
+    store.embedded.flush()
     store.replica_acks.note("a", end + 10)  # a part of the second message
     eventually(lambda: visible(store) == 1)
     store.replica_acks.note("a", end + 11)
-    store.replica_acks.note("a", store.log_range[1])
+    store.replica_acks.note("a", store.log.max_offset)
     eventually(lambda: visible(store) == 2)
 
 
 def test_a_confirmed_message_is_shown_although_the_replica_has_left(store: BrokerStore) -> None:
     with store._engine.dispatcher._stepping:  # dispatch is late
-        store.try_put(Message("T", b"1"))
-        store.flush()
-        store.replica_acks.note("a", store.log_range[1])
+        store.embedded.try_put(Message("T", b"1"))
+        store.embedded.flush()
+        store.replica_acks.note("a", store.log.max_offset)
         store.replica_acks.drop("a")
-        store.try_put(Message("T", b"2"))
-        store.flush()
+        store.embedded.try_put(Message("T", b"2"))
+        store.embedded.flush()
     eventually(lambda: visible(store) == 1)
-    assert store.commit_log.dispatchable() < store.log_range[1]
+    assert store.log.dispatchable() < store.log.max_offset
 
 
 def test_confirmations_of_a_lost_replica_do_not_count(store: BrokerStore) -> None:
     store.replica_acks.note("a", 1 << 40)
     store.replica_acks.drop("a")
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
 
 
 def test_as_many_replicas_as_required_must_confirm(store: BrokerStore) -> None:
     store.configure(in_sync_replicas=3, slave_timeout_ms=20)
     store.replica_acks.note("a", 1 << 40)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
     store.replica_acks.note("b", 0)
-    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert store.embedded.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     store.replica_acks.note("b", 1 << 40)
-    assert store.try_put(Message("T", b"3")).ok
+    assert store.embedded.try_put(Message("T", b"3")).ok
 
 
 def test_a_replica_counts_once_however_often_it_has_connected(store: BrokerStore) -> None:
@@ -136,10 +136,10 @@ def test_a_replica_counts_once_however_often_it_has_connected(store: BrokerStore
     acks.note("again", 0, replica="two")
     assert acks.in_sync(0) == 2
     assert [acks.counts(each) for each in ("paused", "cut off", "again")] == [True, False, True]
-    store.commit_log.on_sendable = lambda: acks.note("again", store.log_range[1], replica="two")
-    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    store.log.on_sendable = lambda: acks.note("again", store.log.max_offset, replica="two")
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     acks.drop("paused")
-    assert store.try_put(Message("T", b"2")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"2")).status is PutStatus.SLAVE_NOT_AVAILABLE
 
 
 def test_a_late_report_of_an_earlier_connection_does_not_count(store: BrokerStore) -> None:
@@ -147,8 +147,8 @@ def test_a_late_report_of_an_earlier_connection_does_not_count(store: BrokerStor
     store.configure(in_sync_replicas=3)
     acks = store.replica_acks
     acks.note("cut off", 0, replica="one")
-    store.try_put(Message("T", b"1"))
-    end = store.log_range[1]
+    store.embedded.try_put(Message("T", b"1"))
+    end = store.log.max_offset
     acks.note("again", end, replica="one")
     acks.note("cut off", end, replica="one")
     assert acks.in_sync(0) == 1
@@ -164,12 +164,12 @@ def test_two_replicas_that_look_like_one_count_once_both_have_confirmed_a_later_
     acks.note("a", 0, replica="host")
     acks.note("b", 0, replica="host")
     assert acks.in_sync(0) == 1
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
-    acks.note("b", store.log_range[1], replica="host")
-    acks.note("a", store.log_range[1], replica="host")
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    acks.note("b", store.log.max_offset, replica="host")
+    acks.note("a", store.log.max_offset, replica="host")
     assert acks.in_sync(0) == 2
-    assert acks.have_confirmed(store.log_range[1])
-    acks.note("c", store.log_range[1], replica="host")
+    assert acks.have_confirmed(store.log.max_offset)
+    acks.note("c", store.log.max_offset, replica="host")
     assert acks.in_sync(0) == 1
 
 
@@ -182,13 +182,13 @@ def test_a_put_waits_until_two_slaves_of_one_address_have_shown_that_they_differ
 
     def confirm() -> None:
         for connection in ("a", "b"):
-            acks.note(connection, store.log_range[1], replica=address)
+            acks.note(connection, store.log.max_offset, replica=address)
 
     acks.note("a", 0, replica=address)
     acks.note("b", 0, replica=address)
     assert acks.in_sync(0) == 1
-    store.commit_log.on_sendable = confirm
-    assert store.try_put(Message("T", b"1")).ok
+    store.log.on_sendable = confirm
+    assert store.embedded.try_put(Message("T", b"1")).ok
 
 
 def test_one_slave_that_has_connected_twice_confirms_nothing_alone(store: BrokerStore) -> None:
@@ -196,8 +196,8 @@ def test_one_slave_that_has_connected_twice_confirms_nothing_alone(store: Broker
     acks, address = store.replica_acks, SharedAddress("10.0.0.2")
     acks.note("cut off", 0, replica=address)
     acks.note("again", 0, replica=address)
-    store.commit_log.on_sendable = lambda: acks.note("again", store.log_range[1], replica=address)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    store.log.on_sendable = lambda: acks.note("again", store.log.max_offset, replica=address)
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
 def test_fewer_copies_are_needed_if_two_connections_are_one_replica(store: BrokerStore) -> None:
@@ -210,7 +210,7 @@ def test_fewer_copies_are_needed_if_two_connections_are_one_replica(store: Broke
 def test_a_replica_far_behind_is_not_in_sync(store: BrokerStore) -> None:
     store.configure(max_gap_not_in_sync=10)
     store.replica_acks.note("a", 0)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
 
 
 def test_a_put_does_not_wait_for_the_lock_that_reports_take(store: BrokerStore) -> None:
@@ -229,21 +229,23 @@ def test_a_put_does_not_wait_for_the_lock_that_reports_take(store: BrokerStore) 
 
 def test_the_number_of_copies_may_follow_the_connected_replicas(store: BrokerStore) -> None:
     store.configure(auto_in_sync_replicas=True)
-    assert store.try_put(Message("T", b"1")).ok
+    assert store.embedded.try_put(Message("T", b"1")).ok
     store.replica_acks.note("a", 0)
     store.configure(slave_timeout_ms=20)
-    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert store.embedded.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     store.replica_acks.drop("a")
     eventually(lambda: visible(store) == 2)
 
 
 def test_a_close_ends_the_wait_for_replicas(tmp_path: Path, config: StoreConfig) -> None:
-    store = BrokerStore.open(tmp_path, config)
+    store = BrokerStore.open(tmp_path, config, system=SYSTEM)
     waiting = threading.Event()
     store.replica_acks.note("a", 0)
-    store.commit_log.on_sendable = waiting.set
+    store.log.on_sendable = waiting.set
     results = []
-    thread = threading.Thread(target=lambda: results.append(store.try_put(Message("T", b"1"))))
+    thread = threading.Thread(
+        target=lambda: results.append(store.embedded.try_put(Message("T", b"1")))
+    )
     thread.start()
     assert waiting.wait(PATIENCE_S)
     store.close()
@@ -253,7 +255,7 @@ def test_a_close_ends_the_wait_for_replicas(tmp_path: Path, config: StoreConfig)
 
 async def test_a_message_that_does_not_wait_is_acknowledged_at_once(store: BrokerStore) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        assert (await store.put_async(Message("T", b"1", wait_for_flush=False))).ok
+        assert (await store.embedded.put_async(Message("T", b"1", wait_for_flush=False))).ok
     assert visible(store) == 0
 
 
@@ -261,14 +263,14 @@ async def test_puts_that_timed_out_are_forgotten(store: BrokerStore) -> None:
     store.configure(slave_timeout_ms=1)
     store.replica_acks.note("a", 0)
     for _ in range(5):
-        await store.begin_put(Message("T", b"1"))  # type: ignore[misc]
+        await store.writer.begin_put(Message("T", b"1"))  # type: ignore[misc]
     assert len(store.replica_acks._waiters._waiting) == 1
 
 
 def test_a_put_after_the_end_does_not_wait_for_replicas(store: BrokerStore) -> None:
     store.replica_acks.note("a", 0)
     store.replica_acks.give_up()
-    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
 def test_no_waiter_is_missed_if_replicas_report_at_the_same_time(store: BrokerStore) -> None:
@@ -299,13 +301,13 @@ def test_all_required_members_must_confirm(store: BrokerStore) -> None:
     acks = store.replica_acks
     acks.require(frozenset({2, 3}))
     acks.note("a", 1 << 40, 2)
-    result = store.try_put(Message("T", b"1"))
+    result = store.embedded.try_put(Message("T", b"1"))
     assert result.status is PutStatus.SLAVE_NOT_AVAILABLE
     assert "members of the in-sync set are not connected: 3; consumers get" in result.detail
     acks.note("b", 0, 3)
-    assert store.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert store.embedded.try_put(Message("T", b"2")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
     acks.note("b", 1 << 40, 3)
-    assert store.try_put(Message("T", b"3")).ok
+    assert store.embedded.try_put(Message("T", b"3")).ok
 
 
 def test_replicas_that_are_not_required_do_not_count(store: BrokerStore) -> None:
@@ -314,15 +316,15 @@ def test_replicas_that_are_not_required_do_not_count(store: BrokerStore) -> None
     store.replica_acks.note("a", 0, 2)
     store.replica_acks.note("b", 1 << 40)
     store.replica_acks.note("c", 1 << 40, 3)
-    assert store.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.FLUSH_SLAVE_TIMEOUT
 
 
 def test_a_group_of_one_needs_as_many_copies_as_are_configured(store: BrokerStore) -> None:
     store.replica_acks.require(frozenset())
-    assert store.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SLAVE_NOT_AVAILABLE
     store.configure(auto_in_sync_replicas=True)
     store.replica_acks.note("a", 0, 2)  # connected, but far behind, so not required
-    assert store.try_put(Message("T", b"2")).ok
+    assert store.embedded.try_put(Message("T", b"2")).ok
 
 
 def test_a_member_counts_with_its_latest_connection(store: BrokerStore) -> None:
@@ -336,24 +338,28 @@ def test_a_member_counts_with_its_latest_connection(store: BrokerStore) -> None:
 
 
 def test_an_async_master_waits_for_no_member(tmp_path: Path) -> None:
-    with BrokerStore.open(tmp_path, MASTER.replace(role=BrokerRole.ASYNC_MASTER)) as store:
+    with BrokerStore.open(
+        tmp_path, MASTER.replace(role=BrokerRole.ASYNC_MASTER), system=SYSTEM
+    ) as store:
         store.replica_acks.require(frozenset({2}))
-        assert store.try_put(Message("T", b"1")).ok
+        assert store.embedded.try_put(Message("T", b"1")).ok
 
 
 def test_puts_of_a_group_wait_for_members_that_connect_again(tmp_path: Path) -> None:
     clock = StillClock()
-    with BrokerStore.loading(tmp_path, MASTER, system=System(clock=clock), in_group=True) as store:
+    with BrokerStore.open(
+        tmp_path, MASTER, system=System(clock=clock), in_group=True, loading=True
+    ) as store:
         acks = store.replica_acks
         acks.require(frozenset({2, 3}))
-        assert acks.are_enough(store.log_range[1])  # a new master waits for its members
+        assert acks.are_enough(store.log.max_offset)  # a new master waits for its members
         clock.advance(int(RETURN_S * 1000))
         acks.require(frozenset({2, 3}))
-        assert not acks.are_enough(store.log_range[1])
-        acks.note("connection", store.log_range[1], member=2)
-        assert not acks.are_enough(store.log_range[1])
+        assert not acks.are_enough(store.log.max_offset)
+        acks.note("connection", store.log.max_offset, member=2)
+        assert not acks.are_enough(store.log.max_offset)
         acks.drop("connection")
-        assert acks.are_enough(store.log_range[1])  # it may be back soon
+        assert acks.are_enough(store.log.max_offset)  # it may be back soon
         clock.advance(int(RETURN_S * 1000))
         acks.require(frozenset({2, 3}))
-        assert not acks.are_enough(store.log_range[1])
+        assert not acks.are_enough(store.log.max_offset)

@@ -20,6 +20,7 @@ from firetrail.store.admission.draft import Batch
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.put.pending_puts import PendingPut
 from firetrail.store.settings.config import BrokerRole
+from firetrail.system import SYSTEM
 
 CONFIG = SMALL.replace(
     commit_log_file_size=16 << 10,
@@ -30,7 +31,7 @@ CONFIG = SMALL.replace(
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[BrokerStore]:
-    with BrokerStore.open(tmp_path, CONFIG) as store:
+    with BrokerStore.open(tmp_path, CONFIG, system=SYSTEM) as store:
         store.replica_acks.note("replica", 0)
         yield store
 
@@ -46,7 +47,7 @@ class Answering:
 
 
 def begin(store: BrokerStore, body: bytes = b"x") -> PendingPut:
-    pending = store.begin_put(Message("T", body))
+    pending = store.writer.begin_put(Message("T", body))
     assert isinstance(pending, PendingPut)
     return pending
 
@@ -95,7 +96,7 @@ async def test_puts_are_late_one_by_one(store: BrokerStore) -> None:
 
 
 async def test_a_close_ends_the_wait(tmp_path: Path) -> None:
-    store = BrokerStore.open(tmp_path, CONFIG)
+    store = BrokerStore.open(tmp_path, CONFIG, system=SYSTEM)
     store.replica_acks.note("replica", 0)
     store.dispatch_in(asyncio.get_running_loop())
     pending = begin(store)
@@ -123,16 +124,16 @@ async def test_confirmed_messages_are_dispatched_by_the_loop(store: BrokerStore)
     store.dispatch_in(asyncio.get_running_loop())
     pending = begin(store)
     await asyncio.sleep(0)
-    assert store.max_offset("T") == 0
+    assert store.embedded.max_offset("T") == 0
     store.replica_acks.note("replica", pending.offset)
     assert (await pending).ok
-    await until(lambda: store.max_offset("T") == 1)
+    await until(lambda: store.embedded.max_offset("T") == 1)
 
 
 async def test_a_confirmation_that_a_busy_loop_reads_late_counts(tmp_path: Path) -> None:
     """The report and the end of the time limit become due in one iteration of the loop."""
     loop = asyncio.get_running_loop()
-    with BrokerStore.open(tmp_path, CONFIG.replace(slave_timeout_ms=10)) as store:
+    with BrokerStore.open(tmp_path, CONFIG.replace(slave_timeout_ms=10), system=SYSTEM) as store:
         store.replica_acks.note("replica", 0)
         store.dispatch_in(loop)
         pending = begin(store)
@@ -142,15 +143,15 @@ async def test_a_confirmation_that_a_busy_loop_reads_late_counts(tmp_path: Path)
 
 
 async def test_a_batch_that_waits_while_the_store_is_closed_has_no_records(tmp_path: Path) -> None:
-    with BrokerStore.open(tmp_path, CONFIG) as store:
+    with BrokerStore.open(tmp_path, CONFIG, system=SYSTEM) as store:
         store.replica_acks.note("replica", 0)
         store.dispatch_in(asyncio.get_running_loop())
-        pending = store.begin_put(Batch.of([Message("T", b"1"), Message("T", b"2")]))
+        pending = store.writer.begin_put(Batch.of([Message("T", b"1"), Message("T", b"2")]))
         assert isinstance(pending, PendingPut)
-        assert store.records_of(pending.stored)
+        assert store.reads.records_of(pending.stored)
     result = await pending
     assert result.status is PutStatus.FLUSH_SLAVE_TIMEOUT
-    assert not store.records_of(result)
+    assert not store.reads.records_of(result)
 
 
 async def test_an_answered_put_keeps_nothing_of_its_caller(store: BrokerStore) -> None:

@@ -17,6 +17,7 @@ from firetrail.format.names import CONSUME_QUEUE_EXT, segment_name
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.filter_bits import FilterBits
+from firetrail.system import SYSTEM
 
 pytestmark = pytest.mark.stepped_threads
 
@@ -144,8 +145,8 @@ def test_a_new_life_of_a_queue_begins_without_units(tmp_path: Path) -> None:
 
 def test_a_removed_topic_has_no_files(tmp_path: Path) -> None:
     filled(tmp_path)
-    with BrokerStore.open(tmp_path, config()) as store:
-        assert store.remove_topic("T", store.settle())
+    with BrokerStore.open(tmp_path, config(), system=SYSTEM) as store:
+        assert store.removal.remove("T", store.removal.settle())
     assert not (tmp_path / CONSUME_QUEUE_EXT / "T").exists()
 
 
@@ -195,17 +196,23 @@ def test_repair_rebuilds_without_addresses(tmp_path: Path) -> None:
 def test_bitmaps_rule_messages_out(tmp_path: Path) -> None:
     mine = BLOOM.bitmap(BLOOM.positions("G#T"))
     bits = FilterBits(BLOOM.positions("G#T"), BLOOM.bits, since=0)
-    with BrokerStore.open(tmp_path, config(max_transfer_count_in_memory=100)) as store:
-        put(store, 0, 3)
-        assert store.wait_dispatched(PATIENCE_S)
-        store.filter_by(lambda topic, record: mine if b"tens" in bytes(record) else bytes(14))
+    with BrokerStore.open(
+        tmp_path, config(max_transfer_count_in_memory=100), system=SYSTEM
+    ) as store:
+        put(store.embedded, 0, 3)
+        assert store.embedded.wait_dispatched(PATIENCE_S)
+        store.description.bitmap_of = lambda topic, record: (
+            mine if b"tens" in bytes(record) else bytes(14)
+        )
         for number in range(20):
-            store.put(Message("T", b"tens" if number % 10 == 0 else b"other"))
-        assert store.wait_dispatched(PATIENCE_S)
+            store.embedded.put(Message("T", b"tens" if number % 10 == 0 else b"other"))
+        assert store.embedded.wait_dispatched(PATIENCE_S)
 
         def found(bits: FilterBits | None) -> list[bytes]:
             offset, seen = 0, []
-            while (result := store.get_hashed("T", 0, offset, 32, None, bits)).next_offset > offset:
+            while (
+                result := store.reads.get_hashed("T", 0, offset, 32, None, bits)
+            ).next_offset > offset:
                 seen += [bytes(message.body) for message in result.messages()]
                 offset = result.next_offset
             return seen

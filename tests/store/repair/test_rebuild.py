@@ -70,7 +70,7 @@ def test_steps_grow_if_many_queues_alternate(
     monkeypatch.setattr(derivation, "ROWS_PER_STEP", 8)
     monkeypatch.setattr(derivation, "ROWS_PER_STEP_MAX", 128)
     with StoreView.open(tmp_path / "store") as view:
-        steps = derivation.Derivation(DELAYS).derive_all(
+        steps = derivation.Derivation(derivation.DerivePolicy(DELAYS)).derive_all(
             list(view.log.segments), 0, view.end, Check.NONE
         )
         assert [step.rows for step in steps] == [8, 32, 136, 136, 136, 136, 116]

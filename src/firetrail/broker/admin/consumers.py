@@ -62,7 +62,7 @@ class ConsumerProcessor:
 
     async def _reset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Reset the offsets of a group. They are saved before the answer, so a crash keeps them."""
-        if (rest := self._store.catch_up()) is not None:
+        if (rest := self._store.dispatch.catch_up()) is not None:
             await rest
         answer = self._reset_now(request)
         await self._offsets.saved()
@@ -115,8 +115,8 @@ class ConsumerProcessor:
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
         """Return the offset to reset to; without force, never one that skips messages."""
-        first = self._store.min_offset(header.topic, queue_id)
-        end = self._store.max_offset(header.topic, queue_id)
+        first = self._store.queues.min_offset(header.topic, queue_id)
+        end = self._store.queues.max_offset(header.topic, queue_id)
         if header.offset is not None and header.offset >= 0:
             if not first <= header.offset <= end:
                 raise RequestError(
@@ -127,7 +127,9 @@ class ConsumerProcessor:
         elif header.timestamp == NOW:
             target = end
         else:
-            target = self._store.offset_at(header.topic, queue_id, header.timestamp, Boundary.LOWER)
+            target = self._store.embedded.offset_at(
+                header.topic, queue_id, header.timestamp, Boundary.LOWER
+            )
         current = self._offsets.get(header.group, header.topic, queue_id)
         return target if header.is_force or current is None else min(target, current)
 
@@ -180,11 +182,11 @@ class ConsumerProcessor:
         header = ConsumeDirectlyHeader.decode(request.fields)
         client = self._client(header.consumer_group, header.client_id or "")
         offset = decode_message_id(header.msg_id or "").physical_offset
-        record = self._store.buffer_at(offset)
+        record = self._store.reads.buffer_at(offset)
         if record is None:
             raise no_record(request.caller, f"this broker has no message {header.msg_id}", SUB)
         if request.caller is not None:
-            require_record(request, self._store.at(offset), SUB)
+            require_record(request, self._store.embedded.at(offset), SUB)
         forwarded = RemotingCommand(request.code, header.encode(), bytes(record))
         return _passed_back(request, await _answer_of(client, forwarded))
 

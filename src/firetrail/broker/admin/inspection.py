@@ -94,7 +94,7 @@ class InspectionProcessor:
     def _consume_queue(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = ConsumeQueueHeader.decode(request.fields)
         topic, queue_id = header.topic, header.queue_id
-        if queue_id not in self._store.queues(topic):
+        if queue_id not in self._store.queues.of(topic):
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic:.255} is not exist!")
         wanted = None
         remark = None
@@ -109,8 +109,8 @@ class InspectionProcessor:
         ]
         body = ConsumeQueueBody(
             [unit for unit in units if unit is not None],
-            self._store.min_offset(topic, queue_id),
-            self._store.max_offset(topic, queue_id),
+            self._store.queues.min_offset(topic, queue_id),
+            self._store.queues.max_offset(topic, queue_id),
             wanted,
             remark,
         )
@@ -119,7 +119,7 @@ class InspectionProcessor:
     def _entry(
         self, topic: str, queue_id: int, offset: int, matches: Callable[[int], bool]
     ) -> ConsumeQueueEntry | None:
-        unit = self._store.unit(topic, queue_id, offset)
+        unit = self._store.queues.unit(topic, queue_id, offset)
         if unit is None:
             return None
         found = matches(unit.tags_code)
@@ -146,7 +146,7 @@ class InspectionProcessor:
         lowest: dict[int, int] = {}
         for group, queues in self._offsets.of_topic(header.topic).items():
             for queue_id, offset in queues.items() if group not in excluded else ():
-                if offset >= self._store.min_offset(header.topic, queue_id):
+                if offset >= self._store.queues.min_offset(header.topic, queue_id):
                     lowest[queue_id] = min(offset, lowest.get(queue_id, offset))
         compared = self._offsets.of_group(header.compare_group or "").get(header.topic, {})
         for queue_id, offset in compared.items():

@@ -53,7 +53,7 @@ class ReplicationProcessor:
         self._timer = timer
         self._ha = ha
         self._follower = follower
-        self._begin = state.store.log_range[1]
+        self._begin = state.store.log.max_offset
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_BROKER_HA_STATUS: self._status,
             RequestCode.EXCHANGE_BROKER_HA_INFO: self._exchange,
@@ -66,7 +66,7 @@ class ReplicationProcessor:
         connections = self._ha.connections if self._ha is not None else ()
         replicas = [each for each in connections if self._store.replica_acks.counts(each)]
         acked = [replica.session.acked for replica in replicas]
-        end = self._store.log_range[1]  # after the reports, so that no replica is ahead of it
+        end = self._store.log.max_offset  # after the reports, so that no replica is ahead of it
         info = HARuntimeInfo(
             end,
             self._ha is not None,

@@ -63,14 +63,14 @@ class RuntimeInfo:
         self._limits = limits
         self._now_ms = now_ms
         self._started_ms = now_ms()
-        self._samples = deque([store.statistics()], maxlen=SAMPLES)
+        self._samples = deque([store.embedded.statistics()], maxlen=SAMPLES)
         self._day = self._today()
         self._mornings = deque([self._samples[0]] * 2, maxlen=2)
         self.handlers: dict[int, Handler] = {RequestCode.GET_BROKER_RUNTIME_INFO: self._answer}
 
     def sample(self) -> None:
         """Take a sample of the counters, to compute rates. Called every ten seconds."""
-        self._samples.append(self._store.statistics())
+        self._samples.append(self._store.embedded.statistics())
         self._timer_samples.append((self._timer.enqueued, self._timer.delivered))
         if self._day != self._today():
             self._day = self._today()
@@ -80,7 +80,7 @@ class RuntimeInfo:
         return datetime.fromtimestamp(self._now_ms() / 1000).date()
 
     def _answer(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        now = self._store.statistics()
+        now = self._store.embedded.statistics()
         table = {
             "brokerVersionDesc": Version(Version.V4_9_8).name,
             "brokerVersion": str(int(Version.V4_9_8)),
@@ -115,29 +115,29 @@ class RuntimeInfo:
         """Return the next offset and the end of the queue of each delay level in use."""
         return {
             f"scheduleMessageOffset_{level}": (
-                f"{offset},{self._store.max_offset(SCHEDULE_TOPIC, level - 1)}"
+                f"{offset},{self._store.queues.max_offset(SCHEDULE_TOPIC, level - 1)}"
             )
             for level, offset in self._schedule.content().offset_table.items()
         }
 
     def _log_figures(self) -> dict[str, str]:
         store = self._store
-        first, end = store.log_range
-        oldest = store.oldest_time()
-        ratio = f"{store.used_ratio():.4f}"
-        total, free = store.disk_space()
+        first, end = store.embedded.log_range
+        oldest = store.log.oldest_time()
+        ratio = f"{store.space.used_ratio():.4f}"
+        total, free = store.space.total_and_free()
         return {
             "commitLogMinOffset": str(first),
             "commitLogMaxOffset": str(end),
-            "dispatchBehindBytes": str(store.dispatch_behind),
-            "remainHowManyDataToFlush": f"{max(end - store.flushed_offset, 0)} B",
+            "dispatchBehindBytes": str(store.embedded.dispatch_behind),
+            "remainHowManyDataToFlush": f"{max(end - store.log.flushed_offset, 0)} B",
             "earliestMessageTimeStamp": str(-1 if oldest is None else oldest),
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogDirCapacity": f"Total : {human_size(total)}, Free : {human_size(free)}.",
             **{
                 f"commitLogDiskRatio_{folder}": f"{used:.4f}"
-                for folder, used in store.log_disks().items()
+                for folder, used in store.space.log_disks().items()
             },
         }
 
@@ -207,7 +207,7 @@ class RuntimeInfo:
             f"{name}ThreadPoolQueueCapacity": str(running.get(code, self._limits.waiting_requests))
             for name, code in codes.items()
         }
-        free = self._store.free_write_buffers()
+        free = self._store.log.free_buffers
         return found | {"remainTransientStoreBufferNumbs": NO_POOL if free is None else str(free)}
 
 

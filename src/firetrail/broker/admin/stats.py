@@ -58,7 +58,7 @@ class StatsProcessor:
         self._config = state.config
         self._now_ms = state.system.clock.now_ms
         self._address = state.address
-        dispatched = state.store.catch_up
+        dispatched = state.store.dispatch.catch_up
         self.handlers: dict[int, Handler] = {
             RequestCode.GET_TOPIC_STATS_INFO: WaitingHandler(dispatched, self._topic_stats),
             RequestCode.GET_CONSUME_STATS: WaitingHandler(dispatched, self._consume_stats),
@@ -81,10 +81,10 @@ class StatsProcessor:
         table = {}
         for queue_id in range(max(topic.read_queue_nums, topic.write_queue_nums)):
             name = topic.topic_name
-            end = self._store.max_offset(name, queue_id)
-            time = self._store.store_time(name, queue_id, end - 1) if end else None
+            end = self._store.queues.max_offset(name, queue_id)
+            time = self._store.queues.store_time(name, queue_id, end - 1) if end else None
             table[self._queue(name, queue_id)] = TopicOffset(
-                self._store.min_offset(name, queue_id), end, time or 0
+                self._store.queues.min_offset(name, queue_id), end, time or 0
             )
         rate = self._traffic.messages(self._traffic.topics.get(topic.topic_name), MINUTE).tps
         return request.answer(body=TopicStats(table, rate).encode())
@@ -145,9 +145,11 @@ class StatsProcessor:
 
     def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
         offset = self._offsets.get(group, topic, queue_id) or 0
-        time = self._store.store_time(topic, queue_id, offset - 1) if offset else None
+        time = self._store.queues.store_time(topic, queue_id, offset - 1) if offset else None
         pulled = self._offsets.pulled(group, topic, queue_id)
-        return OffsetWrapper(self._store.max_offset(topic, queue_id), offset, time or 0, pulled)
+        return OffsetWrapper(
+            self._store.queues.max_offset(topic, queue_id), offset, time or 0, pulled
+        )
 
     def _time_spans(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = TopicGroupHeader.decode(request.fields)
@@ -159,13 +161,16 @@ class StatsProcessor:
 
     def _span(self, topic: TopicConfig, group: str, queue_id: int) -> QueueTimeSpan:
         name = topic.topic_name
-        first, end = self._store.min_offset(name, queue_id), self._store.max_offset(name, queue_id)
+        first, end = (
+            self._store.queues.min_offset(name, queue_id),
+            self._store.queues.max_offset(name, queue_id),
+        )
         offset = self._offsets.get(group, name, queue_id) or 0
         now = self._now_ms()
-        earliest = self._store.store_time(name, queue_id, first)
-        latest = self._store.store_time(name, queue_id, end - 1)
-        consumed = self._store.store_time(name, queue_id, max(offset - 1, first))
-        waiting = self._store.store_time(name, queue_id, offset) if offset < end else None
+        earliest = self._store.queues.store_time(name, queue_id, first)
+        latest = self._store.queues.store_time(name, queue_id, end - 1)
+        consumed = self._store.queues.store_time(name, queue_id, max(offset - 1, first))
+        waiting = self._store.queues.store_time(name, queue_id, offset) if offset < end else None
         return QueueTimeSpan(
             self._queue(name, queue_id),
             -1 if earliest is None else earliest,

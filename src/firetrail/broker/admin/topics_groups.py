@@ -129,14 +129,14 @@ class TopicGroupProcessor:
 
     async def _remove_queues(self, name: str) -> None:
         """Remove the queues, so that a new topic of this name starts at offset 0, like Java's."""
-        if not self._store.queues(name):
+        if not self._store.queues.of(name):
             return
         for _ in range(REMOVALS_MAX):
-            settled = await asyncio.to_thread(self._store.settle)
-            if self._store.remove_topic(name, settled):
+            settled = await asyncio.to_thread(self._store.removal.settle)
+            if self._store.removal.remove(name, settled):
                 return
-            waiting = self._store.unconfirmed(name)
-            if waiting and not self._store.replica_acks.may_confirm(self._store.log_range[1]):
+            waiting = self._store.queues.unconfirmed(name)
+            if waiting and not self._store.replica_acks.may_confirm(self._store.log.max_offset):
                 break
             await asyncio.sleep(REMOVAL_PAUSE_S)
         reason = (
@@ -165,7 +165,7 @@ class TopicGroupProcessor:
         Existing topics keep their queue offsets; retention removes their files.
         """
         for name in self._unused():
-            if all(self._is_expired(name, queue_id) for queue_id in self._store.queues(name)):
+            if all(self._is_expired(name, queue_id) for queue_id in self._store.queues.of(name)):
                 await self._remove_queues(name)
         return request.answer()
 
@@ -174,14 +174,16 @@ class TopicGroupProcessor:
         kept = {*self._topics.names(), *self._topics.system}
         return [
             name
-            for name in self._store.topics()
+            for name in self._store.queues.topics()
             if name not in kept and not name.startswith((SYSTEM_PREFIX, LIGHT_PREFIX))
         ]
 
     def _is_expired(self, topic: str, queue_id: int) -> bool:
         """Whether the log no longer has any message of a queue."""
-        newest = self._store.unit(topic, queue_id, self._store.max_offset(topic, queue_id) - 1)
-        return newest is None or newest.physical_offset < self._store.log_range[0]
+        newest = self._store.queues.unit(
+            topic, queue_id, self._store.queues.max_offset(topic, queue_id) - 1
+        )
+        return newest is None or newest.physical_offset < self._store.log.min_offset
 
     def _all_topics(self, connection: Connection, request: RemotingCommand) -> Answer:
         content = self._topics.content()
@@ -260,7 +262,7 @@ class TopicGroupProcessor:
     async def _delete_expired(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        await asyncio.to_thread(self._store.delete_expired)
+        await asyncio.to_thread(self._store.embedded.delete_expired)
         return request.answer()
 
 

@@ -94,13 +94,13 @@ class MessageSelector:
     ) -> GetResult:
         """Return at most ``count`` matching messages of a queue, starting at ``offset``."""
         if selection.properties is None:
-            return self._store.get_hashed(topic, queue_id, offset, count, selection.tags)
+            return self._store.reads.get_hashed(topic, queue_id, offset, count, selection.tags)
         end = offset + min(SCANNED_MAX, max(COST_MAX // selection.properties.terms, 1))
         bits = None
         if self.filters is not None and selection.group:
             bits = self.filters.bits(topic, selection.group, selection.properties.text)
         while True:
-            result = self._store.get_hashed(topic, queue_id, offset, count, None, bits)
+            result = self._store.reads.get_hashed(topic, queue_id, offset, count, None, bits)
             if result.status is not _FOUND:
                 return result
             matching = []
@@ -108,7 +108,7 @@ class MessageSelector:
                 try:
                     properties = decode_message(buffer).properties
                 except FormatError:  # its properties cannot be read
-                    self._store.note_damaged(topic, queue_id, offset, number, None, bits)
+                    self._store.reads.note_damaged(topic, queue_id, offset, number, None, bits)
                     continue
                 if selection.properties.matches(properties):
                     matching.append(buffer)

@@ -224,8 +224,8 @@ class AckProcessor:
                 f"queueId[{queue_id}] is illegal, topic:[{name}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
-        first = self._store.min_offset(name, queue_id)
-        return range(first, self._store.numbered_end(name, queue_id))
+        first = self._store.queues.min_offset(name, queue_id)
+        return range(first, self._store.queues.numbered_end(name, queue_id))
 
 
 def _too_late(header: ChangeInvisibleTimeHeader) -> RequestError:

@@ -186,7 +186,7 @@ class PopProcessor:
             group = header.consumer_group
             queues = self._queues.of(group, header.topic, header.queue_id, in_order=header.order)
             has = any(
-                self._store.max_offset(*queue) > self._queues.at(group, queue)
+                self._store.queues.max_offset(*queue) > self._queues.at(group, queue)
                 for queue in queues
                 if not header.order or not self._orders.is_closed(group, queue, header.attempt_id)
             )
@@ -203,7 +203,7 @@ class PopProcessor:
         rest = 0
         for queue in self._queues.of(header.consumer_group, header.topic, header.queue_id):
             offset = self._queues.at(header.consumer_group, queue)
-            rest += max(self._store.max_offset(*queue) - offset, 0)
+            rest += max(self._store.queues.max_offset(*queue) - offset, 0)
             left = min(header.max_msg_nums, MESSAGES_MAX) - len(found)
             if left > 0:
                 found += self._queues.read(queue, offset, left, ALL)[1].buffers

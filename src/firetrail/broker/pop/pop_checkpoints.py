@@ -224,7 +224,7 @@ class PopCheckpoints:
             wait_for_flush=wait,
         )
         # Only a start reads these records.
-        result = self._store.begin_put(message, is_urgent=False)
+        result = self._store.writer.begin_put(message, is_urgent=False)
         if isinstance(result, PutResult):
             self._written(result, queue, point)
             return None
@@ -305,7 +305,7 @@ class PopCheckpoints:
         """
         for queue in range(self.queues):
             done = self._offsets.get(REVIVE_GROUP, self._topics.revive, queue)
-            first = self._store.min_offset(self._topics.revive, queue)
+            first = self._store.queues.min_offset(self._topics.revive, queue)
             self._read(queue, max((-1 if done is None else done) + 1, first), state_lags)
         self.clock_set_back()  # this may have happened while the broker was stopped
 
@@ -330,7 +330,7 @@ class PopCheckpoints:
         """Advance the offset of a group past the messages of a pop, which it has received."""
         end = max(point.open, default=-1) + 1
         known = self._offsets.get(point.group, point.topic, point.queue_id) or 0
-        if known < end <= self._store.max_offset(point.topic, point.queue_id):
+        if known < end <= self._store.queues.max_offset(point.topic, point.queue_id):
             self._offsets.commit(point.group, point.topic, point.queue_id, end)
 
     def take_over(self, records: Iterable[tuple[Record, int]]) -> None:

@@ -80,7 +80,7 @@ class PopQueues:
         The offset of a new group is chosen by :meth:`begin`.
         """
         offsets = self._offsets
-        end_of = self._store.end_of
+        end_of = self._store.queues.max_offset
         name = ""
         known: Mapping[int, int] = {}
         for queue in self.of(group, topic, queue_id):
@@ -123,7 +123,7 @@ class PopQueues:
     def at(self, group: str, queue: QueueKey) -> int:
         """Return the offset of the group; a new one is at the first message."""
         offset = self._offsets.get(group, *queue)
-        return self._store.min_offset(*queue) if offset is None else offset
+        return self._store.queues.min_offset(*queue) if offset is None else offset
 
     def begin(self, group: str, queue: QueueKey, mode: int) -> int:
         """Return the offset of the group, after choosing one for a new group.
@@ -135,10 +135,10 @@ class PopQueues:
         offset = self._offsets.get(group, *queue)
         if offset is not None:
             return offset
-        offset = self._store.min_offset(*queue)
+        offset = self._store.queues.min_offset(*queue)
         from_first = mode == FROM_FIRST or queue[0].startswith(RETRY_PREFIX)
-        if not from_first and (offset > 0 or not self._store.is_recent(*queue, 0)):
-            offset = max(self._store.max_offset(*queue) - 1, 0)
+        if not from_first and (offset > 0 or not self._store.queues.is_recent(*queue, 0)):
+            offset = max(self._store.queues.max_offset(*queue) - 1, 0)
         self._offsets.commit(group, *queue, offset)
         return offset
 

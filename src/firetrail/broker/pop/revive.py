@@ -95,7 +95,7 @@ class ReviveService:
             wait_ms = None if point is None else point.revive_time - self._now_ms()
             if point is None or wait_ms is None or wait_ms > 0:
                 if revived:
-                    self._store.push()
+                    self._store.writer.push()
                 self._checkpoints.save_progress()
                 return POLL_S if wait_ms is None else min(wait_ms / 1000, POLL_S)
             self._revive(point)
@@ -115,9 +115,9 @@ class ReviveService:
 
     def _message(self, point: PopCheckpoint, offset: int) -> Record | None:
         """Return a message, or None if it was deleted or is damaged; damage is logged."""
-        unit = self._store.unit(point.topic, point.queue_id, offset)
+        unit = self._store.queues.unit(point.topic, point.queue_id, offset)
         try:
-            return self._store.stored(unit.physical_offset) if unit is not None else None
+            return self._store.reads.stored(unit.physical_offset) if unit is not None else None
         except StoreDamagedError as error:
             _log.error(
                 "a popped message of group %s is damaged and not redelivered: %s",
@@ -144,7 +144,7 @@ class ReviveService:
                 raise IllegalMessageError(
                     "properties", f"{len(raw)} bytes leave no room for a receipt"
                 )
-            self._store.put(
+            self._store.embedded.put(
                 copy_record(record, name, 0, raw, more_attempts=1, wait_for_flush=False)
             )
         except IllegalMessageError as error:  # a retry would never help, and would block others

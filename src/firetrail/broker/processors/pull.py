@@ -174,7 +174,10 @@ class PullProcessor:
         if offset is None:
             return None
         store = self._store
-        first, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        first, end = (
+            store.queues.min_offset(topic, queue_id),
+            store.queues.max_offset(topic, queue_id),
+        )
         response = PullResponse(0, offset, first, end)
         return request.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", response.encode())
 
@@ -194,7 +197,7 @@ class PullProcessor:
         read them would be set back. The lease is looked at after the queue, so that there was no
         successor when the queue was looked at.
         """
-        if result.status in _AT_END and (refusal := self._store.fence_refusal):
+        if result.status in _AT_END and (refusal := self._store.gate.fence.refusal):
             raise RequestError(
                 ResponseCode.SYSTEM_BUSY,
                 f"whether queue {header.queue_id} of {header.topic} has messages from offset "
@@ -281,7 +284,7 @@ class PullProcessor:
         if code is _SUCCESS:
             return code
         if not self._is_slave:
-            unsure = result.status in _AT_END and self._store.fence_refusal
+            unsure = result.status in _AT_END and self._store.gate.fence.refusal
             return _NOTHING_YET if unsure else code
         if code is ResponseCode.PULL_OFFSET_MOVED and not self._store.config.corrects_offsets:
             is_ahead = result.status is not GetStatus.OFFSET_TOO_SMALL

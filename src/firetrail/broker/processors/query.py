@@ -31,7 +31,7 @@ class QueryProcessor:
     def __init__(self, state: BrokerState) -> None:
         self._store = state.store
         self._topics = state.topics
-        dispatched = state.store.catch_up
+        dispatched = state.store.dispatch.catch_up
         self.handlers: dict[int, Handler] = {
             RequestCode.QUERY_MESSAGE: WaitingHandler(dispatched, self._by_key),
             RequestCode.VIEW_MESSAGE_BY_ID: self._by_position,
@@ -46,7 +46,7 @@ class QueryProcessor:
         self._topics.require(header.topic)
         unique = request.fields.get(UNIQUE_KEY_QUERY) == "true"
         count = None if unique else max(header.max_num, 1)
-        found = self._store.query_buffers(
+        found = self._store.reads.query_buffers(
             header.topic, header.key, header.begin_timestamp, header.end_timestamp, count
         )
         if not found.buffers:
@@ -59,33 +59,35 @@ class QueryProcessor:
 
     def _by_position(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         offset = ViewMessageHeader.decode(request.fields).offset
-        record = self._store.buffer_at(offset)
+        record = self._store.reads.buffer_at(offset)
         if record is None:
             detail = f"can not find message by the offset, {offset}"
             raise no_record(request.caller, detail, SUB, GET)
         if request.caller is not None:
-            require_record(request, self._store.at(offset), SUB, GET)
+            require_record(request, self._store.embedded.at(offset), SUB, GET)
         return request.answer(body=record)
 
     def _by_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = SearchOffsetHeader.decode(request.fields)
         upper = (header.boundary_type or "").lower() == Boundary.UPPER.value
         boundary = Boundary.UPPER if upper else Boundary.LOWER  # the default, as in RocketMQ 5.x
-        offset = self._store.offset_at(header.topic, header.queue_id, header.timestamp, boundary)
+        offset = self._store.embedded.offset_at(
+            header.topic, header.queue_id, header.timestamp, boundary
+        )
         return request.answer(fields=OffsetResponse(offset).encode())
 
     def _max_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
-        offset = self._store.max_offset(header.topic, header.queue_id)
+        offset = self._store.queues.max_offset(header.topic, header.queue_id)
         return request.answer(fields=OffsetResponse(offset).encode())
 
     def _min_offset(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
-        offset = self._store.min_offset(header.topic, header.queue_id)
+        offset = self._store.queues.min_offset(header.topic, header.queue_id)
         return request.answer(fields=OffsetResponse(offset).encode())
 
     def _earliest_time(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = QueueHeader.decode(request.fields)
-        first = self._store.min_offset(header.topic, header.queue_id)
-        time = self._store.store_time(header.topic, header.queue_id, first)
+        first = self._store.queues.min_offset(header.topic, header.queue_id)
+        time = self._store.queues.store_time(header.topic, header.queue_id, first)
         return request.answer(fields=TimestampResponse(-1 if time is None else time).encode())

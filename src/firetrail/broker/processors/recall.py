@@ -51,7 +51,7 @@ class RecallProcessor:
         self._admission = admission
         self._now_ms = state.system.clock.now_ms
         self.handlers: dict[int, Handler] = {
-            RequestCode.RECALL_MESSAGE: WaitingHandler(state.store.catch_up, self._recall)
+            RequestCode.RECALL_MESSAGE: WaitingHandler(state.store.dispatch.catch_up, self._recall)
         }
 
     def _recall(self, connection: Connection, request: RemotingCommand) -> Answer:
@@ -74,10 +74,10 @@ class RecallProcessor:
         handle = self._checked(header)
         self._check_stored(handle)
         first, second = (self._mark(handle, key) for key in delete_keys(*handle[::3]))
-        result = self._store.begin_put(first)
+        result = self._store.writer.begin_put(first)
         if isinstance(result, PutResult) and not result.ok:
             return self._answer(request, handle, result)
-        result = self._store.begin_put(second)
+        result = self._store.writer.begin_put(second)
         if isinstance(result, PutResult):
             return self._answer(request, handle, result)
         return self._answer_later(request, handle, result)
@@ -108,7 +108,7 @@ class RecallProcessor:
         without a message as well, and so does this; its mark has no effect.
         """
         key, most = handle.unique_key, COMPARED_MAX
-        found = self._store.query_buffers(TIMER_TOPIC, key, max_count=most).buffers
+        found = self._store.reads.query_buffers(TIMER_TOPIC, key, max_count=most).buffers
         places = {place for buffer in found if (place := _place_of(buffer, key)) is not None}
         if not places or len(found) >= most:
             return

@@ -143,7 +143,7 @@ class SendProcessor:
         elif queue_id >= topic.write_queue_nums and queue_id >= topic.read_queue_nums:
             raise _no_queue(topic, queue_id)
         message = self._message(topic.topic_name, queue_id, connection, request, header, properties)
-        result = self._store.begin_put(message)
+        result = self._store.writer.begin_put(message)
         if registration is not None:
             return self._answer_with_route(request, result, message, properties, registration)
         if isinstance(result, PutResult):
@@ -275,7 +275,7 @@ class SendProcessor:
         }
         if isinstance(message, Batch):
             # The store may have been closed while the batch waited for replicas.
-            if records := self._store.records_of(result):
+            if records := self._store.reads.records_of(result):
                 fields["msgId"] = join_ids(
                     records, result.messages, result.physical_offset, self._id_start.encode()
                 )

@@ -58,7 +58,7 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return request.answer()
-        record = self._store.at(header.offset)
+        record = self._store.embedded.at(header.offset)
         if record is None:
             detail = f"look message by offset failed, {header.offset}"
             raise no_record(request.caller, detail, SUB)
@@ -72,7 +72,7 @@ class SendBackProcessor:
             level = header.delay_level or FIRST_RETRY_LEVEL + record.retries
             message = self._retry(record, header.group, group.retry_queue_nums, level)
         self._traffic.count_sent_back(record.topic, header.group, record.size)
-        result = self._store.begin_put(message)
+        result = self._store.writer.begin_put(message)
         if isinstance(result, PutResult):
             return self._answer(request, result)
         return self._answer_later(request, result)

@@ -87,9 +87,9 @@ class Fencing:
         """Open or close the store by what is known."""
         reason = self._must_refuse()
         if reason:
-            self._store.refuse_puts(Closure.FENCED, reason)
+            self._store.gate.shut(Closure.FENCED, reason)
         else:
-            self._store.accept_puts(Closure.FENCED)
+            self._store.gate.lift(Closure.FENCED)
         if self._is_settled and reason != self._logged:
             self._logged = reason
             if reason:

@@ -149,7 +149,7 @@ class GroupHandOver:
             raise _refused(f"{broker.address} is not the master, so it cannot hand over")
         if self.successor:
             raise _refused(f"{broker.address} is handing over to {self.successor}")
-        connected = broker.store.replica_acks.by_member()
+        connected = broker.broker_store.replica_acks.by_member()
         if header.member not in group.in_sync or header.member not in connected:
             raise _refused(
                 f"member {header.member} is not connected, or not in the in-sync set of the master;"

@@ -34,7 +34,7 @@ class RecoverableBroker(Protocol):
         """``ip:port`` of the broker."""
 
     @property
-    def store(self) -> BrokerStore:
+    def broker_store(self) -> BrokerStore:
         """The store; closed during a change of role."""
 
 
@@ -62,7 +62,7 @@ class GroupRecovery:
                 f"{broker.address} accepts the state of the group in etcd, so there is nothing to "
                 "recover"
             )
-        end = broker.store.log_range[1]
+        end = broker.broker_store.log.max_offset
         decided = decided_set(keeper.number, status.memory, end, header)
         _log.warning(
             "%s has decided that the log of this member, up to %d, is the group's; version %d",

@@ -126,7 +126,7 @@ class HandOver:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive(self, end: int) -> None:
-        while self._broker.store.log_range[1] < end:
+        while self._broker.broker_store.log.max_offset < end:
             await asyncio.sleep(POLL_S)
 
     async def _loss(self) -> str:
@@ -136,7 +136,7 @@ class HandOver:
             status = await try_ask_status(
                 self._client, self._master, reminders=self._reminders, presence=presence
             )
-            own_end = self._broker.store.log_range[1]
+            own_end = self._broker.broker_store.log.max_offset
             if status is not None or own_end > known_end:
                 heard_at, known_end = _now(), own_end
             if presence.is_gone:
@@ -150,7 +150,7 @@ class HandOver:
         return f"the master at {self._master} does not run any more"
 
     def _why_not_received(self, end: int, losing: asyncio.Future[str]) -> str:
-        own_end = self._broker.store.log_range[1]
+        own_end = self._broker.broker_store.log.max_offset
         if losing.done():
             return (
                 f"{losing.result()}; this replica has its log up to {own_end} of {end}. If the "
@@ -217,7 +217,7 @@ class HandOver:
                 + "; ".join(table_failures(replica.tables.status.failures))
             )
         status = await ask_status(self._client, self._master)
-        own_end = self._broker.store.log_range[1]
+        own_end = self._broker.broker_store.log.max_offset
         if status.max_offset > own_end:
             raise ReplicationError(
                 f"the log of {self._master} ends at {status.max_offset}, that of this replica at "

@@ -115,7 +115,7 @@ class RecordRepair:
             reasons.append(str(error))
             source = None
         if source is not None:
-            is_there = place.physical_offset >= self._store.log_range[0]
+            is_there = place.physical_offset >= self._store.log.min_offset
             self._ledger.settle(place, is_repaired=is_there)
             if source:
                 text = f"repaired with the copy of {source}: {place.error}"

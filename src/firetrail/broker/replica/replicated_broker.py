@@ -46,7 +46,7 @@ class ReplicatedBroker(Protocol):
         """``ip:port`` of the name server in the same process; empty without one."""
 
     @property
-    def store(self) -> BrokerStore:
+    def broker_store(self) -> BrokerStore:
         """The store; closed during a change of role."""
 
     @property
@@ -101,8 +101,8 @@ def replica_status(
         error: Why the last change failed; empty if it did not.
         hand_over: A hand-over that is not finished; None if there is none.
     """
-    store, group = broker.store, broker.group
-    first, end = store.log_range
+    store, group = broker.broker_store, broker.group
+    first, end = store.embedded.log_range
     epoch = broker.epochs.last
     return ReplicaStatus(
         broker.address,
@@ -113,7 +113,7 @@ def replica_status(
         epoch.number if epoch is not None else 0,
         first,
         end,
-        "" if broker.replica is not None else store.refusal,
+        "" if broker.replica is not None else store.writer.refusal,
         step,
         error,
         _follower_report(broker.replica) if broker.replica is not None else None,
@@ -123,13 +123,13 @@ def replica_status(
         _why_unconfirmed(store),
         epoch.start_offset if epoch is not None else -1,
         len(store.damage),
-        store.confirmed_end,
+        store.log.confirmed_end,
     )
 
 
 def _why_unconfirmed(store: BrokerStore) -> str:
     """Return why the store does not confirm messages now; empty if it does."""
-    acks, end = store.replica_acks, store.log_range[1]
+    acks, end = store.replica_acks, store.log.max_offset
     if store.config.role is not BrokerRole.SYNC_MASTER:
         return ""
     if acks.missing:
@@ -144,7 +144,7 @@ def _why_overdue(store: BrokerStore) -> str:
 
     A replica whose process is stopped, or whose network is down, stays connected for a while.
     """
-    waited_ms = store.unconfirmed_ms
+    waited_ms = store.log.unconfirmed_ms
     if waited_ms <= store.config.slave_timeout_ms:
         return ""
     return (
@@ -204,7 +204,7 @@ def _follower_report(replica: ReplicaService) -> FollowerReport:
 
 def epoch_entries(broker: ReplicatedBroker) -> EpochEntryCache:
     """Return the epochs of a broker's log with their ends."""
-    epochs, end = broker.epochs.epochs, broker.store.log_range[1]
+    epochs, end = broker.epochs.epochs, broker.broker_store.log.max_offset
     ends = [*(epoch.start_offset for epoch in epochs[1:]), end]
     return EpochEntryCache(
         broker.config.cluster,

@@ -58,12 +58,14 @@ class Succession:
             is_named = group.successor == broker.config.ha_member
             if is_named and holder is not None and holder.member != group.successor:
                 self._accept()
-        elif group.epoch and broker.store.is_disk_full:
+        elif group.epoch and broker.broker_store.space.is_full:
             self._leave_full_disk()
 
     def _accept(self) -> None:
         """Take over, unless this member could not accept messages for long."""
-        obstacle = "" if self._broker.store.has_room else "its disk is nearly full as well"
+        obstacle = (
+            "" if self._broker.broker_store.space.is_ample else "its disk is nearly full as well"
+        )
         try:
             if not obstacle:
                 self._take_over()
@@ -112,7 +114,7 @@ class Succession:
         group = self._keeper.status
         if self._broker.replica is not None or not group.epoch:
             return []
-        ends = self._broker.store.replica_acks.by_member()
+        ends = self._broker.broker_store.replica_acks.by_member()
         return sorted(group.in_sync & ends.keys(), key=lambda member: (-ends[member], member))
 
     async def _has_left(self, member: int, deadline: float) -> bool:
@@ -120,7 +122,7 @@ class Succession:
         loop = asyncio.get_running_loop()
         until = min(deadline, loop.time() + TRY_S)
         while self._broker.replica is None:
-            is_connected = member in self._broker.store.replica_acks.by_member()
+            is_connected = member in self._broker.broker_store.replica_acks.by_member()
             is_given = not self._keeper.status.epoch  # it is the member's turn
             if loop.time() > until or not (is_connected or is_given):
                 return False

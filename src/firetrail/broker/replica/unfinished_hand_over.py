@@ -186,7 +186,7 @@ class UnfinishedHandOver:
 
     def _lacks(self, status: ReplicaStatus) -> bool:
         """Whether this replica has lost the end of the log, which it had."""
-        own_end = self._broker.store.log_range[1]
+        own_end = self._broker.broker_store.log.max_offset
         if own_end >= status.max_offset:
             return False
         self._reason = (

@@ -111,7 +111,7 @@ class LongPolling:
         self._planned: dict[tuple[str, QueueKey], asyncio.TimerHandle] = {}
         self.announcements = 0
         """The number of announced arrivals. It changes before held requests are looked for."""
-        store.on_arrival(self._announced)
+        store.embedded.on_arrival(self._announced)
 
     def excess(self, connection: Connection, request: RemotingCommand) -> str | None:
         """Return why a request cannot be held; None if it can."""
@@ -253,7 +253,7 @@ class LongPolling:
         self._wake_slice(iter(waiting), set())
 
     def _newest(self, queue: QueueKey) -> int:
-        return self._store.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
+        return self._store.queues.max_offset(*queue) if queue[1] != ANY_QUEUE else ANY_OFFSET + 1
 
     def _time_out(self, held: HeldRequest) -> None:
         self._drop(held)

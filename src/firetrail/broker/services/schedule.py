@@ -88,18 +88,18 @@ class Schedule:
             pause = min(pause, self._deliver_level(level))
         if self._delivered:
             self._delivered = False
-            self._store.push()
+            self._store.writer.push()
         return pause
 
     def _deliver_level(self, level: int) -> float:
         queue_id = level - 1
-        end = self._store.numbered_end(SCHEDULE_TOPIC, queue_id)
+        end = self._store.queues.numbered_end(SCHEDULE_TOPIC, queue_id)
         if not end:
             return POLL_S
-        first = self._store.min_offset(SCHEDULE_TOPIC, queue_id)
+        first = self._store.queues.min_offset(SCHEDULE_TOPIC, queue_id)
         offset = min(max(self._next.get(level, 0), first), end)
         for _ in range(BATCH_SIZE):
-            unit = self._store.unit(SCHEDULE_TOPIC, queue_id, offset)
+            unit = self._store.queues.unit(SCHEDULE_TOPIC, queue_id, offset)
             if unit is None:
                 self._advance(level, offset)
                 return POLL_S
@@ -122,7 +122,7 @@ class Schedule:
     def _put_stored(self, physical_offset: int) -> bool:
         """Deliver a stored message; return False if it is deleted or damaged, and skipped."""
         try:
-            record = self._store.stored(physical_offset)
+            record = self._store.reads.stored(physical_offset)
         except StoreDamagedError as error:
             _log.error("a delayed message is damaged and not delivered: %s", error)
             return False
@@ -141,7 +141,7 @@ class Schedule:
             return
         raw = record.raw_properties
         try:
-            self._store.put(
+            self._store.embedded.put(
                 copy_record(
                     record,
                     topic,

@@ -79,7 +79,7 @@ class Traffic:
         self._guard = threading.Lock()  # protects _arrived and _deleted
         self._counting = threading.Lock()
         self._stopped = False
-        store.on_arrival(self._announced)
+        store.embedded.on_arrival(self._announced)
 
     # -- counting -----------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Traffic:
                 arrived, self._arrived = self._arrived, {}
                 deleted, self._deleted = self._deleted, Counter()
             for (topic, queue_id), (first, end) in arrived.items():
-                size = self._store.stored_bytes(topic, queue_id, first, end)
+                size = self._store.queues.stored_bytes(topic, queue_id, first, end)
                 self._count_put(topic, end - first, size)
             for topic, messages in deleted.items():
                 self._count_put(topic, messages, 0)  # their size is not known any more

@@ -59,9 +59,9 @@ def overshoot_in(store: BrokerStore, is_unread: Callable[[str], bool]) -> Oversh
 
     def overshoot(topic: str, queue_id: int, offset: int) -> int | None:
         try:
-            if offset <= 0 or store.reaches(topic, queue_id, offset) or is_unread(topic):
+            if offset <= 0 or store.queues.reaches(topic, queue_id, offset) or is_unread(topic):
                 return None
-            end = store.max_offset(topic, queue_id)
+            end = store.queues.max_offset(topic, queue_id)
         except StoreError as error:
             _log.warning(
                 "positions in %s/%d cannot be checked and are kept: %s", topic, queue_id, error

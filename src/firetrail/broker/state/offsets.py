@@ -218,8 +218,8 @@ class OffsetTable:
         """
         store, queue = self._store, (header.topic, header.queue_id)
         if (
-            store.min_offset(*queue) > 0
-            or not store.is_recent(*queue, 0)
+            store.queues.min_offset(*queue) > 0
+            or not store.queues.is_recent(*queue, 0)
             or header.set_zero_if_not_found is False
         ):
             raise RequestError(
@@ -246,4 +246,4 @@ class OffsetTable:
         """Whether a topic had a queue before the number of its queues was reduced."""
         if not 0 <= header.queue_id < QUEUES_MAX:
             return False
-        return self._store.max_offset(header.topic, header.queue_id) > 0
+        return self._store.queues.max_offset(header.topic, header.queue_id) > 0

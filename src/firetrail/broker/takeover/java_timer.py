@@ -36,13 +36,13 @@ def take_over(
     folder: Path,
 ) -> None:
     """Add the records that Java's timer has not delivered to the checkpoints."""
-    end = store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+    end = store.queues.max_offset(TIMER_TOPIC, TIMER_QUEUE)
     done = offsets.get(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE)
     if end <= (done or 0):
         return
     delivered = _delivered_ms(files, folder) - SLOT_MS
     first = (
-        store.offset_at(TIMER_TOPIC, TIMER_QUEUE, delivered - DELAY_MAX_MS)
+        store.embedded.offset_at(TIMER_TOPIC, TIMER_QUEUE, delivered - DELAY_MAX_MS)
         if done is None
         else done
     )

@@ -61,7 +61,7 @@ class TimerDelivery:
     def record(self, physical_offset: int) -> Record | None:
         """Return the record of a waiting message; None if it is gone, which is logged."""
         try:
-            record = self._store.stored(physical_offset)
+            record = self._store.reads.stored(physical_offset)
         except StoreDamagedError as error:
             record, reason = None, str(error)
         else:
@@ -127,7 +127,7 @@ class TimerDelivery:
             record, topic, queue_id, raw, delay_level=DELAY_ELAPSED, wait_for_flush=False
         )
         try:
-            self._store.put(message)
+            self._store.embedded.put(message)
         except IllegalMessageError as error:  # a retry would never help, and would block others
             _log.error(
                 "the timer message at %d for topic %s cannot be stored: %s; skipped",
@@ -161,7 +161,7 @@ class TimerDelivery:
             return False
         marks = [get_property(record.raw_properties, name) for name in _COPIED]
         begin = record.store_time - CLOCK_MS
-        found = self._store.query_buffers(topic, key, begin, max_count=CHECKED_COPIES_MAX)
+        found = self._store.reads.query_buffers(topic, key, begin, max_count=CHECKED_COPIES_MAX)
         for buffer in found.buffers:
             try:
                 copy = decode_message(buffer)

@@ -136,7 +136,7 @@ class TimerFiles:
 
     def _undo_lost_records(self) -> None:
         """Remove the units of records that a crash or a failover took from the commit log."""
-        records = self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
+        records = self._store.queues.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
         end = self.log.end
         while self.queue_offset > records and end > self.log.first:
             end = self.log.before(end)
@@ -165,7 +165,7 @@ class TimerFiles:
 
     def _mismatch(self) -> str:
         """Return how the last unit differs from the last record, nothing if it does not."""
-        last = self._store.unit(TIMER_TOPIC, TIMER_QUEUE, self.queue_offset - 1)
+        last = self._store.queues.unit(TIMER_TOPIC, TIMER_QUEUE, self.queue_offset - 1)
         if self.log.end <= self.log.first or last is None:
             return ""
         unit = self.log.unit(self.log.before(self.log.end))
@@ -241,7 +241,7 @@ class TimerFiles:
         )
 
         def save() -> None:
-            self._store.flush()
+            self._store.embedded.flush()
             self.log.flush()
             self.wheel.write()
             self._files.make_folder(self._path.parent)
@@ -253,7 +253,7 @@ class TimerFiles:
         """Note that the function of :meth:`begin_save` has succeeded."""
         self.wheel.end_writing()
         self.check = self._saving
-        self.log.delete_expired(self._store.log_range[0])
+        self.log.delete_expired(self._store.log.min_offset)
 
     def close(self) -> None:
         """Close the files."""

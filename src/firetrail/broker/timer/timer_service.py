@@ -131,7 +131,7 @@ class TimerService:
 
     @property
     def _exists(self) -> bool:
-        return self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE) > 0
+        return self._store.queues.numbered_end(TIMER_TOPIC, TIMER_QUEUE) > 0
 
     def _recover(self) -> None:
         problem = self._files.open()
@@ -162,14 +162,14 @@ class TimerService:
         _log.warning("the timer is rebuilt from the topic %s: %s", TIMER_TOPIC, problem)
         longest_ms = self._longest_ms
         now = self._floor(self._now_ms())
-        first = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        first = self._store.queues.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         if self.read_ms:
             since = self.read_ms - WAIT_MAX_MS
-            first = max(first, self._store.offset_at(TIMER_TOPIC, TIMER_QUEUE, since))
+            first = max(first, self._store.embedded.offset_at(TIMER_TOPIC, TIMER_QUEUE, since))
         self._done_to, self._done_before_ms = known_to, self.read_ms
         self.read_ms = max(min(self.read_ms, now), now - longest_ms)
         self._delivery.suspect_before_ms = max(self._delivery.suspect_before_ms, now)
-        self._delivery.rebuilt_to = self._store.log_range[1]
+        self._delivery.rebuilt_to = self._store.log.max_offset
         self._slot = None
         self._files.reset(first)
         self._catch_up_to = self._rebuilding_to = self._end
@@ -256,7 +256,7 @@ class TimerService:
 
     @property
     def _end(self) -> int:
-        return self._store.max_offset(TIMER_TOPIC, TIMER_QUEUE)
+        return self._store.queues.max_offset(TIMER_TOPIC, TIMER_QUEUE)
 
     # -- steps --------------------------------------------------------------------------------
 
@@ -284,7 +284,7 @@ class TimerService:
                 busy = self._add_some(current)
             if is_master and self._files.is_open:
                 if may_add:
-                    stored_to = self._store.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
+                    stored_to = self._store.queues.numbered_end(TIMER_TOPIC, TIMER_QUEUE)
                     readable = self._gate.open_ms(current, self._files.queue_offset, stored_to)
                 busy |= self._deliver_some(readable)
         except WheelDamagedError as error:
@@ -293,7 +293,7 @@ class TimerService:
         finally:
             if self._put:
                 self._put = False
-                self._store.push()
+                self._store.writer.push()
         if busy:
             return 0.0
         if readable < current:
@@ -331,13 +331,13 @@ class TimerService:
             if self._follow_to is None:
                 self.read_ms = current_ms
             self._files.reset(self._files.queue_offset)
-        first = self._store.min_offset(TIMER_TOPIC, TIMER_QUEUE)
+        first = self._store.queues.min_offset(TIMER_TOPIC, TIMER_QUEUE)
         self._files.queue_offset = max(self._files.queue_offset, first)
         for _ in range(BATCH_SIZE):
             offset = self._files.queue_offset
             if offset >= end:
                 return False
-            unit = self._store.unit(TIMER_TOPIC, TIMER_QUEUE, offset)
+            unit = self._store.queues.unit(TIMER_TOPIC, TIMER_QUEUE, offset)
             if unit is None:
                 return False
             self._add(unit, current_ms)
@@ -352,7 +352,7 @@ class TimerService:
         """
         offset = self._files.queue_offset
         try:
-            record = self._store.stored(unit.physical_offset)
+            record = self._store.reads.stored(unit.physical_offset)
         except StoreDamagedError as error:
             _log.error("a record of the timer is damaged and not delivered: %s", error)
             record = None
@@ -448,7 +448,10 @@ class TimerService:
             self._take_over_progress()
 
     def _take_over_progress(self) -> None:
-        while self._ahead and self._store.dispatched_time > self._ahead[0].timestamp:
+        while (
+            self._ahead
+            and self._store.dispatch.dispatcher.last_store_time > self._ahead[0].timestamp
+        ):
             check = self._ahead.pop(0)
             self._follow_to = check.master_queue_offset
             self._master_ms = self._floor(check.timestamp)

@@ -210,7 +210,7 @@ class Transactions:
 
         The permission is checked first: others must not learn its group and offset.
         """
-        record = self._store.at(header.commit_log_offset)
+        record = self._store.embedded.at(header.commit_log_offset)
         if record is None or record.topic != HALF_TOPIC:
             detail = f"no prepared message at offset {header.commit_log_offset} of the log"
             raise no_record(request.caller, detail, PUB)
@@ -228,7 +228,7 @@ class Transactions:
     async def _resume(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         """Start checking a message again that was given up."""
         message_id = MessageIdHeader.decode(request.fields).msg_id
-        record = self._store.at(decode_message_id(message_id).physical_offset)
+        record = self._store.embedded.at(decode_message_id(message_id).physical_offset)
         if record is None or record.topic != CHECKED_OFTEN_TOPIC:
             detail = f"there is no message {message_id:.64} in {CHECKED_OFTEN_TOPIC}"
             raise no_record(request.caller, detail, UPDATE)
@@ -242,7 +242,7 @@ class Transactions:
         return Message(OP_TOPIC, b"%d" % offset, tags=ENDED, queue_id=QUEUE)
 
     async def _put(self, message: Message) -> PutResult:
-        result = self._store.begin_put(message)
+        result = self._store.writer.begin_put(message)
         if not isinstance(result, PutResult):
             result = await result
         return require_stored(result)
@@ -298,7 +298,7 @@ class Transactions:
             self._forget(half)
 
     def _progress(self, topic: str) -> int:
-        first = self._store.min_offset(topic, QUEUE)
+        first = self._store.queues.min_offset(topic, QUEUE)
         known = self._offsets.get(TRANSACTION_GROUP, topic, QUEUE)
         return max(first, known or 0)
 
@@ -317,7 +317,7 @@ class Transactions:
 
     async def _check_all(self) -> None:
         now = self._now_ms()
-        first_kept = self._store.log_range[0]
+        first_kept = self._store.log.min_offset
         deleted: Counter[str] = Counter()
         absent: Counter[str] = Counter()
         busy: StoreBusyError | None = None
@@ -399,7 +399,7 @@ class Transactions:
     def _stored(self, half: Half) -> Record | None:
         """Return its record, or None if it was deleted or is damaged; damage is logged."""
         try:
-            return self._store.stored(half.physical_offset)
+            return self._store.reads.stored(half.physical_offset)
         except StoreDamagedError as error:
             _log.error(
                 "a half message of producer group %s is damaged and given up: %s", half.group, error
@@ -476,7 +476,7 @@ class Transactions:
         half.immunity_ms = None
         self._remember(half)
         await self._put(self._end_mark(old))
-        return self._store.at(half.physical_offset)
+        return self._store.embedded.at(half.physical_offset)
 
     def _log_refused(self, half: Half, error: IllegalMessageError) -> None:
         _log.error(
@@ -491,5 +491,5 @@ class Transactions:
         oldest = min((half.offset for half in self._halves()), default=self._next)
         self._offsets.commit(TRANSACTION_GROUP, HALF_TOPIC, QUEUE, oldest)
         if not self._open:
-            ends = self._store.max_offset(OP_TOPIC, QUEUE)
+            ends = self._store.queues.max_offset(OP_TOPIC, QUEUE)
             self._offsets.commit(TRANSACTION_GROUP, OP_TOPIC, QUEUE, ends)

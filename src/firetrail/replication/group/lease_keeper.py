@@ -162,7 +162,7 @@ class LeaseKeeper:
         with self._guard:
             self._store = store
             if store.config.role is not BrokerRole.SLAVE:
-                store.set_fence(self.fence)
+                store.gate.fence = self.fence
             self._apply()
 
     def detach(self) -> None:
@@ -237,7 +237,7 @@ class LeaseKeeper:
                 max(now - election.until, 0.0) if election.epoch else 0.0,
                 self._is_member,
                 self._is_foreign,
-                self._obstacle(store.commit_log.max_offset) if store is not None else "",
+                self._obstacle(store.log.max_offset) if store is not None else "",
                 self._error,
                 refusal,
                 memory,
@@ -379,7 +379,7 @@ class LeaseKeeper:
         election, store, number = self._election, self._store, self._member.number
         if store is None or not self._is_member:
             return _TOLD
-        report = election.report(store.commit_log.max_offset)
+        report = election.report(store.log.max_offset)
         return _TOLD if election.view.reports.get(number) == report else report
 
     def _announce(self) -> None:
@@ -412,7 +412,7 @@ class LeaseKeeper:
         if members is None or store is None:
             return None
         acks = store.replica_acks
-        change = members.step(now, store.commit_log.max_offset, acks.by_member(), acks.needed)
+        change = members.step(now, store.log.max_offset, acks.by_member(), acks.needed)
         acks.require(members.required)
         return change
 
@@ -434,7 +434,7 @@ class LeaseKeeper:
             return False
         if now < self._retry_at and election.view.successor != self._member.number:
             return False
-        if not self._is_member or self._obstacle(store.commit_log.max_offset):
+        if not self._is_member or self._obstacle(store.log.max_offset):
             self._precedence.forget()
             return False
         return not self._precedence.is_left_to_others(now, len(store.damage), election.view)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from enum import Enum
 
+from firetrail.store.admission.fence import Fence, NoFence
 from firetrail.system import Threads
 
 
@@ -36,6 +37,8 @@ class Gate:
         """The reason why puts are refused; empty while they are accepted."""
         self.is_temporary = True
         """Whether all reasons end by themselves."""
+        self.fence: Fence = NoFence()
+        """Allows acknowledgements; a member of a group sets one that asks the clock."""
 
     def shut(self, closure: Closure, detail: str = "") -> None:
         """Refuse puts for this reason, in addition to others."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from firetrail.format import columns as col
@@ -193,31 +194,35 @@ def _enters(queue: ConsumeQueue, run: DerivedRun) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class DerivePolicy:
+    """The units and entries that one run over the log derives."""
+
+    delays: DelayLevels
+    """The waits of the delay levels."""
+    light: bool = False
+    """Whether light queues are derived."""
+    tags: bool = False
+    """Whether the index contains tags beside the keys."""
+    queues_from: int = 0
+    index_from: int = 0
+    """Records before these physical offsets are skipped: queues and index have them."""
+    wants: Callable[[DerivedRun], bool] | None = None
+    """Returns whether a run of units is derived; None derives all."""
+    leaves_out: LeavesOut | None = None
+    """Called for messages whose queue lacks those before them; see :meth:`Step.apply`."""
+    copying: bool = False
+    """Whether the log is a copy of a master's, which may create topics again."""
+
+
 class Derivation:
     """Derives steps from segments."""
 
-    def __init__(
-        self,
-        delays: DelayLevels,
-        *,
-        keys: bool = True,
-        tags: bool = False,
-        light: bool = False,
-        rows: int | None = None,
-    ) -> None:
+    def __init__(self, policy: DerivePolicy, *, keys: bool = True, rows: int | None = None) -> None:
+        self.policy = policy
         self._keys = keys
-        self.delays = delays
-        self.tags = tags
-        """Whether the index contains tags beside the keys."""
-        self.light = light
-        """Whether light queues are derived."""
-        self._waits = array("q", delays.waits_ms)
+        self._waits = array("q", policy.delays.waits_ms)
         self._make_room(rows or ROWS_PER_STEP)
-        self.queues_from = 0
-        self.index_from = 0
-        """Records before these physical offsets are skipped: queues and index have them."""
-        self.wants: Callable[[DerivedRun], bool] | None = None
-        """Returns whether a run of units is derived; None derives all."""
 
     def _make_room(self, rows: int) -> None:
         """Allocate room for steps of ``rows`` records."""
@@ -246,17 +251,17 @@ class Derivation:
 
     def derive(self, segment: Segment, at: int, limit: int, check: Check) -> Step:
         """Derive from the first records of ``segment.view[at : limit]``."""
-        view = segment.view
+        view, policy = segment.view, self.policy
         rows, position, stop = scan(view, at, limit, segment.base, self._columns.table, check)
         step = Step(segment, at, rows, position, Stop(stop))
         if rows:
             step.last_record_offset = self._columns.column(col.PHYSICAL_OFFSET)[rows - 1]
             step.last_store_time = self._columns.column(col.STORE_TIME)[rows - 1]
-            if segment.base + position > self.queues_from:
-                step.runs = derive_runs(view, self._columns, rows, self._waits, light=self.light)
-                if self.wants is not None:
-                    step.runs = list(filter(self.wants, step.runs))
-            if self._keys and segment.base + position > self.index_from:
+            if segment.base + position > policy.queues_from:
+                step.runs = derive_runs(view, self._columns, rows, self._waits, light=policy.light)
+                if policy.wants is not None:
+                    step.runs = list(filter(policy.wants, step.runs))
+            if self._keys and segment.base + position > policy.index_from:
                 step.entries = list(self._index_entries(view, rows, step.first))
             short = rows < UNITS_PER_RUN * len(step.runs) and step.stop is Stop.FULL
             if short and self._rows < ROWS_PER_STEP_MAX:
@@ -264,10 +269,10 @@ class Derivation:
         return step
 
     def _index_entries(self, view: memoryview, rows: int, first: int) -> Iterator[array[int]]:
-        row = self._first_row(rows) if first < self.index_from else 0
+        row = self._first_row(rows) if first < self.policy.index_from else 0
         while row < rows:
             count, row = derive_entries(
-                view, self._columns.table, row, rows, self._entries, self.tags
+                view, self._columns.table, row, rows, self._entries, self.policy.tags
             )
             if count:
                 yield self._entries[: 3 * count]
@@ -275,7 +280,7 @@ class Derivation:
     def _first_row(self, rows: int) -> int:
         """Return the first row that the index does not have."""
         offsets = self._columns.column(col.PHYSICAL_OFFSET)
-        return next((row for row in range(rows) if offsets[row] >= self.index_from), rows)
+        return next((row for row in range(rows) if offsets[row] >= self.policy.index_from), rows)
 
 
 def derive_runs(
@@ -306,25 +311,13 @@ def derive_runs(
 
 
 class Deriver(Derivation):
-    """Derives steps from segments and applies them."""
+    """Derives steps from segments and applies them, in one run with one policy."""
 
-    def __init__(
-        self,
-        queues: QueueTable,
-        index: Index | None,
-        delays: DelayLevels,
-        *,
-        tags: bool = False,
-        light: bool = False,
-    ) -> None:
-        super().__init__(delays, keys=index is not None, tags=tags, light=light)
+    def __init__(self, queues: QueueTable, index: Index | None, policy: DerivePolicy) -> None:
+        super().__init__(policy, keys=index is not None)
         self._queues = queues
         self._index = index
         self._unfinished: Step | None = None
-        self.copying = False
-        """Whether the log is a copy of a master's, which may create topics again."""
-        self.leaves_out: LeavesOut | None = None
-        """Called for messages whose queue lacks those before them; see :meth:`Step.apply`."""
         self.lives = Lives()
         """The lives of the queues that :meth:`steps` has derived."""
 
@@ -345,7 +338,7 @@ class Deriver(Derivation):
         if step is None or step.first != segment.base + at:
             step = self.derive(segment, at, limit, check)
         self._unfinished = step
-        step.apply(self._queues, self._index, copying=self.copying, is_over=is_over)
+        step.apply(self._queues, self._index, copying=self.policy.copying, is_over=is_over)
         self._unfinished = None
         return step
 
@@ -355,9 +348,9 @@ class Deriver(Derivation):
         Ends with the first step that stops for another reason than a full step or the end of a
         file. Errors of the deriving thread are raised here.
         """
-        threads = self._queues.system.threads
+        threads, leaves_out = self._queues.system.threads, self.policy.leaves_out
         derived = self.derive_all(segments, start, end, check)
         for step in threads.ahead("firetrail-derive", derived, STEPS_AHEAD):
-            step.apply(self._queues, self._index, rebuilding=True, leaves_out=self.leaves_out)
+            step.apply(self._queues, self._index, rebuilding=True, leaves_out=leaves_out)
             note_runs(step.runs, self.lives)
             yield step

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from firetrail.format.names import (
 )
 from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.storage.segment_queue import SegmentQueue
-from firetrail.store.dispatch.derivation import Derivation, DerivedRun, Step
+from firetrail.store.dispatch.derivation import Derivation, DerivedRun, DerivePolicy, Step
 from firetrail.store.log.scan import find_record
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.system import System
@@ -59,7 +60,7 @@ class Evidence:
         self._log = log
         self._end = end
         self._queues = queues
-        self._delays = delays
+        self._policy = DerivePolicy(delays)
         self._is_missed = is_missed
         self._sampled = list(self._samples())
 
@@ -69,7 +70,7 @@ class Evidence:
 
     def has_keys_before(self, offset: int) -> bool:
         """Return whether a sampled record before ``offset`` has keys."""
-        derivation = Derivation(self._delays, rows=SAMPLED_ROWS)
+        derivation = Derivation(self._policy, rows=SAMPLED_ROWS)
         segments = self._log.segments
         for segment in (segments[0], *segments[-SAMPLED_FILES:]):
             limit = min(offset - segment.base, segment.size)
@@ -83,10 +84,11 @@ class Evidence:
         All queues are suspects if ``suspects`` is None.
         """
         found: set[QueueKey] = set()
-        derivation = Derivation(self._delays, keys=False)
-        derivation.wants = lambda run: (
-            run[:2] not in found and (suspects is None or run[:2] in suspects)
-        )
+
+        def wants(run: DerivedRun) -> bool:
+            return run[:2] not in found and (suspects is None or run[:2] in suspects)
+
+        derivation = Derivation(replace(self._policy, wants=wants), keys=False)
         begin = self._log.min_offset
         for step in derivation.derive_all(list(self._log.segments), begin, self._end, Check.NONE):
             found.update(run[:2] for run in step.runs if self._lacks(run))
@@ -111,8 +113,8 @@ class Evidence:
 
     def _samples(self) -> Iterator[Step]:
         """Yield what is derived from the sampled records of the log."""
-        few = Derivation(self._delays, rows=SAMPLED_ROWS)
-        many = Derivation(self._delays)
+        few = Derivation(self._policy, rows=SAMPLED_ROWS)
+        many = Derivation(self._policy)
         segments = self._log.segments
         for segment in segments[-SAMPLED_FILES:]:
             limit = min(self._end - segment.base, segment.size)

@@ -24,6 +24,7 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.storage.spread import Spread
 from firetrail.store.kernels.append import Appender, PutResult
+from firetrail.store.log.log_records import store_time_at
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueKey
@@ -140,6 +141,27 @@ class CommitLog:
     def readable_offset(self) -> int:
         """Physical offset of the end of the last readable record."""
         return self.queue.readable_offset
+
+    @property
+    def confirmed_end(self) -> int:
+        """The end of the part of the log that replicas are known to have confirmed."""
+        return min(self.shown_offset, self.max_offset)
+
+    @property
+    def unconfirmed_ms(self) -> int:
+        """The age of the oldest message that too few replicas have; 0 if there is none."""
+        log, offset = self.queue, self.confirmed_offset
+        if offset >= self.max_offset:
+            return 0
+        # The rest of a file may be filled up; then the next record begins the next file.
+        places = offset, *(file.base for file in log.from_offset(offset) if file.base > offset)
+        times = (time for at in places if (time := store_time_at(log, at)) is not None)
+        now_ms = log.system.clock.now_ms()
+        return max(now_ms - next(times, now_ms), 0)
+
+    def oldest_time(self) -> int | None:
+        """Return the store time (ms) of the first record; None if it is not readable."""
+        return store_time_at(self.queue, self.min_offset)
 
     @property
     def sendable_offset(self) -> int:

@@ -420,3 +420,4 @@ class QueueTable:
             self._closed = True
         for queue in self.loaded.values():
             queue.close()
+        self.loaded.clear()

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from firetrail.errors import StoreDamagedError
@@ -32,7 +32,7 @@ from firetrail.format.light import is_light
 from firetrail.format.names import segment_name
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.segment_queue import SegmentQueue
-from firetrail.store.dispatch.derivation import Deriver
+from firetrail.store.dispatch.derivation import DerivePolicy, Deriver
 from firetrail.store.evidence.dropped_records import find_dropped, set_aside
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
@@ -41,6 +41,7 @@ from firetrail.store.log.progress import ProgressLog
 from firetrail.store.log.scan import find_record, scan_segment
 from firetrail.store.problems import LOG_REMEDY
 from firetrail.store.queues.consume_queue import ConsumeQueue
+from firetrail.store.queues.generations import Lives
 from firetrail.store.queues.queue_end import QueueEnd
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
 from firetrail.store.root.watermark import Watermark
@@ -85,13 +86,16 @@ class Recovery:
         log: SegmentQueue,
         queues: QueueTable,
         index: Index | None,
-        deriver: Deriver,
+        policy: DerivePolicy,
         check: Check,
     ) -> None:
         self._log = log
         self._queues = queues
         self._index = index
-        self._deriver = deriver
+        self.policy = policy
+        """What is derived; :meth:`run` adds what it finds out about the index."""
+        self.lives = Lives()
+        """The lives of the queues that :meth:`run` has derived."""
         self._check = check
         self._messages = 0
         self._last_record = -1
@@ -247,15 +251,17 @@ class Recovery:
 
     def _dispatch_again(self, start: int, end: int, clean: bool, trusted: bool) -> None:
         """Cut queues and index back to what is certain, and bring them up to ``end``."""
-        deriver = self._deriver
-        deriver.queues_from = start
+        queues_from, index_from = start, EVERYTHING
         if not clean:
             self._cut_queues(start, end, trusted)
         if self._index is not None:
-            deriver.index_from = self._cut_index(self._index, start, end, clean, trusted)
+            index_from = self._cut_index(self._index, start, end, clean, trusted)
             if not clean:
-                start = max(min(start, deriver.index_from), self._log.min_offset)
+                start = max(min(start, index_from), self._log.min_offset)
         self._recognize_tags()
+        run = replace(self.policy, queues_from=queues_from, index_from=index_from)
+        deriver = Deriver(self._queues, self._index, run)
+        self.lives = deriver.lives
         segments = list(self._log.from_offset(start))
         progress = ProgressLog(self._log.system.clock, "recovering queues and index", start, end)
         for step in deriver.steps(segments, start, end, Check.NONE):
@@ -303,7 +309,7 @@ class Recovery:
         """Keep or leave out tags in the index, as its existing entries do."""
         found = None if self._index is None else has_tag_entries(self._index, self._log)
         if found is not None:
-            self._deriver.tags = found
+            self.policy = replace(self.policy, tags=found)
 
     def _cut_index(self, index: Index, start: int, end: int, clean: bool, trusted: bool) -> int:
         """Return the physical offset from which the log must be indexed again."""

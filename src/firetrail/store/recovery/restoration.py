@@ -15,11 +15,12 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
+from firetrail.format.delay import DelayLevels
 from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, TOPICS_FILE, is_queue
 from firetrail.format.unit import decode_unit
 from firetrail.storage.parallel import map_in_threads
-from firetrail.store.dispatch.derivation import Derivation, DerivedRun, Deriver
+from firetrail.store.dispatch.derivation import Derivation, DerivedRun, DerivePolicy, Deriver
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.evidence.evidence import Evidence, positions
 from firetrail.store.evidence.inventory import Inventory, InventoryFile, index_sizes
@@ -161,11 +162,11 @@ class Restoration:
         is_removed = offset < self._known.removed.get(topic, 0)
         return not is_removed and not self._catalog.is_deleted(topic, offset)
 
-    def find_more(self, report: RecoveryReport, deriver: Deriver) -> Lost:
+    def find_more(self, report: RecoveryReport, delays: DelayLevels) -> Lost:
         """Return what else is missing in queues that were brought up to the end of the log."""
         if not self._log.segments:
             return Lost()
-        evidence = Evidence(self._log, report.end, self._queues, deriver.delays, self._is_missed)
+        evidence = Evidence(self._log, report.end, self._queues, delays, self._is_missed)
         queues = self._gaps | evidence.incomplete()
         begin = self._log.min_offset
         if not self._had_queues and report.scanned_from > begin:
@@ -211,7 +212,7 @@ class Restoration:
 
     # -- deriving ------------------------------------------------------------------------------
 
-    def derive(self, lost: Lost, deriver: Deriver, end: int) -> None:
+    def derive(self, lost: Lost, policy: DerivePolicy, end: int) -> None:
         """Derive what is lost from the whole log, up to ``end``, and sync it.
 
         Raises StoreDamagedError, before anything is changed, if the log cannot be followed.
@@ -219,18 +220,18 @@ class Restoration:
         if not lost.queues and not lost.whole_index:
             return
         self._announce(lost)
-        self._check_log(lost, deriver, end)
+        self._check_log(lost, policy.delays, end)
         self._inventory.note_rebuilding(tuple(lost.queues), lost.whole_index)
         for key in lost.queues:
             self._queues.discard(*key)
         index = self._index if lost.whole_index else None
         if index is not None:
             index.clear()
-        rebuild = Deriver(
-            self._queues, index, deriver.delays, tags=deriver.tags, light=deriver.light
-        )
         topics = {topic for topic, _ in lost.queues}  # their other queues do not change
-        rebuild.wants = lambda run: run.topic in topics
+        policy = DerivePolicy(
+            policy.delays, policy.light, policy.tags, wants=lambda run: run.topic in topics
+        )
+        rebuild = Deriver(self._queues, index, policy)
         start = self._log.min_offset
         progress = ProgressLog(self._system.clock, "rebuilding queues or index", start, end)
         for step in rebuild.steps(list(self._log.segments), start, end, Check.NONE):
@@ -254,10 +255,10 @@ class Restoration:
                 queue.append(extent.end, memoryview(b""))
                 self._queues.dirty.add(queue)
 
-    def _check_log(self, lost: Lost, deriver: Deriver, end: int) -> None:
+    def _check_log(self, lost: Lost, delays: DelayLevels, end: int) -> None:
         """Raise StoreDamagedError unless what is lost can be derived from the log up to ``end``."""
-        derivation = Derivation(deriver.delays, keys=False)
-        derivation.wants = lambda run: run[:2] in lost.queues
+        policy = DerivePolicy(delays, wants=lambda run: run[:2] in lost.queues)
+        derivation = Derivation(policy, keys=False)
         numbers: dict[QueueKey, int] = {}
         begin = self._log.min_offset
         for step in derivation.derive_all(list(self._log.segments), begin, end, Check.NONE):

@@ -16,7 +16,14 @@ from firetrail.format.columns import Check, Stop
 from firetrail.format.delay import DelayLevels
 from firetrail.format.index import IndexGeometry
 from firetrail.storage.segment import Segment
-from firetrail.store.dispatch.derivation import Derivation, DerivedRun, Deriver, Step, note_runs
+from firetrail.store.dispatch.derivation import (
+    Derivation,
+    DerivedRun,
+    DerivePolicy,
+    Deriver,
+    Step,
+    note_runs,
+)
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.index.index import Index
 from firetrail.store.index.tag_entries import has_tag_entries
@@ -75,9 +82,9 @@ def _build(
     index = Index(system, folder, geometry)
     tags = has_tag_entries(view.index, view.log) or False
     light = view.queues.may_lack_light_queues
-    deriver = Deriver(queues, index, delays, tags=tags, light=light)
     catalog = view.catalog()
-    deriver.wants = partial(_wants, catalog)
+    policy = DerivePolicy(delays, light, tags, wants=partial(_wants, catalog))
+    deriver = Deriver(queues, index, policy)
     steps = deriver.steps(without_gap(view), view.log.min_offset, view.end, Check.NONE)
     try:
         messages = _follow(view, steps, lambda step, done: on_progress(done))
@@ -118,9 +125,10 @@ def _follow(view: StoreView, steps: Iterable[Step], on_step: Callable[[Step, int
 
 def find_left_out(view: StoreView, delays: DelayLevels) -> tuple[LeftOut, ...]:
     """Return the messages that a rebuild would leave out; raises the errors of a rebuild."""
-    derivation = Derivation(delays, keys=False, light=view.queues.may_lack_light_queues)
     catalog, lives = view.catalog(), Lives()
-    derivation.wants = partial(_wants, catalog)
+    light = view.queues.may_lack_light_queues
+    policy = DerivePolicy(delays, light, wants=partial(_wants, catalog))
+    derivation = Derivation(policy, keys=False)
     steps = derivation.derive_all(without_gap(view), view.log.min_offset, view.end, Check.NONE)
     _follow(view, steps, lambda step, done: note_runs(step.runs, lives))
     return lives.left_out(catalog)

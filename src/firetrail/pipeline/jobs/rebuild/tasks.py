@@ -13,7 +13,7 @@ from firetrail.pipeline.jobs.rebuild.pieces import Stage, StagedPiece
 from firetrail.pipeline.source.fingerprint import Sight, check_store
 from firetrail.pipeline.workers import check_shared
 from firetrail.storage.segment import Segment
-from firetrail.store.dispatch.derivation import Derivation
+from firetrail.store.dispatch.derivation import Derivation, DerivePolicy
 from firetrail.system import SYSTEM
 
 
@@ -49,7 +49,7 @@ def derive(task: DeriveTask) -> Derived:
     check_shared(task.folder)
     messages, position, stop = 0, task.start, Stop.LIMIT
     segment = Segment(SYSTEM, Path(task.path), task.base, task.size, writable=False)
-    derivation = Derivation(task.delays, tags=task.tags, light=task.light)
+    derivation = Derivation(DerivePolicy(task.delays, task.light, task.tags))
     try:
         with closing(segment), Stage(Path(task.folder)) as stage:
             for step in derivation.derive_all([segment], task.start, task.end, Check.NONE):
