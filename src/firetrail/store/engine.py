@@ -1,8 +1,38 @@
 """The parts of an open store and their threads: how they start, stop and fail.
 
-Callers append under the lock of the log and, if they must, wait for the flusher. The flusher syncs
-the log, the dispatcher derives queues and index, the allocator prepares files, and the housekeeper
-flushes what was derived, writes the watermark and applies retention.
+Theory of operation. The log is the truth; queues and index are derived from it and can always be
+derived again. Five kinds of threads share the work, and positions in the log say how far each is:
+
+- *Callers* append under the lock of the log: *wrote*. If they must, they wait for the others.
+- The *flusher* syncs the log: *flushed*. With SYNC_FLUSH it ends the waits of callers.
+- The *dispatcher* derives queues and index: *dispatched*. It follows the log only up to what was
+  synced (SYNC_FLUSH) and confirmed by replicas (SYNC_MASTER), because consumers must not see a
+  message that could still be lost. The event loop of a broker may take its steps, one at a time.
+- The *housekeeper* syncs what was derived, then writes the watermark, the position from which the
+  next opening recovers after a crash. It also applies retention.
+- The *allocator* prepares the next file of the log.
+
+An engine goes through these states, each moved by one method::
+
+    __init__: lock the folder -> _build: recover, restore -> _start: threads -> withhold_tail: open
+    open --fail()--> failed: reads continue, puts are refused until the store is opened again
+    open or failed --stop()--> refuse puts -> flush -> dispatch the rest -> note the end -> closed
+    open --fork--> the copy in the child: refuses puts, touches no file and no lock
+
+The order of the start is forced. The log must be recovered before queues can be compared with it,
+and queues before numbers can be given to messages; ``Startup`` does both and leaves the files in
+agreement. What it changed is synced before the ``abort`` file and the watermark claim so. Threads
+start last. The stop is the reverse: what feeds a part ends before the part does, and only a stop in
+which everything was dispatched and synced removes the ``abort`` file. If anything fails on the way,
+the file stays and the next opening recovers: stopping is never more than an optimization.
+
+*The unconfirmed tail.* After a crash of a SYNC_MASTER, nobody knows which replicas have the last
+part of the log. Recovery nevertheless derives it, because a broker reads its own queues to the end
+when it starts (``loading``). Then ``withhold_tail`` lets queues end where dispatch had arrived, and
+the dispatcher shows the rest as replicas confirm it. The units stay in place and are found again.
+
+*Failure.* A failed sync is never repeated, because the kernel may have dropped the pages. ``fail``
+only shuts the gate, from any thread, and the first error is the one that ``stop`` raises.
 ``docs/design/architecture.md`` lists the locks and the order in which they are taken.
 """
 

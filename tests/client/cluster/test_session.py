@@ -34,7 +34,7 @@ from firetrail.remoting.messages.headers import SendResponse
 from firetrail.remoting.servers.server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.broker_store import BrokerStore
+from firetrail.store.queue_lookups import QueueLookups
 from firetrail.system import SYSTEM
 
 
@@ -138,7 +138,7 @@ class TestNameServerThatHasJustStarted:
     ) -> None:
         """A topic that is unknown before brokers register is not treated as a new topic."""
         monkeypatch.setattr("firetrail.client.consumers.push_consumer.TOPIC_POLL_S", 0.05)
-        monkeypatch.setattr(BrokerStore, "is_recent", lambda *_: False)  # as of a large topic
+        monkeypatch.setattr(QueueLookups, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
 
         async with Broker.running(store=SOON) as broker:

@@ -1,13 +1,40 @@
 """The connection of a master to one replica: sockets and threads around a session.
 
-Each connection has two threads, as in RocketMQ: one sends the log, the other reads the reports. A
-replica that catches up does not slow down the event loop that serves clients, because sends release
-the interpreter's lock.
+Theory of operation. RocketMQ gives each replica two threads: one sends the log, one reads the
+reports that confirm it. That serves a replica that catches up well, because a send of much data
+releases the interpreter's lock. For a replica that follows closely it is slow: a thread that is
+woken for each batch of messages waits for the lock, which a busy event loop holds, and so does each
+producer that waits for that replica. Therefore three parties share one socket:
 
-A thread that is woken for each batch of messages would wait for that lock, which a busy event loop
-holds. So the loop itself reads the reports of a replica without TLS, and sends it what was put, as
-long as the replica follows closely. The threads then only do what takes time; see
-:meth:`HATransfers.try_send`.
+- The *reader* thread checks the peer (TLS, address), starts the sender, and takes the first report.
+  Without TLS and with an event loop it then leaves reading to the loop, and only watches for
+  silence. Otherwise it goes on reading.
+- The *sender* thread sends whatever takes time: the past of the log, the rest of a transfer that
+  the loop could not finish, everything that flow control delays, heartbeats and late confirmations.
+- The *event loop* reads reports as they come, and sends what was put in the current iteration, if
+  the socket takes it without waiting.
+
+The states of a connection, and who moves them::
+
+    connected --reader: first report--> served by threads --loop: _attach--> served by the loop
+        |                                      |                                 |
+        +----- close(), by any party: error, silence, end of the broker ---------+--> closed
+
+Three rules keep the parties apart:
+
+1. *One sends at a time.* ``HATransfers`` holds a lock, which the loop only tries to take. If it
+   cannot, or if anything is left over, it wakes the sender, which sends the rest of a transfer
+   before anything else, so that frames are never mixed.
+2. *One reads at a time.* The reader thread does not touch the socket between ``_leave_to_loop`` and
+   the end. The loop reads from a duplicate of the descriptor, which only the loop closes: a
+   descriptor that another thread closes could belong to a new connection when the selector reports
+   it.
+3. *One closes.* The party that takes ``_closing`` shuts the socket down, which ends the calls of
+   the others; the reader thread is the last one and closes it. A report that arrives during a close
+   is dropped from the acknowledgements again, so that a closed connection never counts as a copy.
+
+A loop that is held up reads nothing. Its delay must not look like silence of the replica, so the
+reader thread also looks for unread bytes, and the loop notes the time *before* it takes them.
 """
 
 from __future__ import annotations

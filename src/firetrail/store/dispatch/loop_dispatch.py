@@ -23,12 +23,6 @@ class LoopDispatch:
     """
 
     def __init__(self, log: CommitLog, dispatcher: Dispatcher) -> None:
-        """Begin without a loop.
-
-        Args:
-            log: The log that is dispatched.
-            dispatcher: Dispatches it.
-        """
         self._log = log
         self.dispatcher = dispatcher
         """Dispatches what other threads put."""

@@ -29,15 +29,6 @@ class Appends:
         drafter: Drafter,
         dispatcher: Dispatcher,
     ) -> None:
-        """Prepare to append.
-
-        Args:
-            log: The log.
-            queues: The queues that number the messages.
-            batched: The topics with batch queues.
-            drafter: Checks messages, and delays them.
-            dispatcher: Creates the files of new queues; appends wait if it is far behind.
-        """
         self._log = log
         self._queues = queues
         self._loaded = queues.loaded

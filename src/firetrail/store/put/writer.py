@@ -43,16 +43,6 @@ class Durability:
         dispatch: LoopDispatch,
         statistics: Statistics,
     ) -> None:
-        """Prepare to wait.
-
-        Args:
-            parts: The log, with the settings and the threads.
-            gate: Its fence ends acknowledgements.
-            flusher: Syncs the log.
-            acks: The confirmations of replicas.
-            dispatch: Knows the event loop in which puts may wait with a callback.
-            statistics: Counts how long puts have waited.
-        """
         self._live = parts.live
         self.now = parts.system.clock.monotonic
         """The clock that measures how long puts wait."""
@@ -211,16 +201,6 @@ class Writer:
         dispatch: LoopDispatch,
         on_error: Callable[[Exception], None],
     ) -> None:
-        """Prepare to store messages.
-
-        Args:
-            log: The log.
-            gate: Refuses messages.
-            appends: Appends messages that take more than a write to the active file.
-            durability: Waits for disk and replicas.
-            dispatch: Dispatches messages.
-            on_error: Called when a file could not be written.
-        """
         self._log = log
         self._gate = gate
         self._quick_put = log.appender.put

@@ -1,8 +1,39 @@
 """The consume queue of one topic and queue id: where its messages are in the log.
 
-Queue offset *n* is the 20-byte unit at byte ``20 * n``: physical offset, size, tags code. Units are
-derived from the log and can be rebuilt from it at any time. The beginning of a queue follows that
-of the log: units whose records retention has deleted are skipped, not rewritten.
+Theory of operation. Queue offset *n* is the 20-byte unit at byte ``20 * n``: physical offset, size,
+tags code. The files have no header and no count; zeros follow the last unit. So everything is
+arithmetic or bisection, and every position follows from three others::
+
+    files.min_offset    min_offset(log)              max_offset             next_offset
+    first unit on disk  first whose record the       after the last unit    number of the next
+                        log still has                that is shown          message of the log
+
+- *min_offset* moves when retention shortens the log, without a write to the queue: units whose
+  records are gone are skipped, and their files deleted later. It is bisected, because physical
+  offsets grow, and kept until the log's beginning moves.
+- *max_offset* is moved by the dispatcher alone, one thread at a time. Readers look at it without a
+  lock: a unit is written before the position that shows it.
+- *next_offset* is moved by puts, under the lock of the log. It is ahead of *max_offset* by what is
+  not dispatched.
+
+*Deriving twice is harmless.* ``append`` knows the number of its first unit, skips the units that
+the queue has, and refuses a gap. Recovery, dispatch and rebuilding rely on this: they may begin
+anywhere before the first missing unit.
+
+*After a crash*, a file may contain units whose records were lost, and any bytes after the last
+sync. ``load`` finds the last unit that was written. ``cut`` bisects for the first unit after the
+trusted part of the log, then walks back until ``is_real`` recognizes a unit in the log. If the last
+unit points before the log's beginning, nothing can recognize it; ``is_confirmed`` is False until
+the next message, whose number decides whether it was garbage.
+
+*Begin, end, begin again.* A queue whose first message is not number 0 (the log was shortened before
+the queue was derived) fills the start of its first file with PRE_BLANK units, as Java does. A topic
+that is deleted and created again counts from 0: ``begin_new_life`` drops all units. ``withhold``
+hides units that replicas have yet to confirm; they stay on disk and are appended over.
+
+*Light queues* differ in one rule: Java gives numbers to messages that then do not get in, so that
+units are consecutive although the numbers in records are not. ``append_light`` therefore compares
+physical offsets instead of numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,36 @@
 """Deriving again what is missing: queues that lack files or units, and the index.
 
-The inventory says what must exist, if it is reliable. After an unclean stop, or if a Java broker
-has written the store, the log and the positions of groups show it as well
-(:mod:`firetrail.store.evidence.evidence`).
+Theory of operation. Recovery repairs the *end* of queues and index, because a crash only affects
+what was not synced. It cannot see that a folder was deleted, a file was lost in a copy, or a Java
+broker has left a queue behind. Consumers would then skip messages in silence, so each opening also
+asks whether everything that must exist does. It must not read the whole log to answer: a log has
+hundreds of gigabytes, and nearly always nothing is missing. So evidence is used in the order of its
+cost, and the log is only read if something cheaper has pointed to a loss:
+
+1. *Names and lengths* (``find_lost``, before recovery). The inventory lists queues and index files.
+   If it is current, all of them must exist; a queue must also begin no later than listed, unless
+   retention has moved the beginning of the log. Queues without inventory must at least be without
+   a hole. A loss found here is left out of recovery, which could not continue such a queue.
+2. *Gaps* (``note_gap``, during recovery). A message is to be appended whose queue ends before it.
+   Either its topic was deleted and created again, or the units between are lost.
+3. *Evidence* (``find_more``, after recovery, only if the inventory is not current). Samples of the
+   log whose records lack units; positions of groups and delay levels beyond the ends of queues.
+   Only such a position makes it search the whole log, for the queues in question.
+
+What is lost is derived from the whole log in one run (``derive``). A crash may come at any point::
+
+    check that the log can be followed -> note in the inventory what is being rebuilt -> discard
+    -> derive -> remove former topics -> sync            (the next inventory forgets the note)
+
+Before the note nothing has changed. After it, the note itself counts as a loss at the next opening,
+so that a half-built queue is never taken for a whole one.
+
+Two things that look like a loss are none. A *deleted topic* still has records in the log; the list
+of topics and the inventory say so (``Catalog``), and its queues are removed again if a run has
+derived them. A *new life* of a topic, deleted and created again, begins with number 0 in the
+middle of the log; :mod:`firetrail.store.queues.generations` tells the lives apart. A queue all of whose
+messages have expired has no unit left, but its next message must not be number 0: the inventory
+keeps its number.
 """
 
 from __future__ import annotations
