@@ -315,7 +315,7 @@ class TestLimits:
 
         def note(connection: Connection, request: RemotingCommand) -> None:
             nonlocal most, done
-            most, done = max(most, connection.queued), done + 1
+            most, done = max(most, connection.backlog.requests), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
         monkeypatch.setattr("firetrail.remoting.servers.server.QUEUED_MAX", 100)
@@ -334,7 +334,7 @@ class TestLimits:
 
         def note(connection: Connection, request: RemotingCommand) -> None:
             nonlocal most, done
-            most, done = max(most, connection.unhandled_bytes), done + 1
+            most, done = max(most, connection.backlog.bytes), done + 1
 
         monkeypatch.setitem(HANDLERS, NOTE, note)
         monkeypatch.setattr("firetrail.remoting.servers.server._SLICE", 1)

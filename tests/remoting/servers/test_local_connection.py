@@ -72,6 +72,9 @@ class Scene:
     def opened(self, connection: Connection) -> None:
         raise AssertionError
 
+    def drained(self, connection: Connection) -> None:
+        raise AssertionError
+
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         self.requests += requests
 

@@ -126,7 +126,7 @@ class TestUnreadAnswers:
         async with serving() as loopback:
             async with not_reading(loopback) as ((reader, writer), connection):
                 writer.write(SIXTY)
-                while not connection.deferred_bytes:
+                while not connection.backlog.deferred_bytes:
                     await asyncio.sleep(0.001)
                 assert len(begun) < 50
                 assert (await loopback.ask(ECHO)).code == 0
@@ -146,7 +146,7 @@ class TestUnreadAnswers:
         monkeypatch.setitem(HANDLERS, RequestCode.HEART_BEAT, HANDLERS[NOTE])
         async with serving() as loopback, not_reading(loopback) as ((reader, writer), connection):
             writer.write(SIXTY)
-            while not connection.deferred_bytes or loopback.server._ordinary:
+            while not connection.backlog.deferred_bytes or loopback.server._ordinary:
                 await asyncio.sleep(0.001)
             before = len(begun)
             connection.tell(RemotingCommand(NOTE, body=bytes(5_000_000)))
@@ -167,7 +167,7 @@ class TestUnreadAnswers:
         async with serving() as loopback:
             async with not_reading(loopback) as ((_, writer), connection):
                 writer.write(SIXTY)
-                while not connection.deferred_bytes:
+                while not connection.backlog.deferred_bytes:
                     await asyncio.sleep(0.001)
                 writer.transport.abort()
             while loopback.server.connections:

@@ -219,6 +219,9 @@ class EmbeddedBroker:
     def opened(self, connection: Connection) -> None:
         """Do nothing: a connection within the process is never opened."""
 
+    def drained(self, connection: Connection) -> None:
+        """Do nothing: no request waits for that."""
+
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Pass requests of the broker on to the client."""
         if isinstance(connection, EmbeddedConnection):

@@ -20,6 +20,7 @@ from firetrail.auth.caller import Caller
 from firetrail.auth.signature import Signer
 from firetrail.errors import ProtocolError, TlsError
 from firetrail.pace.limited_log import LimitedLog
+from firetrail.remoting.backlog import Backlog
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.output_queue import OutputQueue
 from firetrail.remoting.wire.codes import CommandFlag, request_name
@@ -53,6 +54,9 @@ class Owner(Protocol):
 
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Handle requests of the peer; those that arrived together are passed together."""
+
+    def drained(self, connection: Connection) -> None:
+        """Go on: the peer has read what was written, after reading was paused."""
 
     def closed(self, connection: Connection, error: Exception | None) -> None:
         """Handle the end of a connection; ``error`` is None if it was closed on purpose."""
@@ -105,20 +109,14 @@ class Connection(asyncio.Protocol):
         self.unfinished_since: float | None = None
         """The time at which the frame that has not arrived completely started, by the loop's
         clock."""
-        self.queued = 0
-        """Requests of the peer that are not handled yet; the owner counts them."""
-        self.unhandled_bytes = 0
-        """Bytes that arrived since the owner set this to 0."""
+        self.backlog = Backlog()
+        """The requests of the peer that the owner has not handled yet."""
         self.unwritten = 0
         """Bytes that wait to be written; an upper bound, as the peer may have read meanwhile."""
-        self.deferred_bytes = 0
-        """Bytes of requests that wait until the peer reads; the owner counts them."""
         self.caller: Caller | None = None
         """The last authenticated sender on the connection; None if there was none."""
         self.is_proven = False
         """Whether a request of the peer has succeeded that proves it (``auth.caller.proves``)."""
-        self.on_drained: Callable[[Connection], None] | None = None
-        """Called when the peer has read what was written, after reading was paused."""
         self._drained: list[Callable[[Connection], None]] = []  # to be called once
         self.is_closed = False
         self._is_ending = False  # whether the transport is closed once everything is written
@@ -152,7 +150,7 @@ class Connection(asyncio.Protocol):
             data = self._decrypted(self._tls, data, now)
             if not data:
                 return
-        self.unhandled_bytes += len(data)
+        self.backlog.bytes += len(data)
         requests = []
         finished = False
         error: ProtocolError | None = None
@@ -237,7 +235,7 @@ class Connection(asyncio.Protocol):
             self._note_end(TlsError(f"{self.peer}: {_LOST_IN_HANDSHAKE}"))
         self.is_closed = True
         self._out.clear()
-        self.unwritten = self.deferred_bytes = 0
+        self.unwritten = self.backlog.deferred_bytes = 0
         self._drained.clear()
         self._reader.discard()
         if self._is_counted:
@@ -410,7 +408,7 @@ class Connection(asyncio.Protocol):
         self._log.log(logging.WARNING, "closed connection", text)
         self._reader.discard()
         self.abort()
-        self.unwritten = self.deferred_bytes = 0
+        self.unwritten = self.backlog.deferred_bytes = 0
         self._out.clear()
 
     @property
@@ -420,7 +418,7 @@ class Connection(asyncio.Protocol):
         if self.unwritten > COUNTED_MIN and self._transport is not None:
             self.unwritten = self._transport.get_write_buffer_size() + self._out.size
         unread = self.unwritten if self.unwritten > COUNTED_MIN else 0
-        return self._reader.waiting + unread + self.deferred_bytes
+        return self._reader.waiting + unread + self.backlog.deferred_bytes
 
     def account(self, *, progress: bool) -> None:
         """Tell the budget how many bytes are kept, and whether the peer has made progress."""
@@ -470,8 +468,7 @@ class Connection(asyncio.Protocol):
             self.account(progress=size < before)
         if size <= COUNTED_MIN and self._holds and _NOT_READ in self._holds:
             self.release(_NOT_READ)
-            if self.on_drained is not None:
-                self.on_drained(self)
+            self._owner.drained(self)
             drained, self._drained = self._drained, []
             for callback in drained:
                 callback(self)

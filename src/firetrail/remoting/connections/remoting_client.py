@@ -225,6 +225,9 @@ class RemotingClient:
                 if self._on_closed is not None and not self._is_closed:
                     self._on_closed(address)
 
+    def drained(self, connection: Connection) -> None:
+        """Do nothing: no request waits for that."""
+
     def received(self, connection: Connection, requests: Sequence[RemotingCommand]) -> None:
         """Answer the requests of a peer.
 

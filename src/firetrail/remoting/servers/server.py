@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from firetrail.auth.caller import proves
 from firetrail.pace.periodic import GuardedStep
+from firetrail.remoting.backlog import Backlog
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import (
@@ -170,7 +171,7 @@ class RemotingServer:
 
     def _new_connection(self) -> Connection:
         limits = self._limits
-        connection = Connection(
+        return Connection(
             self,
             limits.frames,
             self._budget,
@@ -178,8 +179,6 @@ class RemotingServer:
             limits.unread_bytes,
             tls=self._tls,
         )
-        connection.on_drained = self._resume
-        return connection
 
     def opened(self, connection: Connection) -> None:
         """Accept the connection, or refuse it if there are too many clients."""
@@ -197,10 +196,10 @@ class RemotingServer:
         for request in requests:
             self._queue_of(request).append((connection, request))
             self._waiting_bytes += request.size
-        connection.queued += len(requests)
+        connection.backlog.requests += len(requests)
         if self._has_rates:
             self._charge(connection, requests)
-        if _is_full(connection, QUEUED_MAX):
+        if _is_full(connection.backlog, QUEUED_MAX):
             connection.hold(_QUEUE_FULL)
         if self._waiting_bytes > self._limits.waiting_bytes:
             self._hold(self.connections)
@@ -256,12 +255,12 @@ class RemotingServer:
         """Keep a request until the peer reads its answers; its bytes count as those of answers."""
         self._deferred.setdefault(connection, deque()).append(request)
         self._forget_bytes(request)
-        connection.deferred_bytes += request.size
+        connection.backlog.deferred_bytes += request.size
         connection.account(progress=False)
 
-    def _resume(self, connection: Connection) -> None:
+    def drained(self, connection: Connection) -> None:
         """Continue with the requests of a connection whose peer has read its answers."""
-        connection.deferred_bytes = 0
+        connection.backlog.deferred_bytes = 0
         connection.account(progress=True)
         for request in reversed(self._deferred.pop(connection, ())):
             self._waiting_bytes += request.size
@@ -277,10 +276,11 @@ class RemotingServer:
             asyncio.get_running_loop().call_soon(self._work)
 
     def _dequeued(self, connection: Connection) -> None:
-        connection.queued -= 1
-        if not connection.queued:
-            connection.unhandled_bytes = 0
-        if connection.is_held and not _is_full(connection, QUEUED_MAX // 2):
+        backlog = connection.backlog
+        backlog.requests -= 1
+        if not backlog.requests:
+            backlog.bytes = 0
+        if connection.is_held and not _is_full(backlog, QUEUED_MAX // 2):
             connection.release(_QUEUE_FULL)
 
     def ask(self, connection: Connection, request: RemotingCommand) -> Answer:
@@ -459,8 +459,8 @@ class RemotingServer:
                 held.release(_SERVER_FULL)
 
 
-def _is_full(connection: Connection, most: int) -> bool:
-    return connection.queued > most or connection.unhandled_bytes > UNHANDLED_MAX
+def _is_full(backlog: Backlog, most: int) -> bool:
+    return backlog.requests > most or backlog.bytes > UNHANDLED_MAX
 
 
 async def _wait_for(recorded: Future[None]) -> None:
