@@ -22,7 +22,7 @@ from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import NotReachedError, ReplicationError
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.replication.group.etcd import EtcdCoordinator
-from firetrail.store.lifecycle.disk_space import DiskSpace
+from firetrail.store.retention.disk_space import DiskSpace
 from firetrail.store.settings.config import BrokerRole
 
 OK = ResponseCode.SUCCESS

@@ -65,17 +65,17 @@ from firetrail.store.dispatch.dispatcher import Dispatcher
 from firetrail.store.dispatch.loop_dispatch import LoopDispatch
 from firetrail.store.evidence.inventory import take_stock
 from firetrail.store.index.index import Index
-from firetrail.store.lifecycle.disk_space import DiskSpace
-from firetrail.store.lifecycle.startup import Startup
 from firetrail.store.log.commit_log import CommitLog
 from firetrail.store.log.flusher import LogFlusher, ThreadWaiter
 from firetrail.store.log.paths import settle_paths
 from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
-from firetrail.store.put.appends import Appends
+from firetrail.store.put.queue_appends import QueueAppends
 from firetrail.store.put.writer import Durability, Writer
 from firetrail.store.queue_lookups import QueueLookups
 from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.reader import Reader
+from firetrail.store.recovery.startup import Startup
+from firetrail.store.retention.disk_space import DiskSpace
 from firetrail.store.retention.housekeeper import Housekeeper
 from firetrail.store.retention.retention import Retention
 from firetrail.store.root.folder import AbortFile, FolderLock, prepare_folder
@@ -305,7 +305,7 @@ class Engine:
         self.durability = durability = Durability(
             self._parts, self.gate, self.flusher, self.acks, self.dispatch, statistics
         )
-        appends = Appends(
+        appends = QueueAppends(
             self.log, self.queues, self._startup.batched, self.drafter, self.dispatcher
         )
         return Writer(self.log, self.gate, appends, durability, self.dispatch, self._put_failed)

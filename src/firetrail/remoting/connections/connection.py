@@ -20,7 +20,7 @@ from firetrail.auth.caller import Caller
 from firetrail.auth.signature import Signer
 from firetrail.errors import ProtocolError, TlsError
 from firetrail.pace.limited_log import LimitedLog
-from firetrail.remoting.backlog import Backlog
+from firetrail.remoting.connections.backlog import Backlog
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.output_queue import OutputQueue
 from firetrail.remoting.wire.codes import CommandFlag, request_name

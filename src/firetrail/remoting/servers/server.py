@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from firetrail.auth.caller import proves
 from firetrail.pace.periodic import GuardedStep
-from firetrail.remoting.backlog import Backlog
+from firetrail.remoting.connections.backlog import Backlog
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import (

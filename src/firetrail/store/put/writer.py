@@ -22,8 +22,8 @@ from firetrail.store.dispatch.loop_dispatch import LoopDispatch
 from firetrail.store.log.commit_log import Busy, CommitLog
 from firetrail.store.log.flusher import FutureWaiter, LogFlusher, ThreadWaiter
 from firetrail.store.log.replica_acks import ReplicaAcks
-from firetrail.store.put.appends import Appends
 from firetrail.store.put.pending_puts import PendingPuts
+from firetrail.store.put.queue_appends import QueueAppends
 from firetrail.store.results import PutResult, PutStatus
 from firetrail.store.root.store_parts import StoreParts
 from firetrail.store.settings.config import FlushMode
@@ -196,7 +196,7 @@ class Writer:
         self,
         log: CommitLog,
         gate: Gate,
-        appends: Appends,
+        appends: QueueAppends,
         durability: Durability,
         dispatch: LoopDispatch,
         on_error: Callable[[Exception], None],

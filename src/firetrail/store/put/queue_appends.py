@@ -15,7 +15,7 @@ from firetrail.store.queues.queue_table import QueueTable
 from firetrail.store.results import PutResult
 
 
-class Appends:
+class QueueAppends:
     """Appends what takes more than a write to the active file of the log.
 
     All methods raise a StoreError, Busy or an OSError if nothing was stored.
