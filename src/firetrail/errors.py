@@ -31,6 +31,7 @@
     │   └── LakeError                   an archive cannot be written or read as requested
     ├── ReplicationError                a replica cannot follow its master
     │   ├── DivergedError               the logs of two brokers are not the same
+    │   │   └── OlderMasterError        an elected master lacks confirmed messages
     │   ├── StuckError                  the master does not send what the replica lacks
     │   └── ElectionError               the engine that elects masters refuses a request
     └── StoreError                      a store cannot do what was requested
@@ -301,6 +302,10 @@ class ReplicationError(FiretrailError):
 
 class DivergedError(ReplicationError):
     """The logs of master and replica are not the same; following would join two histories."""
+
+
+class OlderMasterError(DivergedError):
+    """The elected master of a group lacks messages that all members of the group had confirmed."""
 
 
 class StuckError(ReplicationError):

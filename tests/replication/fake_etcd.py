@@ -180,8 +180,9 @@ class FakeEtcd:
         return 200, {"header": self._header, "succeeded": succeeded, "responses": responses}
 
     def _holds(self, comparison: Json) -> bool:
-        field = {"CREATE": "create_revision", "MOD": "mod_revision", "VALUE": "value"}
-        name = field[comparison["target"]]
+        target = comparison["target"]
+        field = {"CREATE": "create_revision", "MOD": "mod_revision"}
+        name = field.get(target, target.lower())
         found = self.keys.get(comparison["key"], {}).get(name, "0")
         return bool(found == comparison[name])
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.replica.group_coordinator import group_coordinator
 from firetrail.broker.replica.replica_service import ReplicaService
-from firetrail.errors import DivergedError, FiretrailError
+from firetrail.errors import FiretrailError, OlderMasterError
 from firetrail.pace.reminders import Reminders
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
@@ -27,6 +27,7 @@ from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.lease_keeper import GroupMember, LeaseKeeper
 from firetrail.replication.group.lineage import next_epoch
 from firetrail.replication.log.epochs import EpochFile
+from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.replication.replica.master_check import Master, MasterAddress
 from firetrail.replication.replica.rewind import RewindPlan, rewind
 from firetrail.store.settings.config import BrokerRole
@@ -103,14 +104,15 @@ async def rewind_store(
             Default: 0, anything may be removed.
 
     Raises:
-        DivergedError: A confirmed message would be removed, or the logs have nothing in common.
+        OlderMasterError: A confirmed message would be removed.
+        DivergedError: The logs have nothing in common.
         FiretrailError: The master cannot be asked, or the store cannot be cut.
         OSError: A file cannot be written.
     """
 
     def check(plan: RewindPlan) -> None:
         if plan.removed is not None and plan.removed.first < confirmed_end:
-            raise DivergedError(
+            raise OlderMasterError(
                 f"the elected master {master.broker} lacks messages from offset "
                 f"{plan.removed.first} on, which all members of the in-sync set had confirmed up to"
                 f" {confirmed_end}: its store is older than the group, so nothing is removed here; "
@@ -157,6 +159,7 @@ class Failover:
         self._reminders = Reminders(asyncio.get_running_loop().time)
         self._is_stopping = False
         self._task: asyncio.Task[None] | None = None
+        self._older: tuple[MasterAddress, str] | None = None
         self.on_look: Callable[[GroupStatus], None] = lambda group: None
         """Called regularly with the state of the group, after the role was adapted to it."""
 
@@ -178,6 +181,11 @@ class Failover:
         self._changed.set()
         if self._task is not None:
             await self._task
+
+    @property
+    def older_master(self) -> str:
+        """The reason why nothing is removed that the master lacks; empty if there is none."""
+        return self._older[1] if self._older is not None else ""
 
     async def _run(self) -> None:
         while not self._is_stopping:
@@ -227,6 +235,7 @@ class Failover:
         return group.holder is not None or bool(group.obstacle)
 
     async def _promote(self, group: GroupStatus) -> None:
+        self._older = None
         number, last = group.log_epoch, self._broker.epochs.number
         if number <= last:  # a promotion that failed has begun it
             number = next_epoch(self._member, last)
@@ -248,9 +257,21 @@ class Failover:
             return
         if holder is None or holder.member == self._member or not group.is_member:
             replica.follow_elected(None)
+            self._older = None
             return
         master = MasterAddress(holder.address, holder.ha_address)
         replica.follow_elected(master)
-        if replica.follower.status.master == master and replica.follower.is_different:
+        status = replica.follower.status
+        if self._older is not None and (
+            self._older[0] != master or status.state is FollowerState.FOLLOWING
+        ):
+            self._older = None
+        if status.master == master and replica.follower.is_different:
             is_sync = self._master_role is BrokerRole.SYNC_MASTER
-            await self._broker.rewind(master, keep_confirmed=is_sync and not group.memory.may_cut)
+            try:
+                await self._broker.rewind(
+                    master, keep_confirmed=is_sync and not group.memory.may_cut
+                )
+            except OlderMasterError as error:
+                self._older = master, str(error)
+                raise

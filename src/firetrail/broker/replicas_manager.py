@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -79,7 +80,9 @@ class ReplicasManager:
     @property
     def group(self) -> GroupStatus | None:
         """The state of the group, after :meth:`begin`; None if the role is fixed."""
-        return self.keeper.status if self.keeper is not None else None
+        if self.keeper is None or self._failover is None:
+            return None
+        return replace(self.keeper.status, older_master=self._failover.older_master)
 
     def begin(self, store: StoreConfig) -> RoleSettings:
         """Find out in which role the broker starts.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from firetrail.errors import StoreBusyError, StoreDamagedError
 from firetrail.format.columns import Check
 from firetrail.format.record import Record
 from firetrail.store.dispatch.dispatcher import HELP_S
 from firetrail.store.engine import Engine
-from firetrail.store.integrity.damage_ledger import DamageLedger
+from firetrail.store.integrity.damage_ledger import DamagedPlace, DamageLedger
 from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
+from firetrail.store.integrity.queue_place import contradiction, misplacement
 from firetrail.store.log.log_records import is_good, record_offset
 from firetrail.store.queue_records import QueueRecords
 from firetrail.store.queues.filter_bits import FilterBits
@@ -60,7 +63,7 @@ class CheckedReads:
                 result = self._get(topic, queue_id, offset, max_count, tags, bits, check)
                 return self._engine.statistics.noted(result)
             except StoreDamagedError as error:  # about the message at this offset
-                if self.damage.awaits_repair(error, (topic, queue_id)):
+                if self.damage.awaits_repair(error, (topic, queue_id, offset)):
                     return self._nothing(GetStatus.OFFSET_OVERFLOW_ONE, topic, queue_id, offset)
                 self._reports.note(self._engine.queues.open(topic, queue_id), offset)
             offset += 1
@@ -93,18 +96,33 @@ class CheckedReads:
         Raises StoreDamagedError if they are not those that were stored.
         """
         record = self._engine.reader.at_offset(physical_offset)
-        if record is not None and not self._is_good(record):
-            segment = self._log.queue.find(physical_offset)
-            assert segment is not None
-            raise self._noted(record_damage(segment, physical_offset))
-        return record
+        return self._checked(record) if record is not None else None
+
+    def _checked(self, record: memoryview) -> memoryview:
+        """Return a record; note and raise StoreDamagedError if it is not what was stored."""
+        log, queues = self._log.queue, self._engine.queues
+        is_good = self._is_good(record)
+        misplaced = misplacement(log, queues, record) if is_good else None
+        if is_good and misplaced is None:
+            return record
+        segment = log.find(offset := record_offset(record))
+        assert segment is not None
+        detail, unit = misplaced or (None, None)
+        error = record_damage(segment, offset, detail)
+        self.damage.note(error, unit)
+        raise error
+
+    def is_misplaced(self, place: DamagedPlace) -> bool:
+        """Return whether the record at a place is good, but contradicts the unit that led to it."""
+        record = self._engine.reader.at_offset(place.physical_offset)
+        if place.unit is None or record is None or not is_good(record, Check.RECORD):
+            return False
+        topic, queue_id, offset = place.unit
+        queue = self._engine.queues.find(topic, queue_id)
+        return queue is not None and bool(contradiction(self._log.queue, queue, offset, record))
 
     def _is_good(self, record: memoryview) -> bool:
         return not self._live.current.verify_reads or is_good(record, Check.RECORD)
-
-    def _noted(self, error: StoreDamagedError) -> StoreDamagedError:
-        self.damage.note(error)
-        return error
 
     def stored(self, physical_offset: int) -> Record | None:
         """Return the message at an offset that held one before, or None if it has expired.
@@ -141,10 +159,8 @@ class CheckedReads:
         found = self._engine.reader.query(topic, key, begin, end, max_count)
         good = []
         for record in found.buffers:
-            if self._is_good(record):
-                good.append(record)
-            elif (segment := self._log.queue.find(offset := record_offset(record))) is not None:
-                self.damage.note(record_damage(segment, offset))
+            with suppress(StoreDamagedError):
+                good.append(self._checked(record))
         return found._replace(buffers=good)
 
     def records_of(self, result: PutResult) -> memoryview:

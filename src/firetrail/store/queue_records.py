@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from firetrail.errors import FormatError, StoreDamagedError
+from firetrail.format.columns import Check
 from firetrail.format.record import Record, decode_message
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.integrity.damaged_messages import READ_REMEDY
@@ -37,7 +38,7 @@ class QueueRecords:
         names = None if tags is None else tag_names(tags)
         position = offset
         while True:
-            result = self._reader.get(topic, queue_id, position, tags=wanted)
+            result = self._reader.get(topic, queue_id, position, tags=wanted, check=Check.NONE)
             messages = self._decoded_of(topic, queue_id, position, wanted, result)
             if names is not None:
                 messages = (message for message in messages if message.tags in names)

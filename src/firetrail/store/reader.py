@@ -23,6 +23,7 @@ from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.index.index import Index
 from firetrail.store.integrity.damaged_messages import damage_at
+from firetrail.store.integrity.queue_place import compared_with, contradiction
 from firetrail.store.kernels.select import DAMAGED, ELSEWHERE, UNCHECKED, Selection
 from firetrail.store.log.log_records import is_good, record_at, search, store_time_at
 from firetrail.store.queues.consume_queue import ConsumeQueue
@@ -182,6 +183,7 @@ class Reader:
                 config.max_transfer_count_in_memory,
                 config.max_transfer_bytes_in_memory,
                 self._memory,
+                *compared_with(queue),
             )
             if config is not self._live.current:  # changed meanwhile, and other cursors forgotten
                 self._cursors.clear()
@@ -195,7 +197,12 @@ class Reader:
         return GetResult(status, next_offset, low, high)
 
     def _selection(
-        self, max_count: int, log_end: int, tags: frozenset[int] | None, check: int
+        self,
+        queue: ConsumeQueue,
+        max_count: int,
+        log_end: int,
+        tags: frozenset[int] | None,
+        check: int,
     ) -> Selection:
         config = self._live.current
         return Selection(
@@ -207,6 +214,7 @@ class Reader:
             log_end - self._memory,
             tags,
             check,
+            *compared_with(queue),
         )
 
     def _select(self, get: _Get, units: Segment) -> GetResult:
@@ -227,7 +235,7 @@ class Reader:
             view, tags = translated(queue.extension, part, tags, bits)
             get = get._replace(tags=tags)
             at, first, end = 0, 0, len(view)
-        selection = self._selection(max_count, log_end, tags, check)
+        selection = self._selection(queue, max_count, log_end, tags, check)
         status = GetStatus.NO_MATCHED_MESSAGE
         gone_before = 0  # the files with records before this offset are deleted
         while at + UNIT.size <= end:
@@ -236,7 +244,8 @@ class Reader:
             records = segment.look() if segment is not None else None
             if segment is not None and records is not None:
                 readable = segment.base + segment.committed
-                reason = selection.take(view, at, end, records, segment.base, readable)
+                number = (base + at) // UNIT.size
+                reason = selection.take(view, at, end, records, segment.base, readable, number)
                 if selection.filtered and not selection.found:
                     status = GetStatus.NO_MATCHED_MESSAGE
                 moved, at = selection.position > at, selection.position
@@ -267,13 +276,20 @@ class Reader:
         )
 
     def _instead_of(self, get: _Get) -> GetResult:
-        """Return the first message, whose unit points to no good record of its size.
+        """Return the first message, whose unit points to no good record of this message.
 
         Raises StoreDamagedError if the record is damaged and not the unit.
         """
-        error = damage_at(self._log, get.queue, get.offset)
-        if error.physical_offset is not None:
-            raise error
+        unit = get.queue.unit(get.offset)
+        record = record_at(self._log, unit.physical_offset) if unit is not None else None
+        is_whole = unit is not None and record is not None and len(record) == unit.size
+        if not is_whole or record is None or not is_good(record, get.check):
+            error = damage_at(self._log, get.queue, get.offset)
+            if error.physical_offset is not None:
+                raise error
+        elif not contradiction(self._log, get.queue, get.offset, record):
+            found = [record]
+            return GetResult(GetStatus.FOUND, get.offset + 1, get.low, get.high, found, len(record))
         return self._without_unit(get)
 
     def _without_unit(self, get: _Get) -> GetResult:

@@ -22,7 +22,7 @@ from firetrail.broker.services import scrub as scrub_service
 from firetrail.client import Admin
 from firetrail.format.delay import DelayLevels
 from firetrail.format.kernels.encode import RecordWriter
-from firetrail.format.layout import MAGIC_BLANK
+from firetrail.format.layout import MAGIC_BLANK, RECORD_HEAD
 from firetrail.format.record import Record, encode_record
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.store.settings.config import BrokerRole
@@ -178,6 +178,27 @@ async def test_a_pull_waits_for_the_repair(tmp_path: Path) -> None:
         assert await bodies(made.master) == BODIES
         assert made.master.broker.broker_store.damage.repaired == 3
         assert log_of(tmp_path / "master") == log_of(tmp_path / "replica")
+
+
+async def test_a_record_that_contradicts_its_queue_is_repaired(tmp_path: Path) -> None:
+    """Without a checksum over the head, only the queue says that its queue offset was altered."""
+    async with pair(tmp_path, property_crc=False) as made:
+        for number in (0, 17, 38):
+            made.flip("master", made.stored[number], RECORD_HEAD.offsets["queue_offset"] + 7)
+        assert await bodies(made.master) == BODIES
+        assert made.master.broker.broker_store.damage.repaired == 3
+        assert log_of(tmp_path / "master") == log_of(tmp_path / "replica")
+
+
+async def test_an_altered_record_that_was_copied_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with pair(tmp_path, property_crc=False, repair_wait_ms=100) as made:
+        for side in ("master", "replica"):
+            made.flip(side, made.stored[17], RECORD_HEAD.offsets["queue_offset"] + 7)
+        assert await bodies(made.master) == BODIES[:17] + BODIES[18:]
+    assert "message 17 of T1/0: it says that it is message 25" in caplog.text
+    assert "it has the same record" in caplog.text
 
 
 async def test_a_pop_waits_for_the_repair(tmp_path: Path) -> None:

@@ -68,6 +68,11 @@ def following(**changes: object) -> ReplicaStatus:
             MemberState.FULL_DISK,
             "[Errno 28]",
         ),
+        (
+            replace(following(state="diverged"), group=replace(GROUP, older_master="replace it")),
+            MemberState.OLDER_MASTER,
+            "replace it",
+        ),
         (replace(REPLICA, damaged_records=2), MemberState.DAMAGED, "2 damaged places in its log"),
         (replace(MASTER, damaged_records=1), MemberState.MASTER, "1 damaged place in its log"),
         (

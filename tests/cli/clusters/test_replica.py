@@ -163,6 +163,7 @@ def test_a_sync_master_without_replicas(tmp_path: Path, firetrail: Firetrail) ->
         result = firetrail("send", "T", "one", "--namesrv", master.namesrv)
         assert result.code == 8
         assert result.out.startswith("SLAVE_NOT_AVAILABLE ")
+        assert "a failover may still remove what is not confirmed" in result.err
         assert "1 message stored, but not confirmed" in result.err
         with BackgroundBroker(tmp_path / "s", slave_of(master.address), SLAVE):
             assert wait_for(firetrail, master.address, 0).json["unconfirmed"] == ""
@@ -374,11 +375,26 @@ def test_a_member_that_refuses_etcd_has_an_exit_code_of_its_own() -> None:
             ],
         ),
         (
+            GroupReport("", 0, 0, [1], "", "[Errno 28] No space left on device"),
+            [
+                "group: no member holds the lease; in-sync members: 1",
+                "this member takes no part in the group, because its disk is full: [Errno 28] No "
+                "space left on device",
+            ],
+        ),
+        (
+            GroupReport("10.0.0.1:10911", 1, 7, [1, 2], older_master="replace member 1"),
+            [
+                "group: member 1 at 10.0.0.1:10911 holds lease 7; in-sync members: 1, 2",
+                "do not rewind this member: replace member 1",
+            ],
+        ),
+        (
             GroupReport(doubt="coordinator-older", refusal="etcd was restored; do this"),
             ["group: no master (coordinator-older): etcd was restored; do this"],
         ),
     ],
-    ids=["held", "free", "refused"],
+    ids=["held", "free", "full disk", "older master", "refused"],
 )
 def test_the_status_shows_the_group(group: GroupReport, lines: list[str]) -> None:
     status = ReplicaStatus("a:1", "C", "B", 2, "SLAVE", group=group)

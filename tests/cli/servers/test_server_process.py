@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -38,8 +40,10 @@ asyncio.run(main())
 """
 
 
-def server_that(script: str, *arguments: str, held: Path | None = None) -> ServerProcess:
-    return ServerProcess("member 1", [sys.executable, "-c", script, *arguments], held)
+def server_that(
+    script: str, *arguments: str, may_start: Callable[[], bool] = lambda: True
+) -> ServerProcess:
+    return ServerProcess("member 1", [sys.executable, "-c", script, *arguments], may_start)
 
 
 def starts(notes: Path) -> int:
@@ -79,21 +83,19 @@ async def test_a_server_that_is_held_is_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_process, "HELD_POLL_S", 0.01)
-    held, notes = tmp_path / "held", tmp_path / "notes"
-    held.touch()
-    server = server_that(f"{NOTES_START} {WAITS}", str(notes), held=held)
-    looks: list[Path] = []
+    notes = tmp_path / "notes"
+    may_start, looks = threading.Event(), []
 
-    def exists(path: Path) -> bool:
-        looks.append(path)
-        return os.path.exists(path)
+    def look() -> bool:
+        looks.append(notes)
+        return may_start.is_set()
 
-    monkeypatch.setattr(Path, "exists", exists)
+    server = server_that(f"{NOTES_START} {WAITS}", str(notes), may_start=look)
     server.settle()
     server.start()
     await until(lambda: len(looks) > 2)
     assert server.pid is None
-    held.unlink()
+    may_start.set()
     await until(lambda: starts(notes) == 1)
     await server.stop()
 

@@ -17,7 +17,7 @@ from tests.replication.etcd_server import etcd_server
 from tests.replication.fake_etcd import FakeEtcd, fake_etcd
 
 from firetrail.errors import ConfigError, ElectionError, NotReachedError
-from firetrail.replication.group.etcd import EtcdCoordinator
+from firetrail.replication.group.etcd import EtcdCoordinator, _put
 from firetrail.replication.group.etcd_gateway import EtcdAccess
 from firetrail.replication.group.group_memory import GroupMemory
 from firetrail.replication.group.group_view import (
@@ -197,6 +197,27 @@ def test_the_holder_leaves_to_a_successor_in_one_transaction(group: Group, prefi
     assert not one.renew()
     after = two.campaign(candidate(2), *asked(2, won.in_sync))
     assert after.holder is not None and after.holder.epoch > won.holder.epoch
+
+
+def test_an_entry_without_a_lease_is_no_holder_and_can_be_deleted(
+    group: Group, prefix: str
+) -> None:
+    one, two = group.member(prefix), group.member(prefix)
+    held = one.campaign(candidate(1), *asked(1, None))
+    assert held.holder is not None
+    after = one.remove_unleased(held.holder.epoch)  # it is bound to a lease
+    assert holder_of(after) == 1 and not after.unleased
+
+    copy = {"member": 1, "address": "a:1", "haAddress": "a:2", "token": "token 1"}
+    for entry in (copy, {"any": "thing"}):
+        one._gateway.call("kv/txn", {"success": [_put(f"{prefix}/leader", entry)]})
+        one._gateway.call("kv/txn", {"success": [_put(f"{prefix}/successor", {"member": 3})]})
+        view = two.watch(0, 0)
+        assert view.holder is None and not view.successor
+        assert view.unleased
+        assert two.remove_unleased(view.unleased - 1).unleased == view.unleased
+        assert not two.remove_unleased(view.unleased).unleased
+    assert holder_of(two.campaign(candidate(2), *asked(2, view.in_sync))) == 2
 
 
 def test_a_former_holder_cannot_name_a_successor(group: Group, prefix: str) -> None:

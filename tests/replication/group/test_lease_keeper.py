@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -213,3 +214,29 @@ def test_a_store_that_is_not_the_member_does_not_campaign(
     )
     keeper.detach()
     keeper.stop()
+
+
+def test_an_entry_that_was_written_by_hand_is_no_master_and_does_not_stay(
+    keeper: LeaseKeeper,
+    etcd: FakeEtcd,
+    store: BrokerStore,
+    clock: ManualClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    keeper.attach(store)
+    wins(keeper)
+    epoch = keeper.status.epoch
+    with etcd.changed:
+        ((key, entry),) = [
+            (key, entry) for key, entry in etcd.keys.items() if b64decode(key).endswith(b"/leader")
+        ]
+        etcd.answer("kv/txn", {"success": [{"request_put": {"key": key, "value": entry["value"]}}]})
+    eventually(lambda: not keeper.status.epoch)
+    assert "'leader' of the group in etcd is bound to no lease" in keeper.status.obstacle
+    assert f"the members delete it after {TTL_S} s" in keeper.status.obstacle
+    assert store.embedded.try_put(Message("T", b"1")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    eventually(lambda: "it is deleted in 30 s" in caplog.text)
+    assert key in etcd.keys
+    clock.advance(TTL_S * 1000)
+    eventually(lambda: keeper.status.epoch > epoch)
+    assert keeper.status.obstacle == "member 1 holds the lease"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,12 @@ def cursor(units: list[ConsumeQueueUnit], **limits: int) -> QueueCursor:
     log_file = SimpleNamespace(base=BASE, committed=150, view=fenced(LOG))
     queue = SimpleNamespace(segments=(queue_file,), last=queue_file)
     log = SimpleNamespace(segments=(log_file,), last=log_file)
-    chosen = {"min_offset": FIRST, "count_max": 32, "bytes_max": 10**6, "memory": 10**9} | limits
+    chosen: dict[str, Any] = {
+        "min_offset": FIRST,
+        "count_max": 32,
+        "bytes_max": 10**6,
+        "memory": 10**9,
+    } | limits
     return QueueCursor(queue, queue_file, log, log_file, **chosen)
 
 

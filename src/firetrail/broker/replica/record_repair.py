@@ -109,8 +109,8 @@ class RecordRepair:
             return
         reasons: list[str] = [] if peers else ["no other broker of this name is known"]
         try:
-            found = await asyncio.to_thread(self._store.log_scrub.examine, place.physical_offset)
-            source = await self._copy(found, peers, reasons) if found is not None else ""
+            found = await asyncio.to_thread(self._examine, place)
+            source = await self._copy(place, found, peers, reasons) if found is not None else ""
         except (OSError, FiretrailError) as error:
             reasons.append(str(error))
             source = None
@@ -130,14 +130,25 @@ class RecordRepair:
         for queue in place.queues:
             self._wake(queue)
 
+    def _examine(self, place: DamagedPlace) -> DamagedRange | None:
+        """Return the damage at a place now; None if there is a good record."""
+        is_misplaced = self._store.reads.is_misplaced(place)
+        return self._store.log_scrub.examine(place.physical_offset, is_misplaced=is_misplaced)
+
     async def _copy(
-        self, damage: DamagedRange, peers: Collection[str], reasons: list[str]
+        self,
+        place: DamagedPlace,
+        damage: DamagedRange,
+        peers: Collection[str],
+        reasons: list[str],
     ) -> str | None:
         """Replace a damaged part of the log; return the broker that had it, None if none did."""
         for peer in peers:
             try:
                 await self._copy_from(peer, damage)
-                return peer
+                if await asyncio.to_thread(self._examine, place) is None:
+                    return peer
+                reasons.append(f"{peer}: it has the same record")
             except (OSError, TimeoutError, FiretrailError) as error:
                 reasons.append(str(error) if peer in str(error) else f"{peer}: {error}")
         return None

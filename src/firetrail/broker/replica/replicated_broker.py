@@ -182,6 +182,7 @@ def _group_report(group: GroupStatus, number: int) -> GroupReport:
         ),
         is_member=not group.is_foreign,
         addresses=dict(group.addresses),
+        older_master=group.older_master,
     )
 
 

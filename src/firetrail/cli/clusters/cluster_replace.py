@@ -12,6 +12,7 @@ from pathlib import Path
 
 from firetrail.broker.replica.replacement import Replacement
 from firetrail.cli import common
+from firetrail.cli.clusters.held_member import held
 from firetrail.cli.clusters.local_cluster import LocalCluster, LocalMember
 from firetrail.cli.clusters.member_states import MemberState, ask_members
 from firetrail.cli.command import ExitCode, Subparsers
@@ -23,6 +24,8 @@ DESCRIPTION = """\
 Replace a damaged member of a cluster that 'firetrail cluster up' runs: stop it, wait until the
 group does not count on it any more, move its store aside, and let it copy everything from the
 master. The other members go on meanwhile.
+
+If the command is interrupted, run it again. The member is started all the same.
 
 For a member on a machine of its own, use 'firetrail replica replace' there."""
 EXAMPLES = "  firetrail cluster replace shop 2"
@@ -53,12 +56,9 @@ def run(args: argparse.Namespace) -> ExitCode:
     with closing(Replacement(SYSTEM, member.settings.broker, member.store)) as replacement:
         replacement.check()
         print(f"member {member.number} is stopped, and leaves the in-sync set", flush=True)
-        SYSTEM.files.replace(member.held, b"")  # so that it is not started again
-        try:
+        with held(member):  # it is not started again
             _stop(member)
             kept = replacement.run()
-        finally:
-            SYSTEM.files.remove(member.held)
     if kept is not None:
         print(f"its store is kept in {kept}", flush=True)
     if not _follows(member):

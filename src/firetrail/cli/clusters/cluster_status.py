@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> ExitCode:
     states = asyncio.run(ask_members(_addresses(args, cluster)))
     if cluster is not None:
         cluster.check_answers(states)
+        states = cluster.with_replacements(states)
     if args.json:
         print(json.dumps(_as_json(states)))
     else:

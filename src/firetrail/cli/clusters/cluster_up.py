@@ -7,11 +7,13 @@ import asyncio
 import json
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from firetrail.cli import common
 from firetrail.cli.clusters.etcd_program import etcd_command, etcd_program
+from firetrail.cli.clusters.held_member import may_start
 from firetrail.cli.clusters.local_cluster import (
     ETCD,
     ETCD_LOG,
@@ -174,7 +176,9 @@ async def _start(
     await name_server.start()
     resources.push_async_callback(name_server.stop)
     members = {
-        number: ServerProcess(f"member {number}", _broker_command(member), member.held)
+        number: ServerProcess(
+            f"member {number}", _broker_command(member), partial(may_start, member)
+        )
         for number, member in cluster.members.items()
     }
     resources.push_async_callback(_stop_members, cluster, members)

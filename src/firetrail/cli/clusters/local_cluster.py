@@ -5,19 +5,19 @@ The settings of the members say everything about the cluster, so nothing else is
     FOLDER/member-1/broker.conf   the settings of member 1; the other members have the same files
     FOLDER/member-1/store/        its store
     FOLDER/member-1/broker.log    its log
-    FOLDER/member-1/held          while this file exists, the member is not started
+    FOLDER/member-1/held          while a process has locked this file, the member is not started
     FOLDER/etcd/, FOLDER/etcd.log
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.cli.clusters.member_states import GroupStates
+from firetrail.cli.clusters.member_states import GroupStates, MemberView
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError, NoSuchError, NotReachedError
 from firetrail.remoting.connections.remoting_client import split_address
@@ -104,6 +104,18 @@ class LocalMember:
         """The process that has its store open; None if there is none."""
         return lock_owner(SYSTEM, self.store) if self.store.is_dir() else None
 
+    @property
+    def replacer(self) -> int | None:
+        """The other process that replaces the member; None if there is none."""
+        try:
+            descriptor = SYSTEM.files.open(self.held, writable=False)
+        except FileNotFoundError:
+            return None
+        try:
+            return SYSTEM.files.lock_owner(descriptor)
+        finally:
+            SYSTEM.files.close(descriptor)
+
     def answers(self, status: ReplicaStatus) -> bool:
         """Return whether an answer from its address can be its own.
 
@@ -178,6 +190,18 @@ class LocalCluster:
                     f"{self.folder}: member {view.number} does not run; the broker at "
                     f"{view.address} belongs to another cluster, which uses the same ports"
                 )
+
+    def with_replacements(self, states: GroupStates) -> GroupStates:
+        """Return the states, in which a member that is being replaced says so."""
+        return GroupStates(tuple(map(self._with_replacement, states.members)))
+
+    def _with_replacement(self, view: MemberView) -> MemberView:
+        member = self.members.get(view.number)
+        replacer = member.replacer if member is not None and view.status is None else None
+        if replacer is None:
+            return view
+        reason = f"'firetrail cluster replace' (process {replacer}) replaces it; wait for its end"
+        return replace(view, reason=reason)
 
     def _common(self, key: str, value_of: Callable[[LocalMember], str]) -> str:
         """Return a setting that all members must have in common: the address of one server."""

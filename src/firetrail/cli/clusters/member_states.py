@@ -17,7 +17,7 @@ from firetrail.broker.replica.role_requests import ask_status
 from firetrail.cli.clusters.role_client import broker_client
 from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.replica_bodies import FollowerReport, ReplicaStatus
+from firetrail.remoting.messages.replica_bodies import FollowerReport, GroupReport, ReplicaStatus
 from firetrail.replication.replica.follower_status import FollowerState
 from firetrail.store.settings.config import BrokerRole
 from firetrail.system import NO_SPACE
@@ -42,6 +42,7 @@ class MemberState(StrEnum):
     NOT_FOLLOWING = "not-following"
     STUCK = "stuck"
     DIVERGED = "diverged"
+    OLDER_MASTER = "older-master"
     INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
     FULL_DISK = "full-disk"
@@ -92,6 +93,9 @@ ADVICE: Mapping[MemberState, Advice] = {
     ),
     MemberState.DIVERGED: Advice(
         False, "wait: the group removes what was not acknowledged; if it lasts, read its log"
+    ),
+    MemberState.OLDER_MASTER: Advice(
+        False, "replace the *master*, whose store was restored from an old copy; nothing is lost"
     ),
     MemberState.INCOMPLETE: Advice(
         False, "give all members disks of the same size; replace the member to copy everything"
@@ -178,6 +182,15 @@ class GroupStates:
         return ", ".join(f"member {each.number} {each.state}" for each in self.members)
 
 
+def is_disk_full(group: GroupReport) -> bool:
+    """Return whether a member takes no part in its group because its disk is full.
+
+    Args:
+        group: The group as the member tells it.
+    """
+    return any(os.strerror(number) in group.error for number in NO_SPACE)
+
+
 def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     """Return what a broker is doing, and why.
 
@@ -194,7 +207,7 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
     if group is not None and not group.is_member:
         return MemberState.FOREIGN_NUMBER, group.obstacle
     if group is not None and group.error:
-        is_full = any(os.strerror(number) in group.error for number in NO_SPACE)
+        is_full = is_disk_full(group)
         return MemberState.FULL_DISK if is_full else MemberState.NO_COORDINATOR, group.error
     if status.role != BrokerRole.SLAVE.value:
         if status.refusal:
@@ -208,6 +221,8 @@ def state_of(status: ReplicaStatus) -> tuple[MemberState, str]:
 def _state_of_slave(status: ReplicaStatus, follower: FollowerReport) -> tuple[MemberState, str]:
     group = status.group
     if follower.state != FollowerState.FOLLOWING.value:
+        if group is not None and group.older_master:
+            return MemberState.OLDER_MASTER, group.older_master
         obstacle = group.obstacle if group is not None and not group.member else ""
         return _FOLLOWERS[follower.state], obstacle or follower.error
     if status.damaged_records:

@@ -15,6 +15,7 @@ from firetrail.broker.replica.slave_synchronize import table_failures
 from firetrail.broker.replica.unfinished_hand_over import unfinished_remark
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.cli import common
+from firetrail.cli.clusters.member_states import is_disk_full
 from firetrail.cli.clusters.role_client import broker_client
 from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import open_view
@@ -42,7 +43,7 @@ Exit codes for a broker:
   0  a master that accepts and confirms messages, or a slave that follows its master
   3  a slave that does not follow at the moment and tries again: see the error
   4  a stuck slave: the master no longer has, or does not send, what it needs next
-  5  a diverged slave: its log is not that of the master ('firetrail replica rewind')
+  5  a diverged slave: its log is not that of the master; the error says what to do
   6  a master that refuses messages, because there is a newer one or for another reason
   7  a hand-over of the master is not finished, so there may be no master: see the remedy
   8  a SYNC_MASTER that stores messages, but whose replicas are too few or too late to confirm them
@@ -218,7 +219,12 @@ def _group_lines(group: GroupReport) -> list[str]:
     if group.obstacle and not group.member:
         lines.append(f"this member cannot be elected: {group.obstacle}")
     if group.error:
-        lines.append(f"failover does not work at the moment: {group.error}")
+        problem = "failover does not work at the moment"
+        if is_disk_full(group):
+            problem = "this member takes no part in the group, because its disk is full"
+        lines.append(f"{problem}: {group.error}")
+    if group.older_master:
+        lines.append(f"do not rewind this member: {group.older_master}")
     return lines
 
 

@@ -119,7 +119,8 @@ def run(args: argparse.Namespace) -> ExitCode:
         return ExitCode.OK
     say(
         f"{counted(unconfirmed, 'message')} stored, but not confirmed as the broker's settings "
-        "require (see the status); do not send again, which would store a second copy"
+        "require (see the status): a crash or a failover may still remove what is not confirmed; "
+        "sending again stores a second copy if it does not"
     )
     return ExitCode.UNCONFIRMED
 

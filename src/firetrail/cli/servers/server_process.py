@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from firetrail.cli.output import say
 from firetrail.errors import FiretrailError
@@ -36,17 +35,20 @@ class ServerProcess:
             started again.
     """
 
-    def __init__(self, name: str, command: Sequence[str], held: Path | None = None) -> None:
+    def __init__(
+        self, name: str, command: Sequence[str], may_start: Callable[[], bool] = lambda: True
+    ) -> None:
         """Prepare; :meth:`start` begins.
 
         Args:
             name: What messages call it.
             command: The program and its arguments.
-            held: While this file exists, the process is not started. Default: None.
+            may_start: Whether the process may be started now; called in a thread. The default
+                always returns True.
         """
         self.name = name
         self._command = command
-        self._held = held
+        self._may_start = may_start
         self._process: Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_settled = self._is_stopping = False
@@ -92,7 +94,7 @@ class ServerProcess:
     async def _run(self) -> None:
         pause_s = PAUSE_S
         while not self._is_stopping:
-            if self._held is not None and self._held.exists():
+            if not await asyncio.to_thread(self._may_start):
                 await asyncio.sleep(HELD_POLL_S)
                 continue
             began = SYSTEM.clock.monotonic()
@@ -104,7 +106,7 @@ class ServerProcess:
                 return
             if SYSTEM.clock.monotonic() - began > STEADY_S:
                 pause_s = PAUSE_S
-            if self._held is None or not self._held.exists():
+            if await asyncio.to_thread(self._may_start):
                 say(f"{self.name} has ended ({_how(code)}) and is started again in {pause_s:g} s")
                 await self._pause(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)

@@ -15,3 +15,12 @@ cdef int check_record(
     long long base,
     int check,
 ) noexcept nogil
+
+cdef bint is_message(
+    const unsigned char* data,
+    Py_ssize_t at,
+    const unsigned char* topic,
+    Py_ssize_t topic_size,
+    long long queue_id,
+    long long queue_offset,
+) noexcept nogil

@@ -21,6 +21,7 @@ if cython.compiled:
         load_i64,
         load_u16,
         load_u32,
+        same_bytes,
     )
     from cython.cimports.firetrail.format.kernels.checksum import crc31
     from cython.cimports.firetrail.format.kernels.text import hash_utf8
@@ -32,6 +33,7 @@ else:
         load_i64,
         load_u16,
         load_u32,
+        same_bytes,
     )
     from firetrail.format.kernels.checksum import crc31
     from firetrail.format.kernels.text import hash_utf8
@@ -319,6 +321,31 @@ def check_record(
     if stop == _GOOD and check != k.CHECK_NONE:
         return _check_sums(data, at, cells, 1, 0, check)
     return stop
+
+
+def is_message(
+    data: cython.pointer(cython.const[cython.uchar]),
+    at: cython.Py_ssize_t,
+    topic: cython.pointer(cython.const[cython.uchar]),
+    topic_size: cython.Py_ssize_t,
+    queue_id: cython.longlong,
+    queue_offset: cython.longlong,
+) -> cython.bint:
+    """Return whether the record at ``at``, which was checked, says that it is this message."""
+    if (
+        load_i64(data, at + k.AT_QUEUE_OFFSET) != queue_offset
+        or load_i32(data, at + k.AT_QUEUE_ID) != queue_id
+    ):
+        return False
+    flags: cython.longlong = load_i32(data, at + k.AT_SYS_FLAG)
+    p: cython.Py_ssize_t = at + k.HEAD + k.STORE_TIME + k.MIDDLE
+    p += (k.HOST_V6 if flags & k.BORN_V6 else k.HOST_V4) + (
+        k.HOST_V6 if flags & k.STORE_V6 else k.HOST_V4
+    )
+    p += load_i32(data, p - k.MIDDLE + k.AT_BODY_LENGTH)
+    is_short: cython.bint = load_i32(data, at + k.AT_MAGIC) == k.MAGIC_V1
+    size: cython.longlong = data[p] if is_short else load_u16(data, p)
+    return size == topic_size and same_bytes(data, p + (1 if is_short else 2), topic, 0, size)
 
 
 @cython.cfunc

@@ -98,7 +98,8 @@ class GroupReport(Body):
     asked member cannot be elected now, and ``error`` why failover does not work at the moment.
     ``number`` is the number of the asked member, and ``seen`` what it has seen of the group.
     ``isMember`` is false if the number belongs to another store. ``addresses`` are those of the
-    brokers of all members, by number.
+    brokers of all members, by number. ``olderMaster`` says that the elected master lacks messages
+    that were confirmed, with the remedy.
     """
 
     holder: str = ""
@@ -113,6 +114,7 @@ class GroupReport(Body):
     seen: SeenReport | None = None
     is_member: bool = True
     addresses: dict[int, str] = field(default_factory=dict)
+    older_master: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,6 +109,13 @@ class Coordinator(Protocol):
             The group after the attempt.
         """
 
+    def remove_unleased(self, created: int) -> GroupView:
+        """Delete the leader entry if it is bound to no lease, and was created at this revision.
+
+        Returns:
+            The group after the attempt.
+        """
+
     def report(self, member: int, report: MemberReport | None) -> None:
         """Tell the other members what a member has seen; with None, withdraw it."""
 
@@ -214,6 +221,12 @@ class Election:
             return "" if self._restored() is not None else self.refusal.reason
         if view.holder is not None:
             return f"member {view.holder.member} holds the lease"
+        if view.unleased:
+            return (
+                "the entry 'leader' of the group in etcd is bound to no lease: a member did not "
+                "write it, and it does not expire; the members delete it after "
+                f"{self._timing.ttl_s:g} s"
+            )
         if view.successor not in (0, self._member):
             return f"member {view.successor} is about to take over"
         if view.in_sync is None:

@@ -1,7 +1,8 @@
 """Elections on etcd 3.
 
 A group has these keys under its prefix. ``leader`` is bound to the lease of its holder; its create
-revision is the epoch. ``successor`` is bound to a lease of its own. ``in-sync`` is bound to no
+revision is the epoch. ``successor`` is bound to a lease of its own. Either of them without a lease
+was written by hand, and counts for nothing. ``in-sync`` is bound to no
 lease, nor are ``members/NUMBER``, the identity of a member, and ``reports/NUMBER``, what a member
 has seen of a group that etcd does not know. The values are JSON. All decisions are transactions, so
 it does not matter if one is sent twice.
@@ -179,6 +180,14 @@ class EtcdCoordinator:
         done = [self._put_set(decided), {"request_delete_range": _all_under(self._reports)}]
         return self._change([self._is_free, is_same], done)
 
+    def remove_unleased(self, created: int) -> GroupView:
+        """Delete the entry of a holder that no member wrote; see :class:`Coordinator`."""
+        compare = [
+            _compare(self._leader, "CREATE", "create_revision", created),
+            _compare(self._leader, "LEASE", "lease", NO_LEASE),
+        ]
+        return self._change(compare, [{"request_delete_range": {"key": _text64(self._leader)}}])
+
     def release(self, member: int, in_sync: InSyncSet) -> bool:
         """Forget the identity of a member, so that another store can have its number.
 
@@ -241,15 +250,17 @@ class EtcdCoordinator:
         by_key = {b64decode(entry["key"]).decode(): entry for entry in entries}
         leader, in_sync = by_key.get(self._leader), by_key.get(self._in_sync)
         successor = by_key.get(self._successor)
+        is_leased = leader is not None and _is_leased(leader)
         try:
             return GroupView(
                 revision,
-                _holder(leader) if leader is not None else None,
+                _holder(leader) if leader is not None and is_leased else None,
                 _decoded_set(in_sync) if in_sync is not None else None,
                 _numbered(by_key, self._members, _identity),
                 _numbered(by_key, self._reports, _report),
-                int(_value(successor)["member"]) if successor is not None else 0,
+                _successor(successor) if successor is not None else 0,
                 _numbered(by_key, self._addresses, _address),
+                int(leader["create_revision"]) if leader is not None and not is_leased else 0,
             )
         except (ValueError, KeyError, TypeError, ProtocolError) as error:
             raise self._foreign(error) from error
@@ -265,6 +276,15 @@ def _all_under(prefix: str) -> Json:
     """Return the fields that select all keys with a prefix."""
     after = prefix[:-1] + chr(ord(prefix[-1]) + 1)
     return {"key": _text64(prefix), "range_end": _text64(after)}
+
+
+def _is_leased(entry: Json) -> bool:
+    """Return whether an entry vanishes with a lease, as those of holders and successors do."""
+    return int(entry.get("lease", NO_LEASE)) != NO_LEASE
+
+
+def _successor(entry: Json) -> int:
+    return int(_value(entry)["member"]) if _is_leased(entry) else 0
 
 
 def _holder(entry: Json) -> Holder:

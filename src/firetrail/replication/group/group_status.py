@@ -28,6 +28,8 @@ class GroupStatus:
         refusal: Why the member refuses the state of the engine; None if it accepts it.
         memory: What the member has seen of the group.
         addresses: ``ip:port`` of the brokers of all members, by number.
+        older_master: Why nothing is removed that the elected master lacks; empty if it is not known
+            to lack confirmed messages.
     """
 
     holder: Holder | None
@@ -43,3 +45,4 @@ class GroupStatus:
     refusal: Refusal | None
     memory: GroupMemory
     addresses: Mapping[int, str]
+    older_master: str = ""

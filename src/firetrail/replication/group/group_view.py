@@ -88,6 +88,8 @@ class GroupView:
         successor: The member that the holder has named: it is to take over, and no other may
             campaign for the time of a lease. 0 if there is none.
         addresses: ``ip:port`` of the members' brokers, by number.
+        unleased: When an entry of a holder was created that is bound to no lease; 0 if there is
+            none. A member did not write it, and it does not expire, so it is no holder.
     """
 
     revision: int
@@ -97,6 +99,7 @@ class GroupView:
     reports: Mapping[int, MemberReport] = field(default_factory=dict)
     successor: int = 0
     addresses: Mapping[int, str] = field(default_factory=dict)
+    unleased: int = 0
 
 
 UNKNOWN = GroupView(0, None, None)

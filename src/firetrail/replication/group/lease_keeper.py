@@ -17,7 +17,6 @@ from functools import partial
 
 from firetrail.errors import ElectionError, NotReachedError
 from firetrail.replication.group.election import Coordinator, Election, LeaseTiming
-from firetrail.replication.group.group_check import store_obstacle
 from firetrail.replication.group.group_memory import NOTHING_SEEN, MemberFile, full_disk_tolerated
 from firetrail.replication.group.group_status import GroupStatus
 from firetrail.replication.group.group_view import (
@@ -29,7 +28,9 @@ from firetrail.replication.group.group_view import (
     SetChange,
 )
 from firetrail.replication.group.in_sync_members import InSyncMembers
+from firetrail.replication.group.member_number import MemberNumber
 from firetrail.replication.group.precedence import Precedence
+from firetrail.replication.group.stray_entry import StrayEntry
 from firetrail.store.admission.fence import LeaseFence
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import BrokerRole
@@ -101,8 +102,8 @@ class LeaseKeeper:
         self._precedence = Precedence(member.number)
         self._beat_at = -math.inf
         self._is_started = False
-        self._identity = ""
-        self._bound = ""  # the identity to which the engine has bound the member's number
+        self._own_number = MemberNumber(coordinator, member.number, member.address)
+        self._stray = StrayEntry(coordinator, timing.ttl_s)
         self._error = ""
         self._told: tuple[object, ...] = ()
         threads = system.threads
@@ -126,7 +127,7 @@ class LeaseKeeper:
             file: What the store says of the member. The caller must have the store open.
         """
         member = self._member
-        self._identity = file.identity
+        self._own_number.identity = file.identity
         self._election = Election(
             member.number,
             self._timing,
@@ -235,8 +236,8 @@ class LeaseKeeper:
                 election.epoch,
                 memory.epoch,
                 max(now - election.until, 0.0) if election.epoch else 0.0,
-                self._is_member,
-                self._is_foreign,
+                self._own_number.is_own,
+                self._own_number.is_foreign,
                 self._obstacle(store.log.max_offset) if store is not None else "",
                 self._error,
                 refusal,
@@ -282,25 +283,10 @@ class LeaseKeeper:
             return f"member {view.holder.member} at {view.holder.address} holds the lease"
         return "the state of the group has changed meanwhile"
 
-    @property
-    def _is_member(self) -> bool:
-        return bool(self._identity) and self._bound == self._identity
-
-    @property
-    def _is_foreign(self) -> bool:
-        return bool(self._bound) and not self._is_member
-
     def _obstacle(self, log_end: int) -> str:
         """Return why this member may not campaign now; empty if it may."""
-        return self._store_obstacle or self._election.obstacle(log_end)
-
-    @property
-    def _store_obstacle(self) -> str:
-        """The reason why the store cannot be that of this member; empty if it can."""
-        identities = dict(self._election.view.identities)
-        if self._bound:
-            identities[self._member.number] = self._bound
-        return store_obstacle(identities, self._member.number, self._identity)
+        election = self._election
+        return self._own_number.obstacle(election.view) or election.obstacle(log_end)
 
     # -- threads ------------------------------------------------------------------------------
 
@@ -337,7 +323,7 @@ class LeaseKeeper:
         if error and not self._error and not self._stopping.is_set():
             _log.warning("failover does not work at the moment: %s; will retry", error)
         elif self._error and not error:
-            _log.info("etcd answers again")
+            _log.info("failover works again; it did not because of: %s", self._error)
         self._error = error
 
     def _step(self) -> None:
@@ -350,12 +336,14 @@ class LeaseKeeper:
                 work = self.resign
             elif election.is_renewal_due(now) and not self._is_stalled(now):
                 work = self._renew
-            elif self._may_claim:
+            elif self._own_number.may_claim(election.view):
                 work = self._claim
             elif (told := self._report_due()) is not _TOLD:
                 work = partial(self._coordinator.report, self._member.number, told)
-            elif self._is_member and self._address_told != self._member.address:
-                work = self._announce
+            elif (news := self._own_number.news(election.view)) is not None:
+                work = news
+            elif (removal := self._stray.removal(now, election.view)) is not None:
+                work = partial(self._remove, removal)
             elif (change := self._next_change(now)) is not None:
                 work = partial(self._change, change)
             elif self._may_campaign(now):
@@ -363,32 +351,20 @@ class LeaseKeeper:
         if work is not None:
             work()
 
-    @property
-    def _address_told(self) -> str:
-        return self._election.view.addresses.get(self._member.number, "")
-
-    @property
-    def _may_claim(self) -> bool:
-        view, number = self._election.view, self._member.number
-        if not self._identity or self._bound or view is UNKNOWN:
-            return False
-        return number in view.identities or not self._store_obstacle
-
     def _report_due(self) -> MemberReport | None:
         """Return what the other members have to be told: a report, None, or ``_TOLD``."""
         election, store, number = self._election, self._store, self._member.number
-        if store is None or not self._is_member:
+        if store is None or not self._own_number.is_own:
             return _TOLD
         report = election.report(store.log.max_offset)
         return _TOLD if election.view.reports.get(number) == report else report
 
-    def _announce(self) -> None:
-        self._coordinator.announce(self._member.number, self._member.address)
+    def _remove(self, removal: Callable[[], GroupView]) -> None:
+        known = self._election.view.revision
+        self._saw(removal(), known)
 
     def _claim(self) -> None:
-        self._bound = self._coordinator.claim(self._member.number, self._identity)
-        if not self._is_member:
-            _log.error("this broker cannot be a member of the group: %s", self._obstacle(0))
+        self._own_number.claim(self._election.view)
         with self._guard:
             self.on_change()
 
@@ -434,7 +410,7 @@ class LeaseKeeper:
             return False
         if now < self._retry_at and election.view.successor != self._member.number:
             return False
-        if not self._is_member or self._obstacle(store.log.max_offset):
+        if not self._own_number.is_own or self._obstacle(store.log.max_offset):
             self._precedence.forget()
             return False
         return not self._precedence.is_left_to_others(now, len(store.damage), election.view)
@@ -459,7 +435,7 @@ class LeaseKeeper:
                 self._apply()
             refusal = election.refusal
             if refusal is not None and self._member.number not in view.identities:
-                self._bound = ""  # the engine has lost it
+                self._own_number.forget()
         if refusal is not None and (before is None or before.doubt is not refusal.doubt):
             _log.error("this member does not take part in elections: %s", refusal.reason)
         elif refusal is None and before is not None:

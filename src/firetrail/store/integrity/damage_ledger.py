@@ -11,6 +11,8 @@ from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.settings.config import StoreConfig
 from firetrail.system import System
 
+QueueUnit = tuple[str, int, int]
+"""Topic, queue id and queue offset."""
 PLACES_MAX = 10_000
 """Places that are remembered. Further ones are counted, and found again after repairs."""
 
@@ -25,6 +27,8 @@ class DamagedPlace:
         since: When it was found, in monotonic seconds.
         is_given_up: Whether consumers skip it: it could not be repaired in time.
         queues: The queues with consumers that came across it.
+        unit: The queue unit through which it was found; None if it was found without one. If the
+            checksums of the record are right, it contradicts this unit.
     """
 
     physical_offset: int
@@ -32,6 +36,7 @@ class DamagedPlace:
     since: float
     is_given_up: bool = False
     queues: set[QueueKey] = field(default_factory=set)
+    unit: QueueUnit | None = None
 
 
 class DamageLedger:
@@ -69,16 +74,22 @@ class DamageLedger:
             places = sorted(self._places)
             return iter([self._places[offset] for offset in places])
 
-    def note(self, error: StoreDamagedError) -> DamagedPlace | None:
-        """Note a damaged record; return its place, None if the damage is not that of a record."""
+    def note(self, error: StoreDamagedError, unit: QueueUnit | None = None) -> DamagedPlace | None:
+        """Note a damaged record; return its place, None if the damage is not that of a record.
+
+        Args:
+            error: The damage.
+            unit: The queue unit through which it was found. Default: None.
+        """
         offset = error.physical_offset
         if offset is None:
             return None
         with self._guard:
             known = self._places.get(offset)
             if known is not None:
+                known.unit = known.unit or unit
                 return known
-            place = DamagedPlace(offset, error, self._clock.monotonic())
+            place = DamagedPlace(offset, error, self._clock.monotonic(), unit=unit)
             self.found += 1
             if len(self._places) < PLACES_MAX:
                 self._places[offset] = place
@@ -86,17 +97,17 @@ class DamageLedger:
             self.on_found(place)
         return place
 
-    def awaits_repair(self, error: StoreDamagedError, queue: QueueKey | None = None) -> bool:
+    def awaits_repair(self, error: StoreDamagedError, unit: QueueUnit | None = None) -> bool:
         """Note a damaged record that a reader came across; return whether the reader waits.
 
         It does while the record may be repaired, for at most the time in the settings. If it is a
-        consumer, it is woken for ``queue`` then.
+        consumer, which reads through ``unit``, it is woken for that queue then.
         """
-        place = self.note(error)
+        place = self.note(error, unit)
         if place is None or self.on_found is None or place.is_given_up:
             return False
-        if queue is not None:
-            place.queues.add(queue)
+        if unit is not None:
+            place.queues.add(unit[:2])
         return not self.is_overdue(place)
 
     def is_overdue(self, place: DamagedPlace) -> bool:

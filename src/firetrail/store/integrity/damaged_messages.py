@@ -11,6 +11,7 @@ from firetrail.format.layout import UNIT
 from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
+from firetrail.store.integrity.queue_place import contradiction
 from firetrail.store.log.log_records import is_good, record_at
 from firetrail.store.log.walk import describe_stop
 from firetrail.store.problems import DERIVED_REMEDY
@@ -35,8 +36,8 @@ def damage_at(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> StoreDamag
     unit = queue.unit(offset)
     segment = log.find(unit.physical_offset) if unit is not None and unit.is_written else None
     if unit is not None and segment is not None and _fits(queue, offset, unit):
-        fault = _fault(segment, unit.physical_offset)
-        if fault is not None:
+        fault = _fault(segment, unit.physical_offset) or _contradiction(log, queue, offset)
+        if fault:
             return record_damage(segment, unit.physical_offset, f"{name}: {fault}")
     units = queue.files.find(offset * UNIT.size)
     file = units.path if units is not None else queue.files.folder
@@ -53,6 +54,13 @@ def record_damage(
     found = detail or _fault(segment, physical_offset) or "no record begins here"
     at = physical_offset - segment.base
     return StoreDamagedError(str(segment.path), at, physical_offset, found, READ_REMEDY)
+
+
+def _contradiction(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> str:
+    """Return what the record of a unit says that its unit does not; empty if they agree."""
+    unit = queue.unit(offset)
+    record = record_at(log, unit.physical_offset) if unit is not None else None
+    return contradiction(log, queue, offset, record) if record is not None else ""
 
 
 def _fits(queue: ConsumeQueue, offset: int, unit: ConsumeQueueUnit) -> bool:
@@ -81,7 +89,12 @@ def damaged_until(log: SegmentQueue, queue: ConsumeQueue, offset: int) -> int:
         if unit is None or not unit.is_written:
             break
         record = record_at(log, unit.physical_offset)
-        if record is not None and len(record) == unit.size and is_good(record, Check.RECORD):
+        if (
+            record is not None
+            and len(record) == unit.size
+            and is_good(record, Check.RECORD)
+            and not contradiction(log, queue, end, record)
+        ):
             break
         end += 1
     return end

@@ -121,10 +121,15 @@ class LogScrub:
             where = str(damage.path), damage.position, damage.physical_offset
             self._ledger.note(StoreDamagedError(*where, damage.detail, READ_REMEDY))
 
-    def examine(self, offset: int) -> DamagedRange | None:
+    def examine(self, offset: int, *, is_misplaced: bool = False) -> DamagedRange | None:
         """Return the damage at a physical offset, as far as the next good record.
 
         Returns None if there is a good record now, or the log begins later by now.
+
+        Args:
+            offset: The physical offset.
+            is_misplaced: Whether the record is damaged although its checksums are right.
+                Default: False.
 
         Raises:
             StoreError: The log is not on disk up to the offset yet.
@@ -140,10 +145,15 @@ class LogScrub:
                 damage = part.failed if isinstance(part, RecordBatch) else part
                 if damage is None:
                     assert isinstance(part, RecordBatch)
-                    return _until(part, offset)
+                    found = _until(part, offset)
+                    if found is not None or not is_misplaced:
+                        return found
+                    continue
                 if place is None:
                     where = str(damage.path), damage.position, damage.physical_offset
                     place = StoreDamagedError(*where, damage.detail, WAIT_REMEDY)
+        if is_misplaced:
+            raise StoreError(f"no record follows that at offset {offset} yet")
         if place is None:
             return None
         raise place

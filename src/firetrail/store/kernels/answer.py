@@ -22,10 +22,10 @@ from firetrail.format.record import Record, decode_message
 
 if cython.compiled:
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
-    from cython.cimports.firetrail.format.kernels.scan import check_record
+    from cython.cimports.firetrail.format.kernels.scan import check_record, is_message
 else:
     from firetrail.format.kernels._bigendian import load_i32, load_i64
-    from firetrail.format.kernels.scan import check_record
+    from firetrail.format.kernels.scan import check_record, is_message
 
 COMPILED = cython.compiled
 
@@ -177,6 +177,8 @@ class QueueCursor:
     _count_max: cython.Py_ssize_t
     _bytes_max: cython.longlong
     _memory: cython.longlong
+    _topic: bytes
+    _queue_id: cython.longlong
 
     def __init__(
         self,
@@ -188,12 +190,15 @@ class QueueCursor:
         count_max: cython.Py_ssize_t,
         bytes_max: cython.longlong,
         memory: cython.longlong,
+        topic: bytes = b"",
+        queue_id: cython.longlong = -1,
     ) -> None:
         """Remember the segment ``units`` of ``queue`` and the segment ``records`` of ``log``.
 
         ``min_offset`` is that of the queue while the log has the same files as now. Results have
         at most ``count_max`` messages and ``bytes_max`` bytes, all within ``memory`` bytes of the
-        end of the log.
+        end of the log. Records that are checked must name ``topic``, ``queue_id`` and the offset of
+        their unit, unless the topic is empty.
         """
         self._found = GetStatus.FOUND
         self._queue = queue
@@ -214,6 +219,8 @@ class QueueCursor:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._memory = memory
+        self._topic = topic
+        self._queue_id = queue_id
 
     def get(
         self, offset: cython.longlong, max_count: cython.Py_ssize_t, check: cython.int = -1
@@ -252,6 +259,8 @@ class QueueCursor:
         else:
             units = self._units_view
             records = self._log_bytes
+        topic: bytes = self._topic
+        topic_size: cython.Py_ssize_t = len(topic)
         record: cython.longlong
         record_size: cython.longlong
         while count < limit:
@@ -263,12 +272,20 @@ class QueueCursor:
                 return None
             if count and size + record_size > self._bytes_max:
                 break
-            if (
-                check != _UNCHECKED
-                and check_record(
-                    records, record - self._log_base, record_size, self._log_base, check
-                )
+            if check != _UNCHECKED and (
+                check_record(records, record - self._log_base, record_size, self._log_base, check)
                 != _GOOD
+                or (
+                    topic_size
+                    and not is_message(
+                        records,
+                        record - self._log_base,
+                        topic,
+                        topic_size,
+                        self._queue_id,
+                        offset + count,
+                    )
+                )
             ):
                 break
             size += record_size

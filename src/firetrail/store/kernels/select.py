@@ -10,11 +10,11 @@ except ImportError:
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k
     from cython.cimports.firetrail.format.kernels._bigendian import load_i32, load_i64
-    from cython.cimports.firetrail.format.kernels.scan import check_record
+    from cython.cimports.firetrail.format.kernels.scan import check_record, is_message
 else:
     from firetrail.format.kernels import _constants as k
     from firetrail.format.kernels._bigendian import load_i32, load_i64
-    from firetrail.format.kernels.scan import check_record
+    from firetrail.format.kernels.scan import check_record, is_message
 
 COMPILED = cython.compiled
 
@@ -46,7 +46,8 @@ class Selection:
 
     Limits differ for messages in memory and for those below physical offset ``disk_below``, which
     are on disk. The first message is taken whatever its size. ``check`` says how closely records
-    are checked before they are taken.
+    are checked before they are taken. They must then name ``topic``, ``queue_id`` and the offset of
+    their unit, unless the topic is empty.
     """
 
     found = cython.declare(list, visibility="readonly")
@@ -62,6 +63,8 @@ class Selection:
     _disk_below: cython.longlong
     _check: cython.int
     _tags: frozenset[int] | None
+    _topic: bytes
+    _queue_id: cython.longlong
 
     def __init__(
         self,
@@ -73,6 +76,8 @@ class Selection:
         disk_below: cython.longlong,
         tags: frozenset[int] | None,
         check: cython.int = UNCHECKED,
+        topic: bytes = b"",
+        queue_id: cython.longlong = -1,
     ) -> None:
         self.found = []
         self.size = 0
@@ -87,6 +92,8 @@ class Selection:
         self._disk_below = disk_below
         self._tags = tags
         self._check = check
+        self._topic = topic
+        self._queue_id = queue_id
 
     def take(
         self,
@@ -96,12 +103,13 @@ class Selection:
         log: memoryview,
         base: cython.longlong,
         readable: cython.longlong,
+        number: cython.longlong = 0,
     ) -> int:
         """Examine the units in ``units[at : end]`` and slice their records out of ``log``.
 
         ``log`` starts at physical offset ``base`` and may be read up to ``readable``, if it extends
-        that far. Returns why it stopped; ``position`` is that of the first unit that was not
-        processed.
+        that far. ``number`` is the queue offset of the first unit. Returns why it stopped;
+        ``position`` is that of the first unit that was not processed.
         """
         source: cython.pointer(cython.const[cython.uchar])
         stored: cython.const[cython.uchar][::1] = log
@@ -137,7 +145,7 @@ class Selection:
                 elif size <= 0 or offset < base or offset > readable or size > readable - offset:
                     result = _ELSEWHERE
                     break
-                elif not self._is_good(records, offset, size, base):
+                elif not self._is_good(records, offset, size, base, number):
                     result = _DAMAGED
                     break
                 else:
@@ -145,6 +153,7 @@ class Selection:
                     self.size += size
                     count += 1
                 at += k.UNIT
+                number += 1
         self.position = at
         return result
 
@@ -166,6 +175,7 @@ class Selection:
         offset: cython.longlong,
         size: cython.longlong,
         base: cython.longlong,
+        number: cython.longlong,
     ) -> cython.bint:
         """Check a record; the interpreter lock is released while it may have to come from disk."""
         stop: cython.int
@@ -174,10 +184,14 @@ class Selection:
         if check == _UNCHECKED:
             return True
         if offset >= self._disk_below:
-            return check_record(records, at, size, base, check) == _GOOD
-        with cython.nogil:
             stop = check_record(records, at, size, base, check)
-        return stop == _GOOD
+        else:
+            with cython.nogil:
+                stop = check_record(records, at, size, base, check)
+        if stop != _GOOD:
+            return False
+        topic: bytes = self._topic
+        return not topic or is_message(records, at, topic, len(topic), self._queue_id, number)
 
     @cython.cfunc
     def _matches(self, tags_code: cython.longlong) -> cython.bint:
