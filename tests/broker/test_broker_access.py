@@ -257,7 +257,7 @@ class TestUsersWithoutAccessControl:
             Broker(tmp_path, BrokerConfig(), SMALL)
         assert str(refused.value) == (
             f"authenticationEnabled = False: {tmp_path}/config/firetrailUsers.json has 1 user,"
-            " but access control is switched off, so everybody could do everything; switch it on"
+            " but access control is switched off, so every client could do everything; switch it on"
             " (authenticationEnabled=true and authorizationEnabled=true, or 'firetrail up --secure"
             " FOLDER'), or start without it by --ignore-users (in Python: ignore_users=True)"
         )
