@@ -95,6 +95,16 @@ def test_each_fault_is_found(more: list[dict[str, Any]], found: list[str], kinds
     assert set(judged([*BASE, *more], {PLACE: found}).wrong) == kinds
 
 
+def test_a_message_that_was_read_after_the_queue_is_not_missed() -> None:
+    """A request that was delayed by the network is stored after the client gave up."""
+    ledger = Ledger.parsed(json.dumps(entry) for entry in BASE)
+    before = dict(ledger.read)
+    ledger.read[PLACE, 2] = "b"
+    found = {PLACE: [Found(offset, body_of(name), 1) for offset, name in enumerate("ac")]}
+    assert set(ledger.judged(found).wrong) == {"read and lost"}
+    assert ledger.judged(found, before).wrong == {}
+
+
 def test_a_gap_between_offsets_is_found() -> None:
     ledger = Ledger.parsed(json.dumps(entry) for entry in BASE)
     verdict = ledger.judged({PLACE: [Found(0, body_of("a"), 1), Found(2, body_of("b"), 1)]})

@@ -178,6 +178,8 @@ class Witness:
     async def _attempt(self) -> tuple[Verdict | None, str]:
         """Read all queues; return the verdict, or why they cannot be read."""
         found: dict[Place, list[Found]] = {}
+        # A request that was late arrives meanwhile, so its message is read after its queue is.
+        read = dict(self._ledger.read)
         try:
             async with asyncio.timeout(PATIENCE_S), PullConsumer(self._namesrv, "w") as consumer:
                 for place in PLACES:
@@ -188,7 +190,7 @@ class Witness:
                     ]
         except (OSError, FiretrailError) as error:
             return None, f"{type(error).__name__}: {error}"
-        return self._ledger.judged(found), ""
+        return self._ledger.judged(found, read), ""
 
     async def obey(self) -> None:
         """Answer commands until the end."""

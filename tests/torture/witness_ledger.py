@@ -126,8 +126,17 @@ class Ledger:
 
     # -- the verdict --------------------------------------------------------------------------
 
-    def judged(self, found: Mapping[Place, Iterable[Found]]) -> Verdict:
-        """Compare what was noted with the content of all queues."""
+    def judged(
+        self,
+        found: Mapping[Place, Iterable[Found]],
+        read: Mapping[tuple[Place, int], str] | None = None,
+    ) -> Verdict:
+        """Compare what was noted with the content of all queues.
+
+        Args:
+            found: The content.
+            read: What consumers had read before the content was read. Default: None, all reads.
+        """
         wrong: dict[str, list[str]] = defaultdict(list)
         wrong["set back"] += self.sent_back
         wrong["changed after it was read"] += self.contradictions
@@ -141,7 +150,7 @@ class Ledger:
             place, _, due_ms = self.sent[name]
             if names.get((place, offset)) != name if not due_ms else not delivered[name]:
                 wrong["lost"].append(f"{name} at {place} {offset}")
-        for (place, offset), name in self.read.items():
+        for (place, offset), name in (self.read if read is None else read).items():
             if names.get((place, offset)) != name:
                 wrong["read and lost"].append(f"{name} at {place} {offset}")
         wrong = {kind: examples for kind, examples in wrong.items() if examples}
