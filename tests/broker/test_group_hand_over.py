@@ -148,7 +148,8 @@ async def test_the_group_elects_a_master_if_the_successor_does_not_take_the_leas
         monkeypatch.setattr(HandOver, "receive_lease", lose)
         found = await promote(talk_to(group, 2))
         assert "did not become the master" in found.step_error
-        assert status_of(group.members[3]).obstacle == "member 2 is about to take over"
+        taken = "member 2 is about to take over"
+        await until(lambda: status_of(group.members[3]).obstacle == taken)
         group.end_lease()  # the entry of the successor vanishes
         assert await group.master(other_than=2) == 3  # member 1 has left the in-sync set
         assert (await group.send(3, b"goes on")).code == OK
