@@ -46,7 +46,9 @@ async function everything(producer, nameServer) {
 }
 
 run(async nameServer => {
-  const producer = new Producer('NAPI_PRODUCER', 'producer', { nameServer });
+  // Within its default of 3 s, a busy machine may not even have answered for the route.
+  const options = { nameServer, sendMessageTimeout: 60000 };
+  const producer = new Producer('NAPI_PRODUCER', 'producer', options);
   if (USER) producer.setSessionCredentials(USER, PASSWORD, '');
   await producer.start();
   const consumers = await (TOPIC ? one : everything)(producer, nameServer);
