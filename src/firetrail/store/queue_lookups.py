@@ -47,10 +47,8 @@ class QueueLookups:
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """Return one past the last queue offset that consumers see."""
-        queue = self._loaded.get((topic, queue_id))
-        if queue is None:
-            self._check_open()
-            queue = self._table.find(topic, queue_id)
+        self._check_open()
+        queue = self._loaded.get((topic, queue_id)) or self._table.find(topic, queue_id)
         return queue.max_offset if queue is not None else 0
 
     def numbered_end(self, topic: str, queue_id: int) -> int:

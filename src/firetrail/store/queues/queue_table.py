@@ -420,4 +420,3 @@ class QueueTable:
             self._closed = True
         for queue in self.loaded.values():
             queue.close()
-        self.loaded.clear()
