@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from tests.store import test_check, test_check_derived, test_check_repeats
 from tests.store.checks import DELAYS, checked
+from tests.store.conftest import ours, v4  # noqa: F401 (fixtures of the tests below)
 from tests.store.test_check import *  # noqa: F403
 from tests.store.test_check_derived import *  # noqa: F403
 from tests.store.test_check_repeats import *  # noqa: F403
