@@ -4,6 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from typing import NamedTuple
 
 import pytest
 from tests.clone import IS_CLONE, ROOT, files
@@ -76,6 +77,34 @@ def modules() -> dict[str, str]:
     return {name: text for name, text in texts().items() if name.endswith(".py")}
 
 
+class Facts(NamedTuple):
+    """What the syntax tree of a module says; the trees themselves need hundreds of megabytes."""
+
+    docstring: str
+    type_names: list[str]
+    constructors: list[tuple[str, int]]
+    functions: list[tuple[str, int]]
+
+
+@cache
+def facts() -> dict[str, Facts]:
+    """Return the facts of all modules, by name."""
+    return {name: facts_of(ast.parse(text)) for name, text in modules().items()}
+
+
+def facts_of(module: ast.Module) -> Facts:
+    return Facts(
+        ast.get_docstring(module) or "",
+        list(type_names(module)),
+        list(constructors(module)),
+        list(functions(module)),
+    )
+
+
+def source_facts() -> dict[str, Facts]:
+    return {name: found for name, found in facts().items() if name.startswith("src/")}
+
+
 def matches(pattern: re.Pattern[str]) -> list[str]:
     return [
         f"{name}:{number}: {line.strip()}"
@@ -85,9 +114,12 @@ def matches(pattern: re.Pattern[str]) -> list[str]:
     ]
 
 
-pytestmark = pytest.mark.skipif(
-    not IS_CLONE, reason="only in a clone: git says which files are the project's"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not IS_CLONE, reason="only in a clone: git says which files are the project's"
+    ),
+    pytest.mark.xdist_group("repository"),  # one process reads all files
+]
 
 
 def test_no_registry_addresses() -> None:
@@ -143,13 +175,12 @@ def test_a_plural_and_its_singular_are_near() -> None:
 
 
 def test_every_module_says_what_it_is() -> None:
-    silent = [name for name, text in modules().items() if not ast.get_docstring(ast.parse(text))]
-    assert not silent
+    assert not [name for name, found in facts().items() if not found.docstring]
 
 
 def test_module_heads_are_noun_phrases() -> None:
-    heads = {name: ast.get_docstring(ast.parse(text)) or "" for name, text in modules().items()}
-    found = {name: head.splitlines()[0] for name, head in heads.items() if CLAUSE.match(head)}
+    heads = {name: found.docstring.partition("\n")[0] for name, found in facts().items()}
+    found = {name: head for name, head in heads.items() if CLAUSE.match(head)}
     assert not found, "say what the module is: 'The limits of a user', not 'What a user may use'"
 
 
@@ -194,12 +225,11 @@ def test_the_patterns_match_nothing_else(
 def test_a_name_of_a_type_means_one_thing() -> None:
     """Classes anywhere in the package, and aliases of types at the top of modules."""
     places: dict[str, list[str]] = {}
-    for name, text in modules().items():
-        if name.startswith("src/"):
-            for found in type_names(ast.parse(text)):
-                places.setdefault(found, []).append(name)
+    for name, found in source_facts().items():
+        for type_name in found.type_names:
+            places.setdefault(type_name, []).append(name)
     assert len(places) > 400
-    assert not {name: found for name, found in places.items() if len(found) > 1}
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
 def type_names(module: ast.Module) -> Iterator[str]:
@@ -226,8 +256,7 @@ def test_the_logger_of_a_module_has_one_name() -> None:
 
 
 def test_constructors_take_few_parameters() -> None:
-    sources = [ast.parse(text) for name, text in modules().items() if name.startswith("src/")]
-    counts = dict(found for source in sources for found in constructors(source))
+    counts = dict(each for found in source_facts().values() for each in found.constructors)
     assert len(counts) > 200
     long = {name: count for name, count in counts.items() if count > PARAMETERS_MAX}
     assert long.keys() == LONG_CONSTRUCTORS.keys()
@@ -252,8 +281,7 @@ def test_parameters_by_name_count_and_self_does_not() -> None:
 
 
 def test_functions_take_few_parameters() -> None:
-    sources = [ast.parse(text) for name, text in modules().items() if name.startswith("src/")]
-    counts = [found for source in sources for found in functions(source)]
+    counts = [each for found in source_facts().values() for each in found.functions]
     assert len(counts) > 5000
     assert {name for name, count in counts if count > ARGUMENTS_MAX} == LONG_FUNCTIONS.keys()
 
