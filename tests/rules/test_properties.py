@@ -29,6 +29,7 @@ from firetrail.format.properties import (
     decode_properties,
     get_property,
 )
+from firetrail.format.timer import TIMER_TOPIC
 from firetrail.proxy.conversion.message_properties import RESERVED
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.wire.codes import RequestCode
@@ -73,7 +74,7 @@ class Expected(NamedTuple):
     """The expected form in which a message with some properties is stored."""
 
     place: str
-    """``half``, ``delayed`` or ``topic``."""
+    """``half``, ``delayed``, ``timer`` or ``topic``."""
     properties: dict[str, str]
 
 
@@ -100,7 +101,8 @@ def expected_by_broker(text: str) -> Expected:
 
 
 def place_of(topic: str) -> str:
-    return {HALF_TOPIC: "half", SCHEDULE_TOPIC: "delayed"}.get(topic, "topic")
+    places = {HALF_TOPIC: "half", SCHEDULE_TOPIC: "delayed", TIMER_TOPIC: "timer"}
+    return places.get(topic, "topic")
 
 
 def stored(talk: Talk, answer: RemotingCommand) -> Expected:
@@ -122,12 +124,20 @@ async def test_a_single_message(talk: Talk) -> None:
             assert stored(talk, answer) == expected_by_broker(text), text
 
 
-async def test_a_retry_of_an_old_consumer_is_no_half_message(talk: Talk) -> None:
-    """Consumers before 4.6.1 send a delayed retry with all properties of the message."""
+@pytest.mark.parametrize(
+    ("more", "retry"),
+    [("", "topic"), ("DELAY\x013\x02", "delayed"), ("TIMER_DELAY_SEC\x019\x02", "timer")],
+)
+async def test_a_message_that_is_sent_back_is_no_half_message(
+    more: str, retry: str, talk: Talk
+) -> None:
+    """Consumers before 4.6.1 send a message back with all of its properties."""
     await talk.beat("CG")
-    text = "TRAN_MSG\x01true\x02DELAY\x013\x02"
-    assert stored(talk, await talk.send("%RETRY%CG", i=text, j=1)).place == "delayed"
-    assert stored(talk, await talk.send("%RETRY%CG", i=text, j=0)).place == "half"
+    text = f"TRAN_MSG\x01true\x02{more}"
+    assert stored(talk, await talk.send("%RETRY%CG", i=text, j=1)).place == retry
+    dead = stored(talk, await talk.send("%RETRY%CG", i=text, j=17))
+    assert dead == Expected("topic", {"TRAN_MSG": "true", **ADDED})
+    assert len(list(talk.broker.store.read("%DLQ%CG"))) == 1
 
 
 async def test_a_dead_letter_is_not_delayed(talk: Talk) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from firetrail.format.delay import level_in
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -69,12 +68,10 @@ def is_transactional(properties: Mapping[str, str]) -> bool:
 def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> bool:
     """Return whether a message that a client sends is stored as a half message.
 
-    A delayed retry is not: consumers before RocketMQ 4.6.1 send it with all properties of the
-    message, which may have been committed long ago.
+    A message that was consumed before is not: consumers before RocketMQ 4.6.1 send it back with all
+    of its properties, and nobody would end the transaction, which was committed long ago.
     """
-    if TRAN_MSG not in properties or not is_transactional(properties):
-        return False
-    return not (reconsume_times > 0 and level_in(properties.get(DELAY)) > 0)
+    return not reconsume_times and TRAN_MSG in properties and is_transactional(properties)
 
 
 def has_delivery_time(properties: Mapping[str, str]) -> bool:

@@ -70,15 +70,15 @@ class Bench:
         body: bytes,
         properties: Mapping[str, str],
         queue_id: int = 0,
-        sys_flag: int = 0,
+        half: bool = False,
     ) -> Message:
         """Return the message that is stored for one with these properties."""
         kept = dict(properties)
         place, number = topic, queue_id
         if has_delivery_time(kept):
-            place, number = self.admission.admit(kept, topic, queue_id, sys_flag)
+            place, number = self.admission.admit(kept, topic, queue_id, half=half)
         raw = encode_properties(kept)
-        return Message(place, body, queue_id=number, sys_flag=sys_flag, raw_properties=raw)
+        return Message(place, body, queue_id=number, raw_properties=raw)
 
     def put(
         self, topic: str, body: bytes, properties: Mapping[str, str], queue_id: int = 0

@@ -42,6 +42,7 @@ from firetrail.format.properties import (
     MSG_REGION,
     PRIORITY,
     REAL_QID,
+    TIMER_TIMES,
     TRACE_ON,
     UNIQ_KEY,
     WAIT,
@@ -59,6 +60,8 @@ from firetrail.store.results import PutResult, PutStatus
 
 _REPLACED = (WAIT, MSG_REGION, TRACE_ON, CLUSTER)
 """Properties that are not stored as they were sent."""
+_DELAYS = (DELAY, *TIMER_TIMES)
+"""Properties that a dead letter loses: it does not wait."""
 _INNER_BATCH = 0x80
 """The system flag of a message that contains several."""
 _OFFSET_DIGITS = 16
@@ -135,7 +138,8 @@ class SendProcessor:
         if header.reconsume_times and self._is_dead_letter(header, request.version):
             group = topic.topic_name.removeprefix(RETRY_PREFIX)
             topic, queue_id = self._topics.ensure(f"{DLQ_PREFIX}{group}", 1), 0
-            properties.pop(DELAY, None)
+            for name in _DELAYS:
+                properties.pop(name, None)
         elif PRIORITY in properties and not header.batch:
             queue_id = queue_of_priority(properties, topic.write_queue_nums, queue_id)
         if queue_id < 0:
@@ -186,9 +190,10 @@ class SendProcessor:
                 wait,
             )
         sys_flag, host = _without_transaction(header.sys_flag), _host(connection.peer)
+        is_half = begins_transaction(properties, header.reconsume_times or 0)
         if has_delivery_time(properties):
-            topic, queue_id = self._admission.admit(properties, topic, queue_id, sys_flag)
-        if begins_transaction(properties, header.reconsume_times or 0):
+            topic, queue_id = self._admission.admit(properties, topic, queue_id, half=is_half)
+        if is_half:
             topic, queue_id = self._transactions.admit(
                 properties, topic, queue_id, host, request.caller
             )

@@ -11,7 +11,6 @@ from firetrail.broker.stored_messages import parsed_number
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.delay import level_in
-from firetrail.format.message_types import is_transactional
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -31,8 +30,6 @@ from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.settings_table import Live
 from firetrail.text import human_duration
 
-TRANSACTION_BITS, COMMITTED = 0xC, 0x8
-"""The state of a transaction in the system flags."""
 _LONG = re.compile(r"[+-]?[0-9]{1,18}")
 
 
@@ -47,7 +44,7 @@ class TimerAdmission:
         self._now_ms = now_ms
 
     def admit(
-        self, properties: dict[str, str], topic: str, queue_id: int, sys_flag: int = 0
+        self, properties: dict[str, str], topic: str, queue_id: int, *, half: bool = False
     ) -> tuple[str, int]:
         """Return topic and queue of a message with a delivery time: the timer's if it has to wait.
 
@@ -55,7 +52,7 @@ class TimerAdmission:
             properties: Its properties, which this changes to those that it is stored with.
             topic: Where it is to be delivered.
             queue_id: The queue of that topic.
-            sys_flag: Its system flags. Default: 0.
+            half: Whether it begins a transaction. Default: False.
 
         Raises:
             RequestError: The delivery time is not acceptable, or the timer is off or congested.
@@ -67,7 +64,7 @@ class TimerAdmission:
             return here
         if TIMER_OUT_MS in properties or topic == TIMER_TOPIC:
             return here  # it was delivered by a timer before
-        if is_transactional(properties) or sys_flag & TRANSACTION_BITS not in (0, COMMITTED):
+        if half:
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "a half message cannot have a delivery time: remove TIMER_DELAY_SEC, "
