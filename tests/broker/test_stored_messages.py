@@ -12,9 +12,6 @@ from tests.crash.files_check import readable
 from firetrail.broker.broker import Broker
 from firetrail.broker.stored_messages import (
     CODES,
-    INT_DIGITS,
-    LONG_DIGITS,
-    parsed_number,
     require_stored,
 )
 from firetrail.client import Message, Producer, SimpleConsumer
@@ -73,16 +70,6 @@ async def test_a_damaged_delayed_message_is_skipped(
                 bodies += [record.body for record in store.read("T1", queue_id)]
         assert bodies == [b"good"]
     assert "a delayed message is damaged and not delivered" in caplog.text
-
-
-@pytest.mark.parametrize("text", [None, "", "x", "-1", " 1", "1_0", "\u0661", "1" * 10])
-def test_a_property_without_a_number_has_none(text: str | None) -> None:
-    assert parsed_number(text, INT_DIGITS) is None
-
-
-def test_numbers_in_properties_have_as_many_digits_as_fit() -> None:
-    assert parsed_number("0" * 8 + "7", INT_DIGITS) == 7
-    assert parsed_number("9" * 18, LONG_DIGITS) == 10**18 - 1
 
 
 @pytest.mark.parametrize("status", PutStatus)

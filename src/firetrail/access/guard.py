@@ -20,6 +20,7 @@ from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
+from firetrail.format.integers import number_in
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import failure
 from firetrail.remoting.servers.addresses import source_of
@@ -323,7 +324,7 @@ class Guard:
 
 def _codes(key: str, words: Iterable[str]) -> frozenset[int]:
     """Return the request codes in a white list."""
-    codes = frozenset(int(word) for word in words if word.isascii() and word.isdigit())
+    codes = frozenset(code for word in words if (code := number_in(word)) is not None)
     for code in sorted(codes):
         rule = RULES.get(code)
         if rule is None or rule.is_admin:

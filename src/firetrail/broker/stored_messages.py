@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping
 
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import TRANSACTION_COMMIT
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
@@ -18,10 +17,6 @@ from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
-
-INT_DIGITS, LONG_DIGITS = 9, 18
-"""Digits of numbers that always fit into Java's ``int`` and ``long``."""
-_DIGITS = re.compile("[0-9]+")
 
 _log = logging.getLogger(__name__)
 
@@ -99,16 +94,13 @@ def origin_of(record: Record) -> tuple[str, str]:
     return topic, properties.get(ORIGIN_MESSAGE_ID, record.message_id)
 
 
-def number_property(record: Record, name: str) -> int | None:
-    """Return the number in a property of a record, None if it is not one."""
-    return parsed_number(record.properties.get(name), LONG_DIGITS)
+def destination_of(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Return the topic and queue for which a message waits in another topic; None if it has none.
 
-
-def parsed_number(text: str | None, digits_max: int) -> int | None:
-    """Return the number in a property, None if it is not one: producers may write anything."""
-    if text is None or len(text) > digits_max or not _DIGITS.fullmatch(text):
-        return None
-    return int(text)
+    A message never waits for the topic of half messages, where nobody would end its transaction.
+    """
+    topic, queue_id = properties.get(REAL_TOPIC), number_in(properties.get(REAL_QID), 0, INT32_MAX)
+    return None if not topic or topic == HALF_TOPIC or queue_id is None else (topic, queue_id)
 
 
 def internal_records(
@@ -146,6 +138,6 @@ def pending_destinations(store: BrokerStore, since_ms: int) -> Iterator[tuple[st
         for queue_id in store.queues.of(waiting):
             first = store.embedded.offset_at(waiting, queue_id, since_ms)
             for record in store.embedded.read(waiting, queue_id, first):
-                topic, number = record.properties.get(REAL_TOPIC), number_property(record, REAL_QID)
-                if topic and topic != HALF_TOPIC and number is not None:
-                    yield topic, number
+                destination = destination_of(record.properties)
+                if destination is not None:
+                    yield destination

@@ -11,7 +11,7 @@ from pkgutil import iter_modules
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
 from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.integers import parse_whole, whole_in
+from firetrail.format.integers import number_in, parse_whole
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.settings.config import StoreConfig
 from firetrail.system import allow_many_files
@@ -105,7 +105,7 @@ def positive(text: str) -> int:
 
 def moment(text: str) -> int:
     """Parse a local time in the form of ISO 8601, or ms since 1970; return ms since 1970."""
-    if (ms := whole_in(text)) is not None and ms >= 0:
+    if (ms := number_in(text, 0)) is not None:
         return ms
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from firetrail.errors import ConfigError
+from firetrail.format.integers import INT32_MAX, number_in
 
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 UNKNOWN_LEVEL_MS = 1000
@@ -14,12 +15,11 @@ UNKNOWN_LEVEL_MS = 1000
 
 _UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]+)([smhd])")
-_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 def level_in(text: str | None) -> int:
     """Return the delay level in a value of DELAY; 0 if there is none: producers write anything."""
-    return int(text) if text is not None and _NUMBER.fullmatch(text) else 0
+    return number_in(text, 0, INT32_MAX) or 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format.fields import unpack_fields
+from firetrail.format.integers import number_in
 from firetrail.format.layout import HOST_V4_SIZE, HOST_V6_SIZE, Layout
 
 if TYPE_CHECKING:
@@ -75,10 +76,11 @@ def parse_host(text: str) -> Host:
     if not colon or bracketed != (":" in ip):
         raise FormatError("host", 0, f"{text!r} is not ip:port or [ipv6]:port")
     port_at = len(ip) + 1
-    if not (port.isascii() and port.isdigit() and len(port) <= len(str(PORT_MAX))):
+    number = number_in(port, 0)
+    if number is None:
         raise FormatError("port", port_at, f"{port!r} is not a number in 0..{PORT_MAX}")
     ip = ip[1:-1] if bracketed else ip
-    return Host(unpack_ip(pack_ip(ip)), _checked_port(int(port), port_at))
+    return Host(unpack_ip(pack_ip(ip)), _checked_port(number, port_at))
 
 
 def format_host(host: Host) -> str:

@@ -12,6 +12,8 @@ INT32_MIN, INT32_MAX = -(2**31), 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 _WRITTEN = re.compile(r"[+-]?[0-9]{1,99}")
+_PLAIN_MAX = 18
+"""Digits of numbers that always fit into 64 bits."""
 
 
 def whole(name: str, value: object) -> int:
@@ -34,17 +36,29 @@ def whole(name: str, value: object) -> int:
     return number
 
 
-def whole_in(text: str) -> int | None:
-    """Return the number that a user wrote in a file, an argument or an option; None for other text.
+def number_in(text: str | None, least: int = INT64_MIN, most: int = INT64_MAX) -> int | None:
+    """Return the number that a peer or a user wrote; None for other text, or if it is out of range.
 
-    Digits are ASCII, and there are no blanks and underscores, which Python's ``int`` would take.
+    It is written as for Java's ``Long.parseLong``: digits, after a sign or none. The digits are
+    ASCII, at most 99, and there are no blanks and underscores, which Python's ``int`` would take.
+
+    Args:
+        text: The text; None is no number.
+        least: The least number in the range. Default: the least one of 64 bits.
+        most: The largest number in the range. Default: the largest one of 64 bits.
     """
-    return int(text) if _WRITTEN.fullmatch(text) else None
+    if text is None:
+        return None
+    is_plain = len(text) <= _PLAIN_MAX and text.isascii() and text.isdigit()
+    if not is_plain and not _WRITTEN.fullmatch(text):
+        return None
+    number = int(text)
+    return number if least <= number <= most else None
 
 
 def parse_whole(text: str, least: int = 0, most: int = INT64_MAX) -> int:
-    """Return the same; raise ValueError unless the number is from ``least`` to ``most``."""
-    number = whole_in(text)
-    if number is None or not least <= number <= most:
-        raise ValueError(f"expected a whole number, at least {least}: {text!r}")
+    """Return the same; raise ValueError where there is no number from ``least`` to ``most``."""
+    number = number_in(text, least, most)
+    if number is None:
+        raise ValueError(f"expected a whole number, at least {least}: {text[:100]!r}")
     return number

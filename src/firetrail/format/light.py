@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Columns
+from firetrail.format.integers import number_in
 from firetrail.format.javahash import java_text
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC, is_folder_name
 from firetrail.format.properties import (
@@ -35,7 +36,6 @@ LIGHT_QUEUES_MAX = 20_000
 SEPARATOR = ","
 SYSTEM_PREFIX = "rmq_sys_"
 _MARK = re.compile(re.escape(INNER_MULTI_QUEUE_OFFSET.encode() + b"\x01"))
-_NUMBER = re.compile(r"\+?[0-9]{1,18}")
 
 
 def is_light(topic: str) -> bool:
@@ -75,8 +75,9 @@ def numbered_queues(properties: ReadableBuffer) -> list[tuple[str, int]]:
     wanted = set(listed_queues(names))
     found: dict[str, int] = {}
     for name, number in zip(every_name, every_number, strict=True):
-        if name in wanted and _NUMBER.fullmatch(number):
-            found.setdefault(name, int(number))
+        offset = number_in(number, 0)
+        if name in wanted and offset is not None:
+            found.setdefault(name, offset)
     return list(found.items())
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -144,8 +145,7 @@ def queue_of_priority(properties: Mapping[str, str], queues: int, queue_id: int)
         queues: The number of queues; higher priorities go to the last one.
         queue_id: The queue of any other message.
     """
-    priority = properties.get(PRIORITY, "")
-    if not (priority.isascii() and priority.isdecimal()):
+    priority = number_in(properties.get(PRIORITY), 0, INT32_MAX)
+    if priority is None or type_of_message(properties) is not _PRIORITY:
         return queue_id
-    is_priority = type_of_message(properties) is _PRIORITY
-    return min(int(priority), queues - 1) if is_priority else queue_id
+    return min(priority, queues - 1)

@@ -10,10 +10,10 @@ import binascii
 from typing import NamedTuple
 
 from firetrail.errors import FormatError
+from firetrail.format.integers import number_in
 from firetrail.format.names import shortened
 
 _VERSION = "v1"
-_DIGITS_MAX = 18
 
 
 class RecallHandle(NamedTuple):
@@ -41,9 +41,10 @@ def decode_handle(text: str) -> RecallHandle:
     if len(words) != 5 or words[0] != _VERSION or not all(words):
         raise _wrong(text, "is not a handle of version 1")
     _, topic, broker, time, unique_key = words
-    if not time.isascii() or not time.isdigit() or len(time) > _DIGITS_MAX:
+    time_ms = number_in(time, 0)
+    if time_ms is None:
         raise _wrong(time, "is not a time")
-    return RecallHandle(topic, broker, int(time), unique_key)
+    return RecallHandle(topic, broker, time_ms, unique_key)
 
 
 def _wrong(text: str, what: str) -> FormatError:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from firetrail.errors import ConfigError, FormatError, WrongTypeError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.hosts import Host, format_host, parse_host
-from firetrail.format.integers import INT32_MAX, INT64_MAX, whole_in
+from firetrail.format.integers import INT32_MAX, INT64_MAX, number_in, parse_whole
 
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""
@@ -110,7 +110,7 @@ class Whole(Kind[int]):
         return False
 
     def parse(self, text: str) -> int:
-        number = whole_in(text)
+        number = number_in(text)
         if number is None:
             raise self.refusal()
         return number
@@ -229,7 +229,7 @@ class Ratio(Kind[float]):
         return f"a fraction from {self.least:.2f} to {self.most:.2f}, or whole percents in a file"
 
     def parse(self, text: str) -> float:
-        percents = whole_in(text)
+        percents = number_in(text)
         if percents is not None:
             return percents / 100
         if _FRACTION.fullmatch(text):
@@ -258,9 +258,10 @@ class Hours(Kind[tuple[int, ...]]):
 
     def parse(self, text: str) -> tuple[int, ...]:
         words = [word.strip() for word in text.split(";") if word.strip()]
-        if not all(word.isascii() and word.isdigit() for word in words):
-            raise self.refusal()
-        return tuple(sorted({int(word) for word in words}))
+        try:
+            return tuple(sorted({parse_whole(word) for word in words}))
+        except ValueError:
+            raise self.refusal() from None
 
     def check(self, value: tuple[int, ...]) -> tuple[int, ...]:
         if not isinstance(value, tuple) or not all(type(hour) is int for hour in value):

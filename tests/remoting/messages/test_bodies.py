@@ -225,7 +225,7 @@ class TestInvalidBodies:
                 r"consumerDataSet\[0\]\.messageModel must be one of BROADCASTING, CLUSTERING",
             ),
             (ConsumerIdList, b'{"consumerIdList":{}}', "must be a list"),
-            (ConsumerOffsets, b'{"offsetTable":{"a":{"b":1}}}', "a key of .* must be a number"),
+            (ConsumerOffsets, b'{"offsetTable":{"a":{"b":1}}}', "a key of .* must be a 64-bit"),
             (ConsumerOffsets, b'{"offsetTable":{"a":{0:1.5}}}', "must be a 64-bit number"),
             (ConsumerOffsets, b'{"offsetTable":{"a":{0:true}}}', "must be a 64-bit number"),
             (ConsumerOffsets, b'{"offsetTable":{"a":{"0":' + b"9" * 30 + b"}}}", "64-bit"),

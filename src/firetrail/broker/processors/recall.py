@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from firetrail.broker.broker_state import BrokerState
-from firetrail.broker.stored_messages import parsed_number
 from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
+from firetrail.format.integers import number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     REAL_TOPIC,
@@ -161,7 +161,7 @@ def _place_of(buffer: bytes | memoryview, key: str) -> tuple[str, int] | None:
         properties = decode_message(buffer).properties
     except FormatError:
         return None
-    topic, out = properties.get(REAL_TOPIC), parsed_number(properties.get(TIMER_OUT_MS), 18)
+    topic, out = properties.get(REAL_TOPIC), number_in(properties.get(TIMER_OUT_MS), 0)
     if properties.get(UNIQ_KEY) != key or TIMER_DEL_UNIQKEY in properties:
         return None
     return None if topic is None or out is None else (topic, out)

@@ -21,6 +21,7 @@ from firetrail.auth.resources import need
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
+from firetrail.format.integers import number_in
 from firetrail.remoting.servers.addresses import source_of
 from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import REPORT, authentication_size, decode_authentication
@@ -160,11 +161,10 @@ class HAAdmission:
         if not fields and certificate_user is not None:
             return guard.known(certificate_user)
         user = guard.authenticated(fields.get(ACCESS_KEY, ""), fields, b"")
-        time = fields.get("time", "")
-        is_number = time.isascii() and time.isdigit() and len(time) <= len(str(1 << 63))
-        if fields.get("purpose") != PURPOSE or not is_number:
+        time_ms = number_in(fields.get("time"))
+        if fields.get("purpose") != PURPOSE or time_ms is None:
             raise RequestError(NO_PERMISSION, "the signature is not one of a replica.")
-        if abs(int(time) - self._clock.now_ms()) > AGE_MAX_MS:
+        if abs(time_ms - self._clock.now_ms()) > AGE_MAX_MS:
             raise RequestError(NO_PERMISSION, "its time is too far from this broker's.")
         return user
 

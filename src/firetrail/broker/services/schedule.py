@@ -12,12 +12,10 @@ from collections.abc import Callable
 
 from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back_delays
 from firetrail.broker.state.saver import Saver
-from firetrail.broker.state.topic_table import HALF_TOPIC
-from firetrail.broker.stored_messages import copy_record
+from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
 from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
-from firetrail.format.properties import REAL_QID, REAL_TOPIC
 from firetrail.format.record import Record
 from firetrail.pace.periodic import repeat
 from firetrail.remoting.messages.bodies import DelayOffsets
@@ -131,22 +129,21 @@ class Schedule:
         return record is not None
 
     def _put(self, record: Record) -> None:
-        properties = record.properties
-        topic, queue_id = properties.get(REAL_TOPIC), properties.get(REAL_QID, "")
-        if topic is None or topic == HALF_TOPIC or not queue_id.isdigit():
+        destination = destination_of(record.properties)
+        if destination is None:
             _log.error(
                 "the delayed message at %d names no topic and queue to deliver it to; skipped",
                 record.physical_offset,
             )
             return
-        raw = record.raw_properties
+        topic, queue_id = destination
         try:
             self._store.embedded.put(
                 copy_record(
                     record,
                     topic,
-                    int(queue_id),
-                    raw,
+                    queue_id,
+                    record.raw_properties,
                     delay_level=DELAY_ELAPSED,
                     wait_for_flush=False,
                 )

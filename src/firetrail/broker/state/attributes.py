@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
-from firetrail.format.integers import INT64_MAX
+from firetrail.format.integers import number_in
 from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.remoting.wire.codes import ResponseCode
 
@@ -33,8 +33,7 @@ class Attribute(NamedTuple):
         if value in self.known:
             return "is not supported by Firetrail"
         if not self.values:
-            number = int(value) if value.removeprefix("-").isdecimal() and value.isascii() else -2
-            return "" if -1 <= number <= INT64_MAX else "must be a number, at least -1"
+            return "must be a number, at least -1" if number_in(value, -1) is None else ""
         return "" if value in self.values else f"must be one of {', '.join(sorted(self.values))}"
 
 
@@ -120,8 +119,8 @@ def altered_of_group(
 
 def priority_factor(attributes: Mapping[str, str] | None) -> int:
     """Return how many percent of the pops of a group take messages with high priorities first."""
-    value = (attributes or {}).get("priority.factor", "")
-    return int(value) if value.isascii() and value.isdecimal() else PRIORITY_FACTOR
+    factor = number_in((attributes or {}).get("priority.factor"), 0)
+    return PRIORITY_FACTOR if factor is None else factor
 
 
 def _refused(why: str) -> RequestError:

@@ -13,8 +13,9 @@ from pathlib import Path
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP, PopCheckpoints
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
-from firetrail.broker.stored_messages import internal_records, number_property
+from firetrail.broker.stored_messages import internal_records
 from firetrail.errors import FormatError
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
 from firetrail.format.timer import CHECK, TIMER_QUEUE, TIMER_TOPIC, decode_check
@@ -47,10 +48,10 @@ def take_over(
         else done
     )
     checkpoints.take_over(
-        (record, number_property(record, REAL_QID) or 0)
+        (record, number_in(record.properties.get(REAL_QID), 0, INT32_MAX) or 0)
         for record in internal_records(store, TIMER_TOPIC, TIMER_QUEUE, first)
         if record.properties.get(REAL_TOPIC) == topics.revive
-        and (number_property(record, TIMER_OUT_MS) or 0) >= delivered
+        and (number_in(record.properties.get(TIMER_OUT_MS)) or 0) >= delivered
     )
     offsets.commit(REVIVE_GROUP, TIMER_TOPIC, TIMER_QUEUE, end)
 

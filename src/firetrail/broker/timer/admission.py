@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from random import random
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.stored_messages import parsed_number
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
 from firetrail.format.delay import level_in
+from firetrail.format.integers import number_in
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -29,8 +28,6 @@ from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.settings_table import Live
 from firetrail.text import human_duration
-
-_LONG = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 class TimerAdmission:
@@ -112,7 +109,7 @@ class TimerAdmission:
     def recall_handle(self, properties: Mapping[str, str]) -> str | None:
         """Return the handle that recalls a message of the timer topic; None if it has no key."""
         topic, key = properties.get(REAL_TOPIC), properties.get(UNIQ_KEY)
-        out = parsed_number(properties.get(TIMER_OUT_MS), 18)
+        out = number_in(properties.get(TIMER_OUT_MS), 0)
         if not topic or not key or out is None:
             return None
         if topic.startswith(RETRY_PREFIX):
@@ -134,8 +131,8 @@ def _delivery_time(found: Mapping[str, str], now_ms: int) -> int | None:
         (TIMER_DELIVER_MS, 1, 0),
     ):
         if name in found:
-            text = found[name]
-            return start + int(text) * unit if _LONG.fullmatch(text) else None
+            number = number_in(found[name])
+            return None if number is None else start + number * unit
     return None
 
 

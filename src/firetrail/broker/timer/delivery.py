@@ -9,11 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from firetrail.broker.state.topic_table import HALF_TOPIC
-from firetrail.broker.stored_messages import INT_DIGITS, copy_record, parsed_number
+from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.properties import (
-    REAL_QID,
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
     TIMER_DEQUEUE_MS,
@@ -87,10 +86,8 @@ class TimerDelivery:
         Raises:
             StoreError: It cannot be stored now.
         """
-        properties = record.properties
-        topic = properties.get(REAL_TOPIC)
-        queue_id = parsed_number(properties.get(REAL_QID), INT_DIGITS)
-        if topic is None or topic in (HALF_TOPIC, TIMER_TOPIC) or queue_id is None:
+        topic, queue_id = destination_of(record.properties) or (TIMER_TOPIC, 0)
+        if topic == TIMER_TOPIC:
             _log.error(
                 "the timer message at %d names no topic and queue to deliver it to; skipped",
                 record.physical_offset,
@@ -179,4 +176,4 @@ class TimerDelivery:
 
 def rolled_times(record: Record) -> int:
     """Return how often a message was stored again because its time was too far away."""
-    return parsed_number(get_property(record.raw_properties, TIMER_ROLL_TIMES), INT_DIGITS) or 0
+    return number_in(get_property(record.raw_properties, TIMER_ROLL_TIMES), 0, INT32_MAX) or 0

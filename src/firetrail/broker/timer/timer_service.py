@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.stored_messages import LONG_DIGITS, parsed_number
 from firetrail.broker.timer.clock_steps import STEP_MS, ClockSteps
 from firetrail.broker.timer.delivery import CLOCK_MS, NEVER_ENQUEUED, TimerDelivery
 from firetrail.broker.timer.due_gate import DueGate
@@ -23,6 +22,7 @@ from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape,
 from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
 from firetrail.broker.timer.wheel import REBUILT, WheelDamagedError
 from firetrail.errors import StoreDamagedError
+from firetrail.format.integers import number_in
 from firetrail.format.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -357,7 +357,7 @@ class TimerService:
             _log.error("a record of the timer is damaged and not delivered: %s", error)
             record = None
         raw = b"" if record is None else record.raw_properties
-        due = parsed_number(get_property(raw, TIMER_OUT_MS), LONG_DIGITS)
+        due = number_in(get_property(raw, TIMER_OUT_MS), 0)
         topic = get_property(raw, REAL_TOPIC) or ""
         past = current_ms - self._precision_ms
         entry = Enqueued(

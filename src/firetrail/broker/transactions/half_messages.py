@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
-from firetrail.broker.stored_messages import INT_DIGITS, copy_record, parsed_number
+from firetrail.broker.stored_messages import copy_record
 from firetrail.format.hosts import Host
 from firetrail.format.ids import encode_message_id
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
@@ -76,7 +77,7 @@ def half_at(
         checks: The number of checks so far.
         holder: The client that began the transaction. Default: None, for unknown.
     """
-    seconds = _number(properties, CHECK_IMMUNITY_TIME)
+    seconds = number_in(properties.get(CHECK_IMMUNITY_TIME), 0, INT32_MAX)
     group = sys.intern(properties.get(PGROUP, ""))  # one string per group
     return Half(
         place.queue_offset,
@@ -106,11 +107,7 @@ def producer_of(
 
 def checks_of(properties: Mapping[str, str]) -> int | None:
     """Return how often the producer was asked before this copy; None for the first copy."""
-    return _number(properties, TRANSACTION_CHECK_TIMES)
-
-
-def _number(properties: Mapping[str, str], name: str) -> int | None:
-    return parsed_number(properties.get(name), INT_DIGITS)
+    return number_in(properties.get(TRANSACTION_CHECK_TIMES), 0, INT32_MAX)
 
 
 def identity_of(properties: Mapping[str, str]) -> Identity | None:

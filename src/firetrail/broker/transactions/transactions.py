@@ -43,6 +43,7 @@ from firetrail.errors import (
 from firetrail.format import layout
 from firetrail.format.hosts import Host
 from firetrail.format.ids import decode_message_id, encode_message_id
+from firetrail.format.integers import number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
@@ -281,8 +282,9 @@ class Transactions:
             self._remember(half)
         for mark in self._messages(OP_TOPIC, self._progress(OP_TOPIC)):
             for word in mark.body.split(b","):
-                if word.strip().isdigit():
-                    self._ended(int(word))
+                offset = number_in(word.strip().decode("utf-8", "replace"), 0)
+                if offset is not None:
+                    self._ended(offset)
         self._loaded = {
             identity: half
             for identity, half in newest.items()

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 
+from firetrail.format.integers import number_in
 from firetrail.system import SYSTEM
 
 SOCKET = "NOTIFY_SOCKET"
@@ -71,8 +72,6 @@ class ServiceManager:
 
 def _watchdog_s(environment: Mapping[str, str]) -> float | None:
     """Return the time limit of the watchdog; None if there is none for this process."""
-    time_limit = environment.get(WATCHDOG_USEC, "")
+    time_limit = number_in(environment.get(WATCHDOG_USEC), 1)
     is_ours = environment.get(WATCHDOG_PID) in (None, "", str(os.getpid()))
-    if not is_ours or not time_limit.isdecimal() or int(time_limit) == 0:
-        return None
-    return int(time_limit) / 1_000_000
+    return time_limit / 1_000_000 if is_ours and time_limit is not None else None

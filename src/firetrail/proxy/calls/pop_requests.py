@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable
 
 from firetrail.auth.caller import Caller
 from firetrail.broker.pop.acknowledgement import PopAck
-from firetrail.errors import ProxyError
-from firetrail.format.integers import INT32_MAX, INT64_MAX
+from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.calls.status_codes import checked, code_of
 from firetrail.proxy.schema.messages import Code
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
@@ -27,17 +25,6 @@ RETURNED_MS = 1000
 DEAD_LETTER = -1
 """The delay level that moves a message to the dead letters at once."""
 
-_LONG, _INT = r"(\d{1,18})", r"(\d{1,9})"
-_OURS = re.compile(
-    rf"{_LONG} {_LONG} {_LONG} {_INT} ([012]) (\S{{1,255}}) {_INT} {_LONG} {_LONG}", re.ASCII
-)
-"""The handles that Firetrail writes; their numbers fit."""
-_NUMBER = r"(\d{1,19})"
-_HANDLE = re.compile(
-    rf"{_NUMBER} {_NUMBER} {_NUMBER} {_NUMBER} ([012]) (\S{{1,255}}) {_NUMBER} {_NUMBER}"
-    rf"(?: {_NUMBER}(?: .*)?)?",
-    re.ASCII | re.DOTALL,
-)
 _INVALID = (ResponseCode.NO_MESSAGE, ResponseCode.MESSAGE_ILLEGAL)
 """The codes of brokers for a receipt of a message that is not there or not popped any more."""
 Response = RemotingCommand | Awaitable[RemotingCommand]
@@ -45,46 +32,17 @@ Response = RemotingCommand | Awaitable[RemotingCommand]
 
 def valid_receipt(handle: str, now_ms: int) -> Receipt:
     """Return the receipt in a handle; raise ProxyError if it is invalid or has expired."""
-    ours = _OURS.fullmatch(handle)
-    if ours is not None:
-        first, time_text, ms, revive_text, kind, name, queue_text, number, place = ours.groups()
-        pop_time, invisible_ms = int(time_text), int(ms)
-        if pop_time + invisible_ms > now_ms:
-            return Receipt(
-                int(first),
-                pop_time,
-                invisible_ms,
-                int(revive_text),
-                kind,
-                name,
-                int(queue_text),
-                int(number),
-                int(place),
-            )
-    return _careful_receipt(handle, now_ms)
-
-
-def _careful_receipt(handle: str, now_ms: int) -> Receipt:
-    """Return the receipt in any handle that RocketMQ accepts."""
-    match = _HANDLE.fullmatch(handle)
-    if match is None:
-        raise ProxyError(
-            Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} is not the receipt of a message"
-        )
-    numbers = match.group(1, 2, 3, 4, 7, 8, 9)
-    start, time, invisible, revive, queue, offset, position = [int(n or 0) for n in numbers]
-    if max(start, time, invisible, offset, position) > INT64_MAX or max(revive, queue) > INT32_MAX:
-        raise ProxyError(
-            Code.INVALID_RECEIPT_HANDLE, f"{handle!r:.200} has a number that is too large"
-        )
-    if time + invisible <= now_ms:
+    try:
+        receipt = Receipt.decode(handle)
+    except RequestError as error:
+        raise ProxyError(Code.INVALID_RECEIPT_HANDLE, error.remark) from None
+    late_ms = now_ms - receipt.pop_time - receipt.invisible_ms
+    if late_ms >= 0:
         raise ProxyError(
             Code.INVALID_RECEIPT_HANDLE,
-            f"the receipt expired {now_ms - time - invisible} ms ago; the message is visible again",
+            f"the receipt expired {late_ms} ms ago; the message is visible again",
         )
-    broker_name = match[6]
-    log_offset = None if match[9] is None else position
-    return Receipt(start, time, invisible, revive, match[5], broker_name, queue, offset, log_offset)
+    return receipt
 
 
 class PopRequests:

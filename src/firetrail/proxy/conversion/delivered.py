@@ -9,7 +9,7 @@ from hashlib import md5
 from firetrail.errors import FormatError
 from firetrail.format.compression import ZLIB, inflated, method_of
 from firetrail.format.hosts import format_host
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.message_types import type_of_message
 from firetrail.format.properties import (
@@ -37,6 +37,9 @@ DELIVERED_MAX = 16 << 20
 """Maximum size of a decompressed body. A receive may deliver 32 of them."""
 
 _GZIP_MAGIC = b"\x1f\x8b"
+_TIME_MAX = 253_402_300_799_999
+"""The last ms of the year 9999, the end of the times of protobuf."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -128,12 +131,12 @@ def _set_optional(message: Message, properties: Mapping[str, str]) -> None:
         system.lite_topic = lite_topic
     if (trace := properties.get(TRACE_CONTEXT)) is not None:
         system.trace_context = trace
-    priority = _number(properties.get(PRIORITY), 10)
-    if priority is not None and priority <= INT32_MAX:
+    priority = number_in(properties.get(PRIORITY), 0, INT32_MAX)
+    if priority is not None:
         system.priority = priority
     # A message that was sent with a relative delay has no other absolute time than this one.
     planned = properties.get(TIMER_DELIVER_MS) or properties.get(TIMER_OUT_MS)
-    time = _number(planned, 15)
+    time = number_in(planned, 0, _TIME_MAX)
     if time is not None:
         set_milliseconds(system.delivery_timestamp, time)
 
@@ -173,8 +176,3 @@ def set_topic(resource: Resource, topic: str) -> None:
         resource.resource_namespace, resource.name = namespace, name
     else:
         resource.name = topic
-
-
-def _number(text: str | None, digits: int) -> int | None:
-    is_number = text is not None and text.isascii() and text.isdecimal() and len(text) <= digits
-    return int(text) if is_number and text is not None else None

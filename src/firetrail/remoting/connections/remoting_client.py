@@ -8,6 +8,7 @@ from functools import partial
 
 from firetrail.auth.signature import Signer
 from firetrail.errors import ConfigError, RequestError, TlsError
+from firetrail.format.integers import number_in
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection, address_text
 from firetrail.remoting.connections.handlers import Handler, answer_to, failure, respond
@@ -26,11 +27,12 @@ def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port``, with brackets around an IPv6 address; raise ConfigError if invalid."""
     host, _, port = address.rpartition(":")
     is_host = host.strip("[]") and not any(sign in host for sign in "/;, ")
-    if not is_host or not port.isascii() or not port.isdigit():
+    number = number_in(port)
+    if not is_host or number is None:
         raise ConfigError("address", address, "expected HOST:PORT, such as 127.0.0.1:9876")
-    if not 0 < int(port) < 1 << 16:
+    if not 0 < number < 1 << 16:
         raise ConfigError("address", address, "the port must be in 1..65535")
-    return host.strip("[]"), int(port)
+    return host.strip("[]"), number
 
 
 async def resolved_addresses(address: str) -> set[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from firetrail.format.integers import INT64_MIN, parse_whole
+
 try:
     import cython
 except ImportError:
@@ -27,8 +29,8 @@ _INT64 = cython.declare(cython.int, INT64)
 _BOOL = cython.declare(cython.int, BOOL)
 _INT32_MAX = cython.declare(cython.longlong, 2**31 - 1)
 _INT32_MIN = cython.declare(cython.longlong, -(2**31))
-_INT64_MAX = 2**63 - 1
-_INT64_MIN = -(2**63)
+_PLAIN_MAX = cython.declare(cython.Py_ssize_t, 18)
+"""Digits of numbers that always fit into 64 bits."""
 TRUE = frozenset(("1", "true", "True", "TRUE"))
 """The texts that mean True; some clients write 1."""
 
@@ -49,6 +51,14 @@ def fill_header(
 
 
 @cython.cfunc
+def _number(text: str) -> Any:
+    """Return the number in a field. Nearly all fields are plain digits, which need no check."""
+    if len(text) <= _PLAIN_MAX and text.isascii() and text.isdigit():
+        return int(text)
+    return parse_whole(text, INT64_MIN)
+
+
+@cython.cfunc
 def _fill(header: object, plan: Sequence[tuple[str, str, int, bool, Any]], get: Any) -> bool:
     kind: cython.int
     number: cython.longlong
@@ -59,15 +69,12 @@ def _fill(header: object, plan: Sequence[tuple[str, str, int, bool, Any]], get: 
                 return False
             set_attribute(header, name, default)
         elif kind == _INT32:
-            number = int(text)
+            number = _number(text)
             if not _INT32_MIN <= number <= _INT32_MAX:
                 return False
             set_attribute(header, name, number)
         elif kind == _INT64:
-            number = int(text)
-            if not cython.compiled and not _INT64_MIN <= number <= _INT64_MAX:
-                return False
-            set_attribute(header, name, number)
+            set_attribute(header, name, _number(text))
         elif kind == _BOOL:
             set_attribute(header, name, text in TRUE)
         else:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
+from firetrail.format.integers import INT32_MAX, number_in, parse_whole
 from firetrail.format.names import (
     RETRY_PREFIX,
     is_retry_topic_v2,
@@ -33,6 +34,7 @@ NORMAL, RETRY, RETRY_V2 = "0", "1", "2"
 
 The second retry topic is used by Java brokers with ``enableRetryTopicV2``.
 """
+_KINDS = (NORMAL, RETRY, RETRY_V2)
 
 Places = Mapping[tuple[str, int], list[int]]
 """Offsets by queue: the kind of its topic (``NORMAL``, ``RETRY``, ``RETRY_V2``), and its id."""
@@ -57,15 +59,16 @@ class Receipt(NamedTuple):
         """Decode a receipt; raise RequestError if it is invalid."""
         words = text.split(" ")
         try:
-            start, time, invisible, revive = map(int, words[:4])
-            retry, broker_name = words[4:6]
-            queue_id, offset = map(int, words[6:8])
-        except ValueError:
+            start, time, invisible = (parse_whole(word) for word in words[:3])
+            revive, queue_id = (parse_whole(words[at], most=INT32_MAX) for at in (3, 6))
+            retry, broker_name, offset = words[4], words[5], parse_whole(words[7])
+            if retry not in _KINDS or not broker_name:
+                raise ValueError
+        except (ValueError, IndexError):
             raise RequestError(
                 ResponseCode.MESSAGE_ILLEGAL, f"{text!r:.200} is not the receipt of a message"
             ) from None
-        last = words[8] if len(words) > 8 and words[8].isdecimal() else None
-        log_offset = None if last is None else int(last)
+        log_offset = number_in(words[8], 0) if len(words) > 8 else None
         return cls(start, time, invisible, revive, retry, broker_name, queue_id, offset, log_offset)
 
     def encode(self) -> str:
@@ -174,7 +177,7 @@ def decode_counts(text: str | None) -> dict[tuple[int, int], int]:
             _, place, times = part.split(" ")
             if place.startswith("qo"):
                 queue_id, offset = place[2:].split("%")
-                found[int(queue_id), int(offset)] = int(times)
+                found[parse_whole(queue_id), parse_whole(offset)] = parse_whole(times)
         except ValueError:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"{text!r:.200} is not a list of delivery counts"
@@ -188,7 +191,7 @@ def decode_places(text: str | None) -> Places:
     for part in filter(None, (text or "").split(";")):
         try:
             kind, queue_id, offsets = part.split(" ")
-            found[kind, int(queue_id)] = list(map(int, offsets.split(",")))
+            found[kind, parse_whole(queue_id)] = list(map(parse_whole, offsets.split(",")))
         except ValueError:
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR, f"{text!r:.200} is not a list of queue offsets"

@@ -18,6 +18,7 @@ from struct import pack, unpack_from
 
 from firetrail.errors import ProtocolError
 from firetrail.format import config_json
+from firetrail.format.integers import parse_whole
 from firetrail.remoting.messages.bodies import (
     DataVersion,
     RegisterBrokerBody,
@@ -91,7 +92,7 @@ def _topic(raw: bytes) -> TopicConfig:
     text = raw.decode("utf-8", "replace")
     name, *rest = text.split(" ", 5)
     try:
-        read, write, perm = (int(number) for number in rest[:3])
+        read, write, perm = (parse_whole(number) for number in rest[:3])
         kind = rest[3]
     except (ValueError, IndexError):
         raise ProtocolError(f"not a valid topic of a registration: {text!r:.100}") from None

@@ -32,7 +32,7 @@ from typing import (
 from firetrail.errors import FormatError, ProtocolError
 from firetrail.format import config_json
 from firetrail.format.config_json import ObjectKey
-from firetrail.format.integers import INT64_MAX, INT64_MIN
+from firetrail.format.integers import INT64_MAX, INT64_MIN, number_in
 from firetrail.text import camel
 
 Read = Callable[[Any, str], Any]
@@ -260,10 +260,7 @@ def _enum_reader(kind: type[StrEnum]) -> Read:
 
 def _integer(value: Any, where: str) -> int:
     if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            _reject(value, where, "a number")
+        value = number_in(value)
     if type(value) is not int or not INT64_MIN <= value <= INT64_MAX:
         _reject(value, where, "a 64-bit number")
     return value

@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 from firetrail.errors import RequestError
+from firetrail.format.integers import INT32_MAX, INT32_MIN, INT64_MIN, parse_whole
 from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.text import camel
@@ -33,22 +34,10 @@ class _Field(NamedTuple):
     default: Any
 
 
-def _integer(bits: int) -> Callable[[str], int]:
-    low, high = -(1 << bits - 1), (1 << bits - 1) - 1
-
-    def parse(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise ValueError
-        return value
-
-    return parse
-
-
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
-    int: _integer(32),
-    Long: _integer(64),
+    int: lambda text: parse_whole(text, INT32_MIN, INT32_MAX),
+    Long: lambda text: parse_whole(text, INT64_MIN),
     bool: lambda text: text in TRUE,
     **dict.fromkeys((TopicName, GroupName, ShownName, OtherText), str),
 }

@@ -18,6 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from firetrail.errors import ProtocolError
+from firetrail.format.integers import number_in
 from firetrail.remoting.wire.codes import Language, Serialize
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -95,10 +96,7 @@ if find_spec("orjson") is not None:  # it is several times as fast
 def _integer(members: dict[str, Any], name: str) -> int:
     value = members.get(name, 0)
     if isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            value = None
+        value = number_in(value)
     if type(value) is not int or value not in _OPAQUE_RANGE:
         raise ProtocolError(f"{name} is not a 32-bit number: {members[name]!r:.50}")
     return value

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import FormatError, StoreError
+from firetrail.format.integers import number_in
 from firetrail.format.names import EPOCHS, EPOCHS_BACKUP
 from firetrail.system import System
 
@@ -127,9 +128,10 @@ def decode_epochs(content: bytes) -> tuple[Epoch, ...]:
 
 def _number(text: bytes, offset: int) -> int:
     text = text.rstrip(b"\r\n")
-    if not text.isdigit() or len(text) > len(str(OFFSET_MAX)):
+    number = number_in(text.decode("latin-1"), 0)
+    if number is None:
         raise FormatError("epoch file", offset, f"{text[:40]!r} is not a number")
-    return int(text)
+    return number
 
 
 class EpochFile:
