@@ -22,6 +22,7 @@ from benchmarks.servers import memory
 from firetrail import Message, StoreConfig
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.timer_service import TimerService
+from firetrail.format.files.timer import LOG, TIMER_QUEUE, TIMER_TOPIC
 from firetrail.format.properties import (
     REAL_QID,
     REAL_TOPIC,
@@ -29,7 +30,6 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     encode_properties,
 )
-from firetrail.format.timer import LOG, TIMER_QUEUE, TIMER_TOPIC
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import Clock, System
 

@@ -18,7 +18,7 @@ import atheris
 
 with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.access import user_bodies as access_bodies
-    from firetrail.access.plain_files import AclFile
+    from firetrail.access.plain.plain_files import AclFile
     from firetrail.access.user_bodies import AclInfo
     from firetrail.auth.address_patterns import AddressPattern
     from firetrail.auth.credentials import Credentials
@@ -33,9 +33,10 @@ with atheris.instrument_imports(include=["firetrail"]):
         ProtocolError,
         RequestError,
     )
-    from firetrail.format import compression, config_json
+    from firetrail.format import compression
     from firetrail.format.batch import decode_batch
-    from firetrail.format.java_properties import parse_properties
+    from firetrail.format.files import config_json
+    from firetrail.format.files.java_properties import parse_properties
     from firetrail.format.properties import decode_properties
     from firetrail.proxy.http2.codes import PREFACE
     from firetrail.proxy.http2.connection import Http2Connection
@@ -44,15 +45,10 @@ with atheris.instrument_imports(include=["firetrail"]):
     from firetrail.proxy.http2.stream import Http2Stream
     from firetrail.proxy.kernels.request_head import RequestHead
     from firetrail.proxy.transport.codec import MessageReader, frame_message
-    from firetrail.remoting.messages import (
-        admin_bodies,
-        admin_headers,
-        bodies,
-        headers,
-        pop_bodies,
-        pop_headers,
-    )
-    from firetrail.remoting.messages.receipts import Receipt, decode_places
+    from firetrail.remoting.messages import bodies, headers
+    from firetrail.remoting.messages.admin import admin_bodies, admin_headers
+    from firetrail.remoting.messages.pop import pop_bodies, pop_headers
+    from firetrail.remoting.messages.pop.receipts import Receipt, decode_places
     from firetrail.remoting.messages.registration_body import decode_registration
     from firetrail.remoting.messages.typed_body import Body
     from firetrail.remoting.messages.typed_header import Header

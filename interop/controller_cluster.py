@@ -34,7 +34,7 @@ from tests.torture.networks import run_in_namespace
 from firetrail.client import Admin
 from firetrail.errors import FiretrailError
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.messages.admin.admin_bodies import HARuntimeInfo
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 

@@ -21,8 +21,7 @@ from typing import NamedTuple
 from interop.peer import Java, Json, Sizes
 
 from firetrail import FiretrailError, FlushMode, Message
-from firetrail.format.checkpoint import CHECKPOINT
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.files.checkpoint import CHECKPOINT
 from firetrail.format.layout import (
     BLANK,
     INDEX_ENTRY,
@@ -33,6 +32,7 @@ from firetrail.format.layout import (
     Layout,
 )
 from firetrail.format.record import decode_message
+from firetrail.format.values.javahash import index_key_hash
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import SYSTEM
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import grpc
 from interop.stock import WAIT_S
-from tests.proxy.calls import test_receipt_calls, test_receive, test_send
+from tests.proxy.calls import test_send
+from tests.proxy.calls.consumption import test_receipt_calls, test_receive
 from tests.proxy.fakes import METADATA
 from tests.proxy.services import (
     GROUP,
@@ -141,7 +142,7 @@ def send_answers(service: Service) -> Answers:
 
 
 def receive_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/calls/test_receive.py``.
+    """Return the answers to the rows of ``tests/proxy/calls/consumption/test_receive.py``.
 
     All are sent at once, because some find no message.
     """
@@ -153,7 +154,7 @@ def receive_answers(service: Service) -> Answers:
 
 
 def receipt_answers(service: Service) -> Answers:
-    """Return the answers to the rows of ``tests/proxy/calls/test_receipt_calls.py``."""
+    """Return the answers to the rows of ``test_receipt_calls.py``."""
     handles = iter(service.handles(40))
     found: Answers = {}
 
@@ -200,7 +201,7 @@ def words(names: dict[str, str]) -> str:
 
 
 def expected_receipts() -> Answers:
-    """Return what Firetrail answers to the rows of ``tests/proxy/calls/test_receipt_calls.py``."""
+    """Return what Firetrail answers to the rows of ``test_receipt_calls.py``."""
     calls = ("ack", "change", "forward")
     wrong = [*map(repr, test_receipt_calls.GARBAGE), "an expired handle"]
     rows: Iterable[tuple[str, str]] = [

@@ -26,8 +26,8 @@ from interop.views import (
 )
 
 from firetrail import Boundary, Store
-from firetrail.format.hosts import parse_host
-from firetrail.format.ids import encode_message_id
+from firetrail.format.values.hosts import parse_host
+from firetrail.format.values.ids import encode_message_id
 
 Key = tuple[str, str]
 Moment = tuple[str, int, int]

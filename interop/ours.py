@@ -23,8 +23,8 @@ from interop.peer import SMALL, Json, Sizes
 
 from firetrail import Batch, FlushMode, Message, PutResult, Store
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.hosts import parse_host
 from firetrail.format.properties import encode_properties
+from firetrail.format.values.hosts import parse_host
 from firetrail.system import Clock, System
 
 _ROOT = Path(__file__).parent.parent

@@ -23,7 +23,7 @@ from tests.replication import followers
 
 from firetrail.client import Admin, Message, MessageQueue, Outcome, Producer, SendResult
 from firetrail.errors import NoAnswerError, RequestError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.headers import ConsumerOffsetHeader, CreateTopicHeader
 from firetrail.remoting.wire.codes import RequestCode

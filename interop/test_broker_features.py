@@ -23,7 +23,7 @@ from tests.broker.brokers import Field, Talk, records
 from tests.broker.pops import Popped, ack, ask_pop, popped
 
 from firetrail.broker.broker import Broker
-from firetrail.format.timer import CHECK, decode_check
+from firetrail.format.files.timer import CHECK, decode_check
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import KVTable
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

@@ -28,7 +28,7 @@ from interop.servers import BROKER, MASTER, SLAVE, Role, Servers, our_name_serve
 
 from firetrail.client import Admin, Message, MessageQueue, Producer, SendStatus
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.messages.admin.admin_bodies import HARuntimeInfo
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.replication.log.epochs import EpochFile

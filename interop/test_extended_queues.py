@@ -17,8 +17,7 @@ from interop.stock import registered
 from interop.test_takeovers import NAME, serving
 
 from firetrail.client import Admin, Message, MessageQueue, Producer, PushConsumer, Received, by_sql
-from firetrail.format.bloom import BloomFilter, has_bits
-from firetrail.format.extended_unit import ExtendedUnit
+from firetrail.format.files.extended_unit import ExtendedUnit
 from firetrail.format.names import (
     COMMIT_LOG,
     CONSUME_QUEUE_EXT,
@@ -26,6 +25,7 @@ from firetrail.format.names import (
     SCHEDULE_TOPIC,
     segment_name,
 )
+from firetrail.format.values.bloom import BloomFilter, has_bits
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.remoting.messages.filter_bodies import BloomFilterData, ConsumerFilterTable
 from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile

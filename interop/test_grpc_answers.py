@@ -27,7 +27,8 @@ from interop.grpc_answers import (
 from interop.grpc_servers import serving
 from interop.servers import Servers
 from interop.stock import registered
-from tests.proxy.calls import test_receipt_calls, test_receive, test_send
+from tests.proxy.calls import test_send
+from tests.proxy.calls.consumption import test_receipt_calls, test_receive
 
 PAGE = Path(__file__).parents[1] / "docs" / "compatibility.md"
 BROKER = "broker-a"

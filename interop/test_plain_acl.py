@@ -17,7 +17,7 @@ from interop.stock import WAIT_S, registered
 from tests.broker.processors.test_reply import TO_P1
 from tests.broker.secured import SEND
 
-from firetrail.access.plain_acl import PlainAcl
+from firetrail.access.plain.plain_acl import PlainAcl
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.signature import Signer
 from firetrail.remoting.connections.remoting_client import RemotingClient

@@ -42,7 +42,7 @@ from interop.servers import (
 from tests.torture.disk_failures import can_mount, small_file_system
 
 from firetrail import Message
-from firetrail.broker.replica.live_master_check import present_master
+from firetrail.broker.replica.hand_over.live_master_check import present_master
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.replication.ha.ha_probe import is_ha_port
 from firetrail.replication.replica.follower_status import FollowerState

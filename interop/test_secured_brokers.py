@@ -33,14 +33,14 @@ from interop.servers import QUICK_FLAGS, Servers, our_name_server
 from interop.stock import WAIT_S, registered
 from interop.test_slave_brokers import check_tables, tables
 from interop.test_user_commands import ADMIN, INNER, SETTINGS
-from tests.cli.clusters.test_replica_follow import next_line
+from tests.cli.replication.test_replica_follow import next_line
 from tests.cli.servers.test_up import started
 from tests.helpers import PATIENCE_S
 from tests.tls.authority import Authority
 
 from firetrail.auth.policies import UserType
-from firetrail.cli.clusters import passwords
 from firetrail.cli.main import main
+from firetrail.cli.users import passwords
 from firetrail.client import Admin
 from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY
 from firetrail.remoting.wire.codes import RequestCode

@@ -17,8 +17,8 @@ from tests.broker.brokers import Talk
 from tests.broker.pops import ack
 from tests.crash.files_check import readable
 
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.recall import decode_handle
-from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.wire.codes import RequestCode
 
 CLIENT = Path(__file__).parent / "java" / "clients" / "TimerClient.java"

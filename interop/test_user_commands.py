@@ -10,8 +10,8 @@ import pytest
 from interop.servers import Servers
 from interop.stock import registered
 
-from firetrail.cli.clusters import passwords
 from firetrail.cli.main import main
+from firetrail.cli.users import passwords
 from firetrail.client import Access, Credentials
 from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY
 

@@ -9,7 +9,7 @@ from interop.messages import encoded
 from interop.peer import Json
 
 from firetrail import Record, Store
-from firetrail.format.hosts import format_host
+from firetrail.format.values.hosts import format_host
 
 CRC_PROPERTY = "__CRC32#"
 QueueName = tuple[str, int]

@@ -13,8 +13,6 @@ from firetrail.errors import (
     StoreLockedError,
     StoreReadOnlyError,
 )
-from firetrail.format.delay import DelayLevels
-from firetrail.format.hosts import Host
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import (
     TRANSACTION_COMMIT,
@@ -22,10 +20,12 @@ from firetrail.format.layout import (
     TRANSACTION_ROLLBACK,
 )
 from firetrail.format.record import Record
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.hosts import Host
 from firetrail.store.admission.draft import Batch
 from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.inspect.view import StoreView
-from firetrail.store.reader import Boundary
+from firetrail.store.reads.reader import Boundary
 from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.results import GetResult, GetStatus, PutResult, PutStatus
 from firetrail.store.settings.config import FlushMode, StoreConfig

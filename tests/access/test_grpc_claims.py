@@ -43,7 +43,7 @@ from firetrail.proxy.schema.messages import (
     TransactionResolution,
     VerifyMessageResult,
 )
-from firetrail.remoting.messages.receipts import Receipt
+from firetrail.remoting.messages.pop.receipts import Receipt
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.system import SYSTEM
 

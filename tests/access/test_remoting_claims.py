@@ -13,15 +13,15 @@ from tests.client.clusters import until
 from firetrail.access.implied_permissions import NOT_YOURS
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.ids import decode_message_id
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.properties import encode_properties
 from firetrail.format.recall import decode_handle
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.schema.messages import QueryRouteRequest, Resource
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.messages.bodies import LockBody, LockedBody, MessageQueue
-from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.wire.codes import RequestCode as Code
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

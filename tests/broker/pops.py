@@ -11,8 +11,8 @@ from tests.broker.brokers import Field, Fields, Talk, records
 
 from firetrail.format.properties import POP_CK
 from firetrail.format.record import Record
-from firetrail.remoting.messages.pop_headers import PopResponse
-from firetrail.remoting.messages.receipts import NORMAL, Receipt, decode_places
+from firetrail.remoting.messages.pop.pop_headers import PopResponse
+from firetrail.remoting.messages.pop.receipts import NORMAL, Receipt, decode_places
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.system import Clock

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tests.access.actors import SECRET, SECURE
+from tests.broker.access.test_plain_access import ACCOUNTS, plain
 from tests.broker.brokers import talking
 from tests.broker.secured import SEND, Secured, secured
-from tests.broker.test_plain_access import ACCOUNTS, plain
 from tests.extras import require
 
 from firetrail.broker.config import BrokerConfig

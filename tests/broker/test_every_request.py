@@ -33,7 +33,7 @@ from firetrail.remoting.messages.bodies import (
     TopicConfig,
     TopicConfigList,
 )
-from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
+from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody, RequestModeBody
 from firetrail.remoting.messages.requests import REQUESTS
 from firetrail.remoting.messages.typed_header import _plan
 from firetrail.remoting.servers.server import RemotingServer

@@ -17,7 +17,7 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.ports import advertised_host
 from firetrail.errors import AddressInUseError, ConfigError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode

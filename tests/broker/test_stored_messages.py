@@ -16,7 +16,7 @@ from firetrail.broker.stored_messages import (
 )
 from firetrail.client import Message, Producer, SimpleConsumer
 from firetrail.errors import StoreError
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.store.results import UNCONFIRMED, PutResult, PutStatus
 

@@ -12,7 +12,7 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.unsupported import NAMES, REFUSED_SETTINGS, check, refused_settings
 from firetrail.errors import ConfigError, MisspeltKeyError, UnsupportedError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 
 
 def refused(conf: str) -> list[str]:

@@ -40,7 +40,7 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.cli.servers import service
 from firetrail.client import Access, Admin
 from firetrail.errors import FiretrailError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.format.names import CONFIG
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -12,7 +12,7 @@ from tests.helpers import crash_image
 from tests.stores import GOLDEN, NAMES, overwrite, records
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.format.index import entry_at, slot_at
+from firetrail.format.files.index import entry_at, slot_at
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import UNIT
 from firetrail.format.names import INVENTORY, WATERMARK

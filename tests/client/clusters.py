@@ -14,9 +14,9 @@ from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Message, MessageQueue, Producer, PullConsumer, Received
 from firetrail.errors import RequestError
-from firetrail.format.delay import DelayLevels
-from firetrail.format.hosts import Host
 from firetrail.format.record import Record
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.hosts import Host
 
 SOON = SMALL.replace(delay_levels=DelayLevels.parse("1s 0s 0s 0s"))
 """A store whose retries are redelivered almost at once."""

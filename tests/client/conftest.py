@@ -18,8 +18,8 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
         "push_consumer.HANDOVER_POLL_S",
         "push_consumer.IN_ORDER_RETRY_S",
     ):
-        monkeypatch.setattr(f"firetrail.client.consumers.{name}", 0.01)
-    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 0.02)
+        monkeypatch.setattr(f"firetrail.client.consumers.push.{name}", 0.01)
+    monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.COMMIT_S", 0.02)
 
 
 @pytest.fixture

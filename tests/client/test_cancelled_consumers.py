@@ -31,7 +31,7 @@ from firetrail.client import (
     SimpleConsumer,
 )
 from firetrail.client.cluster.offsets import Offsets
-from firetrail.client.consumers.queue_locks import QueueLocks
+from firetrail.client.consumers.push.queue_locks import QueueLocks
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 LONG_S = 1000.0
@@ -172,7 +172,7 @@ async def test_a_cancelled_close_commits_before_it_releases_queues(
     namesrv: str, in_order: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next member would begin before the last messages of this one."""
-    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 1000.0)
+    monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.COMMIT_S", 1000.0)
     monkeypatch.setattr("firetrail.client.cluster.cluster_client.CANCELLED_CLOSE_S", PATIENCE_S)
     steps: list[str] = []
     commit, unlock = Offsets.commit, QueueLocks.unlock
@@ -220,10 +220,10 @@ async def test_cancelled_handovers_neither_skip_nor_duplicate_messages(
 
     ``rebalance`` is that of the old member, when it has to give up queues.
     """
-    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 1000.0)
+    monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.COMMIT_S", 1000.0)
     for limit in (
         "cluster.cluster_client.CANCELLED_CLOSE_S",
-        "consumers.push_consumer.HANDOVER_GRACE_S",
+        "consumers.push.push_consumer.HANDOVER_GRACE_S",
     ):
         monkeypatch.setattr(f"firetrail.client.{limit}", PATIENCE_S)
 

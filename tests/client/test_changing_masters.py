@@ -207,7 +207,7 @@ async def test_a_refusal_makes_a_client_look_for_another_master(
 async def test_all_clients_work_through_a_promotion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("firetrail.client.consumers.process_queue.PULL_RETRY_S", 0.05)
+    monkeypatch.setattr("firetrail.client.consumers.push.process_queue.PULL_RETRY_S", 0.05)
     monkeypatch.setattr("firetrail.client.consumers.simple_consumer.BROKER_POLL_S", 0.05)
     monkeypatch.setattr(known_routes, "ROUTE_RETRY_S", 0.05)
     heard, received, sent = Heard(), set[bytes](), set[bytes]()

@@ -98,8 +98,8 @@ async def test_queues_of_a_broker_that_has_left_are_given_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr("firetrail.client.consumers.push_consumer.REBALANCE_S", 0.05)
-    monkeypatch.setattr("firetrail.client.consumers.process_queue.PULL_RETRY_S", 0.05)
+    monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.REBALANCE_S", 0.05)
+    monkeypatch.setattr("firetrail.client.consumers.push.process_queue.PULL_RETRY_S", 0.05)
     heard = Heard()
     wanted = dict.fromkeys(TOPICS, "*")
     async with PushConsumer(
@@ -120,7 +120,7 @@ async def test_queues_of_a_broker_that_has_left_are_given_up(
 async def test_offsets_are_committed_to_the_brokers_that_answer(
     namesrv: str, away: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("firetrail.client.consumers.push_consumer.COMMIT_S", 1000)
+    monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.COMMIT_S", 1000)
     heard = Heard()
     wanted = dict.fromkeys(TOPICS, "*")
     async with PushConsumer(namesrv, "G", heard, wanted, start=FIRST) as consumer:

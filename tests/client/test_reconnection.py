@@ -45,7 +45,7 @@ def connections(broker: Broker) -> set[Connection]:
 
 @pytest.fixture(autouse=True)
 def pulled_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("firetrail.client.consumers.process_queue.PULL_RETRY_S", 0.01)
+    monkeypatch.setattr("firetrail.client.consumers.push.process_queue.PULL_RETRY_S", 0.01)
 
 
 async def test_a_producer_registers_again_before_it_sends(broker: Broker) -> None:

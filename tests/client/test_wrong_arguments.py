@@ -39,7 +39,7 @@ from firetrail.client import (
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.receipts import Receipt
+from firetrail.remoting.messages.pop.receipts import Receipt
 
 NAMESRV = "127.0.0.1:9876"
 QUEUE = MessageQueue("T", "broker-a", 0)

@@ -19,7 +19,7 @@ from tests.crash.oracle import COMMIT, PREPARED, ROLLBACK, History, Violation
 from tests.crash.simulation import SLOTS, scratch
 
 from firetrail import FiretrailError, FlushMode, StoreConfig
-from firetrail.format.ids import decode_message_id
+from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

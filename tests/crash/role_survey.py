@@ -28,9 +28,9 @@ from tests.crash.threads import World
 from firetrail import FiretrailError, StoreConfig
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
-from firetrail.broker.promotion import Promotion
-from firetrail.format.hosts import Host
-from firetrail.format.ids import decode_message_id
+from firetrail.broker.roles.promotion import Promotion
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.servers.server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode

@@ -21,8 +21,8 @@ from firetrail.broker.timer.delivery import TimerDelivery
 from firetrail.broker.timer.due_slot import DueSlot
 from firetrail.broker.timer.timer_files import TimerFiles
 from firetrail.broker.timer.timer_service import TimerService
-from firetrail.format import config_json
-from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.format.files import config_json
+from firetrail.format.files.unit import ConsumeQueueUnit
 from firetrail.settings.config_file import ConfigFile
 from firetrail.store.topic_removal import TopicRemoval
 

@@ -28,7 +28,7 @@ from firetrail.store.log.flusher import Waiter
 from firetrail.store.log.replica_acks import ReplicaAcks
 from firetrail.store.log_copy import LogCopy
 from firetrail.store.queues.queue_table import QueueTable
-from firetrail.store.reader import Reader
+from firetrail.store.reads.reader import Reader
 
 ATTEMPTS = 4
 Patch = Callable[[pytest.MonkeyPatch], None]

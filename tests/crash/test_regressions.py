@@ -15,7 +15,7 @@ from tests.crash.oracle import History
 from tests.crash.simulation import SLOTS, Checker, Process, scratch, tiny_config
 
 from firetrail import Message, PutStatus
-from firetrail.format.index import IndexGeometry, find_geometry
+from firetrail.format.files.index import IndexGeometry, find_geometry
 from firetrail.system import Files, SyncError
 
 LOG = "commitlog/00000000000000000000"

@@ -13,7 +13,7 @@ from tests.replication.fake_etcd import fake_etcd
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 
 PAGE = ROOT / "docs/guide/replication.md"
 

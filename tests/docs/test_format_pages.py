@@ -7,14 +7,12 @@ from typing import NamedTuple
 
 import pytest
 
-from firetrail.format import layout, timer
+from firetrail.format import layout
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
-from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
-from firetrail.format.config_json import dumps, loads
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.hosts import decode_host
-from firetrail.format.ids import encode_message_id, encode_unique_id
-from firetrail.format.index import (
+from firetrail.format.files import timer
+from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint
+from firetrail.format.files.config_json import dumps, loads
+from firetrail.format.files.index import (
     IndexEntry,
     IndexHeader,
     decode_index_entry,
@@ -23,11 +21,14 @@ from firetrail.format.index import (
     entry_at,
     slot_at,
 )
-from firetrail.format.javahash import index_key_hash, java_hash
+from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
 from firetrail.format.names import LOCK_CONTENT
 from firetrail.format.properties import decode_properties
 from firetrail.format.record import Blank, Record, decode_record
-from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, decode_unit
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.hosts import decode_host
+from firetrail.format.values.ids import encode_message_id, encode_unique_id
+from firetrail.format.values.javahash import index_key_hash, java_hash
 from firetrail.remoting.messages.bodies import LmqConsumerOffsets
 from firetrail.remoting.wire.codes import Language, RequestCode, Serialize
 from firetrail.remoting.wire.command import RemotingCommand

@@ -4,7 +4,7 @@ import re
 
 from tests.clone import ROOT
 
-from firetrail.cli.clusters.member_states import ADVICE, PAGE, MemberState
+from firetrail.cli.replication.member_states import ADVICE, PAGE, MemberState
 
 TEXT = (ROOT / PAGE).read_text(encoding="utf-8")
 

@@ -13,9 +13,9 @@ from tests.stores import GOLDEN
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
-from firetrail.format.hosts import Host, pack_ip
-from firetrail.format.javahash import java_text
 from firetrail.format.record import Blank, Record, decode_message, decode_received, decode_record
+from firetrail.format.values.hosts import Host, pack_ip
+from firetrail.format.values.javahash import java_text
 
 SAMPLE = bytes.fromhex(  # the first message of the golden store v4-clean
     "000000a6 daa320a7 20e809f1 00000000 00000007 0000000000000000 0000000000000000 00000000"

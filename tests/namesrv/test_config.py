@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from firetrail.errors import ConfigError, MisspeltKeyError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.namesrv import NameServerConfig
 from firetrail.namesrv.config import SETTINGS
 

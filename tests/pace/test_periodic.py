@@ -87,7 +87,7 @@ async def test_a_lasting_failure_is_counted_in_the_log(
 
 SOURCES = Path(__file__).parents[2] / "src" / "firetrail"
 OTHER_LOOPS = {
-    "cli/clusters/replica_follow.py": "prints the state; its failure ends the command",
+    "cli/replication/replica_follow.py": "prints the state; its failure ends the command",
     "replication/replica/follower.py": "its failure ends the attempt to follow, which is retried",
 }
 

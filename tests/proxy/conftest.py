@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from tests.proxy.services import Service, serving
 
-from firetrail.proxy.calls import receipt_calls
+from firetrail.proxy.calls.consumption import receipt_calls
 
 
 @pytest.fixture(autouse=True)

@@ -13,11 +13,11 @@ from tests.proxy.fakes import METADATA, FakeCall
 
 from firetrail.broker.broker import Broker
 from firetrail.broker.config import BrokerConfig
+from firetrail.proxy.calls.consumption.pop_requests import PopRequests
+from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
+from firetrail.proxy.calls.consumption.receive import ReceiveCalls
+from firetrail.proxy.calls.consumption.renewal import Renewals
 from firetrail.proxy.calls.offsets import OffsetCalls
-from firetrail.proxy.calls.pop_requests import PopRequests
-from firetrail.proxy.calls.receipt_calls import ReceiptCalls
-from firetrail.proxy.calls.receive import ReceiveCalls
-from firetrail.proxy.calls.renewal import Renewals
 from firetrail.proxy.calls.send import SendCalls
 from firetrail.proxy.calls.service import DELAY_MAX_MS
 from firetrail.proxy.calls.status_codes import status_of

@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import pytest
-from tests.proxy.calls.test_receive import attempts, handle_of, wait_for_redelivery
+from tests.proxy.calls.consumption.test_receive import attempts, handle_of, wait_for_redelivery
 from tests.proxy.services import BROKER, Service, code, message
 
-from firetrail.format.integers import INT32_MAX, INT32_MIN
-from firetrail.proxy.calls import receive
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN
+from firetrail.proxy.calls.consumption import receive
 from firetrail.proxy.conversion.encoded_message import encoded_delivery
 from firetrail.proxy.upstream.interface import resolved
 from firetrail.remoting.messages.headers import SendHeaderV2

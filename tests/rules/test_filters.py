@@ -21,7 +21,7 @@ from firetrail import Message
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import MessageQueue, RequestError, by_sql, by_tags
 from firetrail.errors import ConfigError
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 from firetrail.proxy.schema.messages import (
     FilterExpression,
     FilterType,

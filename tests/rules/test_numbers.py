@@ -18,23 +18,23 @@ from firetrail.broker.state.attributes import altered, priority_factor
 from firetrail.broker.stored_messages import destination_of
 from firetrail.broker.transactions.half_messages import checks_of
 from firetrail.errors import FiretrailError
-from firetrail.format.delay import level_in
-from firetrail.format.hosts import parse_host
-from firetrail.format.integers import (
+from firetrail.format.kernels.properties import join_properties
+from firetrail.format.light import numbered_queues
+from firetrail.format.message_types import queue_of_priority
+from firetrail.format.recall import decode_handle
+from firetrail.format.values.delay import level_in
+from firetrail.format.values.hosts import parse_host
+from firetrail.format.values.integers import (
     INT32_MAX,
     INT32_MIN,
     INT64_MAX,
     INT64_MIN,
 )
-from firetrail.format.kernels.properties import join_properties
-from firetrail.format.light import numbered_queues
-from firetrail.format.message_types import queue_of_priority
-from firetrail.format.recall import decode_handle
-from firetrail.proxy.calls.pop_requests import valid_receipt
+from firetrail.proxy.calls.consumption.pop_requests import valid_receipt
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.messages.headers import PullHeader
-from firetrail.remoting.messages.receipts import Receipt, decode_counts, decode_places
+from firetrail.remoting.messages.pop.receipts import Receipt, decode_counts, decode_places
 from firetrail.remoting.wire import json_header
 
 BOUNDS = [0, 1 << 16, 1 << 31, 1 << 63, -1 << 31, -1 << 63]

@@ -16,10 +16,10 @@ from firetrail import Message
 from firetrail.client import Admin, MessageQueue
 from firetrail.proxy.schema import messages
 from firetrail.proxy.schema.messages import QueryOffsetPolicy, QueryOffsetRequest
-from firetrail.remoting.messages.admin_bodies import TopicStats
+from firetrail.remoting.messages.admin.admin_bodies import TopicStats
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.wire.codes import RequestCode
-from firetrail.store.reader import Boundary
+from firetrail.store.reads.reader import Boundary
 from firetrail.system import SYSTEM, System
 
 QUEUE = MessageQueue("T", "broker-a", 0)

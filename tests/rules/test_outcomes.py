@@ -10,7 +10,7 @@ from tests.broker.brokers import SMALL
 
 from firetrail import Message, Store
 from firetrail.errors import RETRIABLE_CODES, StoreBusyError, StoreError, StoreReadOnlyError
-from firetrail.format.hosts import Host
+from firetrail.format.values.hosts import Host
 from firetrail.remoting.connections.handlers import failure
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -20,7 +20,7 @@ from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
 from firetrail.errors import IllegalMessageError
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.ids import decode_message_id
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.properties import join_properties, parse_properties
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import (
@@ -29,7 +29,7 @@ from firetrail.format.properties import (
     decode_properties,
     get_property,
 )
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.conversion.message_properties import RESERVED
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.wire.codes import RequestCode

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tests.rules.ways import Ways, all_ways
 
-from firetrail.format.ids import decode_message_id
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.values.ids import decode_message_id
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.proxy.calls.client_settings import backoff_of
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.wire.codes import RequestCode, Version

@@ -21,11 +21,11 @@ from firetrail.client import MessageQueue, RequestError
 from firetrail.client.messages.send import _STATUSES
 from firetrail.errors import FormatError
 from firetrail.format.compression import inflated
-from firetrail.format.ids import decode_message_id
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import Record
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.ids import decode_message_id
 from firetrail.proxy.calls.send import _UNCONFIRMED
 from firetrail.proxy.schema.messages import Encoding, MessageType
 from firetrail.remoting.messages.bodies import TopicConfig

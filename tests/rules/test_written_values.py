@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from firetrail.cli import common
-from firetrail.cli.clusters.replica_follow import slave_id
+from firetrail.cli.replication.replica_follow import slave_id
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.sink.columns import parse_options as sink_options
 from firetrail.pipeline.sink.columns import parse_wire_options as wire_sink_options
 from firetrail.pipeline.source.options import Edge, parse_options

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport
 from firetrail.store.inspect.view import StoreView

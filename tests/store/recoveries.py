@@ -5,7 +5,7 @@ from pathlib import Path
 from tests.helpers import START_MS, bodies
 
 from firetrail import Store
-from firetrail.format.checkpoint import Checkpoint, encode_checkpoint
+from firetrail.format.files.checkpoint import Checkpoint, encode_checkpoint
 from firetrail.format.names import segment_name
 
 LOG = Path("commitlog", segment_name(0))

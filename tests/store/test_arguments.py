@@ -21,8 +21,8 @@ from tests.helpers import Machine
 
 from firetrail import Batch, Message, Store, StoreConfig
 from firetrail.errors import ConfigError, FormatError, IllegalMessageError, WrongTypeError
-from firetrail.format.integers import whole
 from firetrail.format.kernels import draft
+from firetrail.format.values.integers import whole
 
 NOT_WHOLE: tuple[Any, ...] = (1.7, 1.0, "1", b"1", Decimal(1), Fraction(3, 2), 1j, [1], True)
 FIELDS = (

@@ -19,7 +19,7 @@ from firetrail.errors import (
     StoreLockedError,
 )
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.bulk import BulkAppend, committed_numbers
 from firetrail.store.bulk_journal import Ticket
 from firetrail.store.inspect.fsck.check import check_store

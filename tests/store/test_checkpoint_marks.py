@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
-from firetrail.format.index import IndexHeader, decode_index_header
+from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint
+from firetrail.format.files.index import IndexHeader, decode_index_header
 from firetrail.system import Clock, System
 
 

@@ -15,13 +15,13 @@ from firetrail import Message, Store, StoreConfig
 from firetrail.errors import IllegalMessageError
 from firetrail.format import light
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.layout import UNIT
 from firetrail.format.properties import (
     INNER_MULTI_DISPATCH,
     INNER_MULTI_QUEUE_OFFSET,
     encode_properties,
 )
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.admission import draft as putting
 from firetrail.store.admission.draft import Batch
 from firetrail.store.inspect.fsck.check import check_store

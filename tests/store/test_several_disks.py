@@ -12,8 +12,8 @@ from tests.helpers import crash_image, small_config
 from firetrail import Batch, Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreDamagedError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.names import LOG_PATHS, segment_name
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.backup import back_up

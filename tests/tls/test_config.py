@@ -7,7 +7,7 @@ import pytest
 
 from firetrail.broker.broker_conf import load_entries
 from firetrail.errors import ConfigError, MisspeltKeyError
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.files.java_properties import Entry, parse_properties
 from firetrail.namesrv import NameServerConfig
 from firetrail.proxy.config import ProxyConfig
 from firetrail.tls.config import SETTINGS, TlsConfig, TlsMode

@@ -18,9 +18,9 @@ from tests.crash.oracle import SCHEDULE, Violation
 from tests.torture.process import CONF
 
 from firetrail.client import PullConsumer
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.properties import TIMER_DEL_UNIQKEY
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView

@@ -27,7 +27,7 @@ from tests.torture.retries import Retrying
 from tests.torture.use import Use
 
 from firetrail.client import Message, Producer, PullConsumer, PushConsumer, SendResult, SendStatus
-from firetrail.client.consumers import group_requests, process_queue
+from firetrail.client.consumers.push import group_requests, process_queue
 from firetrail.errors import FiretrailError, RequestError
 from firetrail.remoting.messages.bodies import ConsumeFromWhere, MessageQueue
 

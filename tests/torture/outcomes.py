@@ -13,7 +13,7 @@ from tests.crash.files_check import Raw, check_files, read_log
 from tests.crash.oracle import Violation
 from tests.stores import derived
 
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.view import StoreView
 

@@ -5,8 +5,8 @@ over, even if the broker is killed in between. A message that was acknowledged i
 redelivered.
 
 After a kill this check is weaker than the promise: it accepts a redelivery if the group's offset
-after the message was not in ``consumerOffset.json`` yet. ``tests/broker/test_kill.py`` checks that
-such messages are not redelivered either.
+after the message was not in ``consumerOffset.json`` yet. ``tests/broker/faults/test_kill.py``
+checks that such messages are not redelivered either.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit.audit_log import AuditLog
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.user_limits import UserLimits
 from firetrail.access.user_store import UserStore, open_users

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
+from firetrail.access.audit.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.access.client_owners import ClientOwners
 from firetrail.access.rules import RULES, Asked
 from firetrail.access.user_limits import UserLimits
@@ -20,7 +20,7 @@ from firetrail.auth.caller import NO_PERMISSION, NO_USER, Caller
 from firetrail.auth.policies import User, UserStatus
 from firetrail.auth.signature import ACCESS_KEY, SignedBody
 from firetrail.errors import ConfigError, RequestError
-from firetrail.format.integers import number_in
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import failure
 from firetrail.remoting.servers.addresses import source_of

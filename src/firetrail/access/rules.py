@@ -44,7 +44,7 @@ from firetrail.remoting.messages.bodies import (
     TopicConfigList,
 )
 from firetrail.remoting.messages.headers import SendHeader, SendHeaderV2
-from firetrail.remoting.messages.pop_bodies import BatchAckBody, RequestModeBody
+from firetrail.remoting.messages.pop.pop_bodies import BatchAckBody, RequestModeBody
 from firetrail.remoting.messages.requests import REQUESTS, RequestTarget
 from firetrail.remoting.wire.codes import PLAIN_CODES, USER_CODES, request_name
 from firetrail.remoting.wire.codes import RequestCode as Code

@@ -17,7 +17,7 @@ from firetrail.auth.policies import SUBJECT_PREFIX, User
 from firetrail.errors import ConfigError, ProtocolError, RequestError
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.user_headers import AclFilterHeader, UserFilterHeader
+from firetrail.remoting.messages.admin.user_headers import AclFilterHeader, UserFilterHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 

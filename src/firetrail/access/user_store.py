@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from firetrail.access.plain_acl import PlainAcl
+from firetrail.access.plain.plain_acl import PlainAcl
 from firetrail.access.user_bodies import (
     AclInfo,
     UserFileBody,

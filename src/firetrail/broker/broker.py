@@ -30,14 +30,14 @@ from firetrail.broker.ports import (
 from firetrail.broker.replica.epoch_fence import Fencing
 from firetrail.broker.replica.replica_service import ReplicaService
 from firetrail.broker.replica.replicated_broker import newest_epoch
-from firetrail.broker.replicas_manager import ReplicasManager
+from firetrail.broker.roles.replicas_manager import ReplicasManager
+from firetrail.broker.roles.term_changes import RoleChange, Terms
 from firetrail.broker.services.clients import Clients
 from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.slave_mark import SlaveMark
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.term import Term, TermPlan
-from firetrail.broker.term_changes import RoleChange, Terms
 from firetrail.namesrv.config import NameServerConfig
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.access import Access

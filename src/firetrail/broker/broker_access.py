@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit.audit_log import AuditLog
 from firetrail.access.guard import Guard
-from firetrail.access.plain_acl import PlainAcl
-from firetrail.access.plain_requests import BrokerNames, PlainRequests
+from firetrail.access.plain.plain_acl import PlainAcl
+from firetrail.access.plain.plain_requests import BrokerNames, PlainRequests
 from firetrail.access.user_limits import user_limits
 from firetrail.access.user_requests import UserRequests
 from firetrail.access.user_store import UserStore, open_users, refuse_users

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from firetrail.broker.config import SETTINGS, BrokerConfig
 from firetrail.broker.unsupported import Unsupported, refused_settings
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.settings.conf_file import BROKERS, NO_KEY, Remark, read_settings, refuse_typos
 from firetrail.store.settings.config import SETTINGS as STORE_SETTINGS

@@ -52,8 +52,8 @@ from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.broker.unsupported import unread_topics
-from firetrail.format.bloom import BloomFilter
 from firetrail.format.names import DELAY_OFFSETS, GROUPS_JSON, TOPICS_JSON
+from firetrail.format.values.bloom import BloomFilter
 from firetrail.namesrv.server import NameServer
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.handlers import Handler

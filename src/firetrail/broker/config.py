@@ -35,8 +35,8 @@ from firetrail.broker.config_groups import (
 )
 from firetrail.broker.limit_settings import BrokerLimitSettings
 from firetrail.errors import ConfigError
-from firetrail.format.hosts import PORT_MAX, Host
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.values.hosts import PORT_MAX, Host
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.replication.ha.ha_frames import BODY_MAX, MEMBER_MAX
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.log_settings import LogSettings

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError
-from firetrail.format.hosts import PORT_MAX, Host
+from firetrail.format.values.hosts import PORT_MAX, Host
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.servers.server import RemotingServer

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import UnsupportedError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.format.names import BATCH_CONSUME_QUEUE, COMMIT_LOG, CONFIG, CONSUME_QUEUE
 from firetrail.system import Files
 

@@ -10,8 +10,8 @@ from pkgutil import iter_modules
 
 from firetrail.cli.command import Subparsers
 from firetrail.errors import ConfigError, NoSuchError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.integers import number_in, parse_whole
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.integers import number_in, parse_whole
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.settings.config import StoreConfig
 from firetrail.system import allow_many_files

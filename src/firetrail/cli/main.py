@@ -16,10 +16,12 @@ from firetrail.kernels import MISSING, PURE_WANTED, kernel_names
 
 COMMANDS = {
     **dict.fromkeys(("up", "broker", "namesrv", "proxy"), "servers"),
-    **dict.fromkeys(("replica", "cluster"), "clusters"),
+    "replica": "replication",
+    "cluster": "clusters",
     "check-config": "servers",
     **dict.fromkeys(("topic", "group", "send", "tail", "lag", "reset"), "clusters"),
-    **dict.fromkeys(("user", "acl", "settings"), "clusters"),
+    **dict.fromkeys(("user", "acl"), "users"),
+    "settings": "clusters",
     **dict.fromkeys(("info", "dump", "query", "fsck", "rebuild", "backup", "salvage"), "stores"),
     "pipeline": "spark_jobs",
 }
@@ -59,7 +61,7 @@ def _needed(arguments: Sequence[str]) -> Iterable[str]:
 def _spelled_out(arguments: Sequence[str]) -> Sequence[str]:
     if arguments[:1] != ["replica"]:
         return arguments
-    from firetrail.cli.clusters import replica
+    from firetrail.cli.replication import replica
 
     return replica.spelled_out(arguments)
 

@@ -21,10 +21,10 @@ from firetrail.cli.output import colour, human_time, shortened
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import COLUMN_NAMES, Check, Columns, Stop
-from firetrail.format.hosts import Host, format_host, unpack_ip
-from firetrail.format.javahash import java_text
 from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import KEYS, TAGS, decode_properties
+from firetrail.format.values.hosts import Host, format_host, unpack_ip
+from firetrail.format.values.javahash import java_text
 from firetrail.store.log.walk import CHECKSUM_STOPS
 
 _CACHED_MAX = 1 << 16

@@ -7,12 +7,12 @@ from firetrail.access.user_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, U
 from firetrail.auth.credentials import Credentials
 from firetrail.auth.policies import Decision, PolicyType, UserStatus, UserType
 from firetrail.client.administration.admin import Admin
-from firetrail.client.consumers.listener import Listener
 from firetrail.client.consumers.pop import Popped
 from firetrail.client.consumers.pull import Pulled
 from firetrail.client.consumers.pull_consumer import PullConsumer
-from firetrail.client.consumers.push_consumer import PushConsumer
-from firetrail.client.consumers.rebalance import (
+from firetrail.client.consumers.push.listener import Listener
+from firetrail.client.consumers.push.push_consumer import PushConsumer
+from firetrail.client.consumers.push.rebalance import (
     averagely,
     by_circle,
     by_consistent_hash,

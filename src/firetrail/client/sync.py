@@ -33,8 +33,8 @@ from firetrail.client.messages.received_message import Received
 from firetrail.client.messages.send import SendResult
 from firetrail.client.producers.transaction_outcome import Outcome
 from firetrail.errors import ClientClosedError
-from firetrail.format.arguments import function
 from firetrail.format.kernels.draft import Message
+from firetrail.format.values.arguments import function
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
 
 T = TypeVar("T")

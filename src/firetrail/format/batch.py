@@ -15,9 +15,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
-from firetrail.format.integers import INT32_MAX, INT32_MIN
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, Layout
 from firetrail.format.properties import get_property
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

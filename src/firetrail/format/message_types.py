@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
-from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.names import DLQ_PREFIX, RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -23,6 +22,7 @@ from firetrail.format.properties import (
     TRANSFER_FLAG,
     WAIT,
 )
+from firetrail.format.values.integers import INT32_MAX, number_in
 
 TYPE_ATTRIBUTE = "message.type"
 """The attribute of a topic that has its type."""

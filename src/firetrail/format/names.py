@@ -20,8 +20,8 @@ import re
 from datetime import datetime
 
 from firetrail.errors import FormatError, IllegalMessageError
-from firetrail.format.integers import INT32_MAX, INT64_MAX
 from firetrail.format.layout import MAX_TOPIC_V1
+from firetrail.format.values.integers import INT32_MAX, INT64_MAX
 
 COMMIT_LOG = "commitlog"
 CONSUME_QUEUE = "consumequeue"

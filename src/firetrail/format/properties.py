@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from firetrail.errors import IllegalMessageError
-from firetrail.format.javahash import java_text
 from firetrail.format.kernels.properties import parse_properties
 from firetrail.format.layout import PROPERTY_CRC_MARK, PROPERTY_CRC_NAME
+from firetrail.format.values.javahash import java_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,8 @@ import binascii
 from typing import NamedTuple
 
 from firetrail.errors import FormatError
-from firetrail.format.integers import number_in
 from firetrail.format.names import shortened
+from firetrail.format.values.integers import number_in
 
 _VERSION = "v1"
 

@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from firetrail.errors import FormatError
 from firetrail.format import layout
-from firetrail.format.hosts import Host, encode_host, unpack_ip
-from firetrail.format.ids import encode_message_id
-from firetrail.format.javahash import java_text
 from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.kernels.single import unpack_record
 from firetrail.format.properties import KEY_SEPARATOR, KEYS, TAGS, UNIQ_KEY, decode_properties
+from firetrail.format.values.hosts import Host, encode_host, unpack_ip
+from firetrail.format.values.ids import encode_message_id
+from firetrail.format.values.javahash import java_text
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

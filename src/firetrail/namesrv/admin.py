@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from firetrail.errors import ConfigError, RequestError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.namesrv.state import State
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler

@@ -12,7 +12,7 @@ from firetrail.access.guard import AccessPolicy
 from firetrail.access.settings import INIT_USER, checked_policy
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.log_settings import LogSettings

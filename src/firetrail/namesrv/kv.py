@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from firetrail.errors import ConfigError, FiretrailError, RequestError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.remoting.messages.typed_body import Body
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.system import System

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import DataSourceStreamReader
 
-    from firetrail.pipeline.source.ranges import Bounds
-    from firetrail.pipeline.source.store_splits import RowSelection, StoreSplit
+    from firetrail.pipeline.source.plan.ranges import Bounds
+    from firetrail.pipeline.source.plan.store_splits import RowSelection, StoreSplit
     from firetrail.pipeline.wire.broker_splits import Split, WireSplit
 
 
@@ -50,7 +50,7 @@ class StoreBackend:
         columns: Sequence[str] | None,
     ) -> tuple[Sequence[StoreSplit], list[str]]:
         """Return the splits of a batch read, and notes that explain them."""
-        from firetrail.pipeline.source.store_plan import plan_store
+        from firetrail.pipeline.source.plan.store_plan import plan_store
 
         return plan_store(options, bounds, wanted, columns)
 

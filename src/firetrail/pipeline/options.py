@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from firetrail.errors import ConfigError, FiretrailError
-from firetrail.format.integers import INT64_MAX
+from firetrail.format.values.integers import INT64_MAX
 from firetrail.settings.settings_table import HIDDEN, Kind, Text, Whole
 from firetrail.text import did_you_mean
 

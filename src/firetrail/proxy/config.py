@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.settings.audit_settings import AuditSettings
 from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.log_settings import LogSettings

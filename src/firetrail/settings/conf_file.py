@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from firetrail.errors import ConfigError, MisspeltKeyError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.settings.settings_table import HIDDEN, Setting
 from firetrail.text import did_you_mean, typo_of
 

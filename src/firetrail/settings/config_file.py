@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from firetrail.errors import FormatError, ProtocolError, StoreError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.names import CONFIG
 from firetrail.system import System
 from firetrail.text import camel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.settings.conf_file import read_settings
 from firetrail.settings.settings_table import Setting
 

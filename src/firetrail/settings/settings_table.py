@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from firetrail.errors import ConfigError, FormatError, WrongTypeError
-from firetrail.format.delay import DelayLevels
-from firetrail.format.hosts import Host, format_host, parse_host
-from firetrail.format.integers import INT32_MAX, INT64_MAX, number_in, parse_whole
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.hosts import Host, format_host, parse_host
+from firetrail.format.values.integers import INT32_MAX, INT64_MAX, number_in, parse_whole
 
 FOLDER_SEPARATOR = ","
 """Between the folders of one value, as RocketMQ's MULTI_PATH_SPLITTER."""

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Self
 
 from firetrail.errors import IllegalMessageError, StoreError, StoreLockedError
 from firetrail.format import layout
-from firetrail.format.hosts import encode_host
 from firetrail.format.kernels.encode import RecordFields, RecordWriter, measure_batch
 from firetrail.format.names import COMMIT_LOG, SINK, check_topic
 from firetrail.format.record import move_record
+from firetrail.format.values.hosts import encode_host
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.admission.draft import without_crcs

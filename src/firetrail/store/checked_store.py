@@ -13,9 +13,9 @@ from firetrail.store.integrity.damage_ledger import DamagedPlace, DamageLedger
 from firetrail.store.integrity.damaged_messages import DamageReports, record_damage
 from firetrail.store.integrity.queue_place import contradiction, misplacement
 from firetrail.store.log.log_records import is_good, record_offset
-from firetrail.store.queue_records import QueueRecords
 from firetrail.store.queues.filter_bits import FilterBits
-from firetrail.store.reader import TIME_MAX, QueryResult
+from firetrail.store.reads.queue_records import QueueRecords
+from firetrail.store.reads.reader import TIME_MAX, QueryResult
 from firetrail.store.results import GetResult, GetStatus, PutResult
 
 SKIPPED_UNITS_MAX = 8

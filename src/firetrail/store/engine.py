@@ -53,7 +53,7 @@ from firetrail.errors import (
     StoreDamagedError,
     StoreError,
 )
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
 from firetrail.format.names import COMMIT_LOG, INDEX
 from firetrail.settings.settings_table import Live
 from firetrail.store.admission.draft import Drafter
@@ -71,9 +71,9 @@ from firetrail.store.log.paths import settle_paths
 from firetrail.store.log.replica_acks import ReplicaAcks, starts_unconfirmed
 from firetrail.store.put.queue_appends import QueueAppends
 from firetrail.store.put.writer import Durability, Writer
-from firetrail.store.queue_lookups import QueueLookups
 from firetrail.store.queues.queue_table import QueueTable
-from firetrail.store.reader import Reader
+from firetrail.store.reads.queue_lookups import QueueLookups
+from firetrail.store.reads.reader import Reader
 from firetrail.store.recovery.startup import Startup
 from firetrail.store.retention.disk_space import DiskSpace
 from firetrail.store.retention.housekeeper import Housekeeper

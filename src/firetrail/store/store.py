@@ -20,17 +20,17 @@ from firetrail.errors import (
     StoreClosedError,
     WrongTypeError,
 )
-from firetrail.format.arguments import function, instance, number, seconds, truth
-from firetrail.format.integers import whole
 from firetrail.format.kernels.draft import Message
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.format.record import Record
+from firetrail.format.values.arguments import function, instance, number, seconds, truth
+from firetrail.format.values.integers import whole
 from firetrail.store.admission.draft import Batch
 from firetrail.store.dispatch.catch_ups import CATCH_UP_S
 from firetrail.store.dispatch.derivation import Arrival
 from firetrail.store.engine import Engine
-from firetrail.store.queue_records import QueueRecords
-from firetrail.store.reader import TIME_MAX, Boundary, tag_hashes, tag_names
+from firetrail.store.reads.queue_records import QueueRecords
+from firetrail.store.reads.reader import TIME_MAX, Boundary, tag_hashes, tag_names
 from firetrail.store.results import GetResult, PutResult
 from firetrail.store.settings.config import StoreConfig
 from firetrail.store.store_status import StoreStatus

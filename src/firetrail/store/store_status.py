@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from firetrail.format.arguments import instance
-from firetrail.format.integers import whole
+from firetrail.format.values.arguments import instance
+from firetrail.format.values.integers import whole
 from firetrail.store.engine import Engine
 from firetrail.store.recovery.recovery import RecoveryReport
 from firetrail.store.settings.config import StoreConfig

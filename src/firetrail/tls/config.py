@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any, Self
 
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.files.java_properties import Entry, parse_properties
 from firetrail.settings.conf_file import read_settings, refuse_typos
 from firetrail.settings.settings_table import HIDDEN, Flag, Group, Setting, Text, table
 from firetrail.tls.certificates import check_private, content

@@ -18,7 +18,7 @@ from firetrail.remoting.messages.bodies import (
     RequestMode,
     TopicConfig,
 )
-from firetrail.remoting.messages.pop_bodies import RequestModeBody
+from firetrail.remoting.messages.pop.pop_bodies import RequestModeBody
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 

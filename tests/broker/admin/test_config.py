@@ -13,7 +13,7 @@ from firetrail.broker.admin.config import CHANGEABLE
 from firetrail.broker.broker import Broker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 

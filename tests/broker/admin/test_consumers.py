@@ -15,7 +15,7 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import RemotingClient
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerRunningInfo,
     DirectlyConsumed,
     ResetOffsetList,

@@ -9,9 +9,9 @@ import pytest
 from tests.broker.admin.test_topics_groups import commit, sent
 from tests.broker.brokers import SMALL, SUBSCRIPTION, SUSPEND, Fields, Talk, talking
 
-from firetrail.format.integers import INT64_MAX
-from firetrail.format.javahash import java_hash
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.format.values.integers import INT64_MAX
+from firetrail.format.values.javahash import java_hash
+from firetrail.remoting.messages.admin.admin_bodies import (
     BrokerStatsData,
     ConsumeQueueBody,
     ConsumeStats,

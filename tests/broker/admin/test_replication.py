@@ -15,9 +15,9 @@ from tests.replication.followers import following
 
 from firetrail.broker.admin.replication import ReplicationProcessor
 from firetrail.broker.config import BrokerConfig
-from firetrail.format.timer import decode_check
+from firetrail.format.files.timer import decode_check
 from firetrail.remoting.connections.remoting_client import split_address
-from firetrail.remoting.messages.admin_bodies import HARuntimeInfo
+from firetrail.remoting.messages.admin.admin_bodies import HARuntimeInfo
 from firetrail.remoting.messages.bodies import ConsumerOffsets, DelayOffsets
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

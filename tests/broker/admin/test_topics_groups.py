@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import Fields, Talk, talking
 
 from firetrail import Message
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
     ConsumeStatsList,

@@ -14,8 +14,8 @@ from tests.helpers import PATIENCE_S
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter import consumer_filters
 from firetrail.broker.filter.consumer_filters import ConsumerFilters
-from firetrail.format import config_json
-from firetrail.format.bloom import BloomFilter
+from firetrail.format.files import config_json
+from firetrail.format.values.bloom import BloomFilter
 from firetrail.remoting.messages.bodies import SubscriptionData
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import CONSUMER_FILTERS, ConfigFile

@@ -8,7 +8,7 @@ from tests.broker.filter.kept_bytes import kept_bytes
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.filter import message_selector
 from firetrail.broker.filter.message_selector import CACHED_MAX, LISTS_MAX, parse_filter
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import BY_TAG
 
 

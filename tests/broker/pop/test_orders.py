@@ -20,8 +20,8 @@ from tests.broker.pops import (
     popped,
 )
 
-from firetrail.format import config_json
-from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
+from firetrail.format.files import config_json
+from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 ORDERED: Fields = {"order": True, "queueId": 0}

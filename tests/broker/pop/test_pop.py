@@ -19,8 +19,8 @@ from firetrail.format import names
 from firetrail.format.kernels.draft import Message
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
-from firetrail.remoting.messages.receipts import ORDERED
+from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.messages.pop.receipts import ORDERED
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.store.admission.gate import Closure
 from firetrail.store.settings.config import FlushMode

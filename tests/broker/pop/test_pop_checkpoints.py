@@ -20,7 +20,7 @@ from firetrail.broker.state.group_table import GroupTable
 from firetrail.broker.state.offset_files import OffsetFiles
 from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import Record, decode_message
 from firetrail.remoting.messages.bodies import TopicConfig

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import SMALL, Field, Fields, Talk, records, talking
 from tests.helpers import NEVER_MS, PATIENCE_S
 
-from firetrail.format.ids import decode_message_id
+from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.store.dispatch import catch_ups
 

@@ -8,10 +8,10 @@ import pytest
 from tests.broker.brokers import SMALL, Field, Fields, Talk, talking
 
 from firetrail.broker.processors.send_back import FIRST_RETRY_LEVEL
-from firetrail.format.delay import DelayLevels
-from firetrail.format.ids import decode_message_id
-from firetrail.format.integers import INT32_MAX, INT32_MIN
 from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.ids import decode_message_id
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 QUICK = SMALL.replace(delay_levels=DelayLevels.parse("1s 1s 0s 0s 0s"))

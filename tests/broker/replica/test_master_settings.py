@@ -15,8 +15,8 @@ from firetrail.broker.replica.master_settings import (
     replica_settings,
 )
 from firetrail.errors import NoSuchError, NotReachedError, ReplicationError
-from firetrail.format.delay import DelayLevels
-from firetrail.format.hosts import Host
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.hosts import Host
 from firetrail.replication.replica.master_check import Master
 from firetrail.store.settings.config import BrokerRole
 from firetrail.system import SYSTEM

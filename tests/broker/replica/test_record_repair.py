@@ -20,10 +20,10 @@ from tests.stores import flip, log_file, overwrite, records
 from firetrail.broker.replica import record_repair
 from firetrail.broker.services import scrub as scrub_service
 from firetrail.client import Admin
-from firetrail.format.delay import DelayLevels
 from firetrail.format.kernels.encode import RecordWriter
 from firetrail.format.layout import MAGIC_BLANK, RECORD_HEAD
 from firetrail.format.record import Record, encode_record
+from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.store.settings.config import BrokerRole
 

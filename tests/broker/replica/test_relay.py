@@ -11,9 +11,9 @@ from tests.broker.groups import broker_group
 from tests.broker.pairs import pair, promote
 from tests.client.clusters import until
 
-from firetrail.broker.held_requests import HeldRequests
 from firetrail.broker.replica import relay
 from firetrail.broker.replica.relay import NO_MASTER, RELAYED, Relay
+from firetrail.broker.roles.held_requests import HeldRequests
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.headers import ConsumerOffsetHeader

@@ -22,7 +22,7 @@ from firetrail.remoting.messages.bodies import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
-from firetrail.remoting.messages.pop_bodies import RequestModeBody, RequestModes
+from firetrail.remoting.messages.pop.pop_bodies import RequestModeBody, RequestModes
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.settings.config import BrokerRole

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.access.actors import ROOT, SECURE, credentials, guard_of
-from tests.access.test_audit_log import events
+from tests.access.audit.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.broker.pairs import QUICK, SLAVE
 from tests.client.clusters import until
@@ -17,7 +17,7 @@ from tests.helpers import PATIENCE_S, ManualClock
 from tests.tls.authority import Authority
 
 from firetrail import Message
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit.audit_log import AuditLog
 from firetrail.access.guard import Guard
 from firetrail.auth.policies import User, UserType
 from firetrail.auth.signature import Signer

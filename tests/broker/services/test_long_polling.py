@@ -10,7 +10,7 @@ import pytest
 
 from firetrail.broker.services.long_polling import ANY_OFFSET, HeldRequest, LongPolling, Woken
 from firetrail.remoting.connections.connection import Connection
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.derivation import Arrival
 

@@ -10,8 +10,8 @@ import pytest
 from tests.broker.brokers import SMALL, talking
 
 from firetrail.broker.config import BrokerConfig
-from firetrail.format import config_json
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files import config_json
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pace import periodic
 from firetrail.store.settings.config import FlushMode
 

@@ -16,9 +16,9 @@ from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP
 from firetrail.broker.state import excess_positions
 from firetrail.broker.state.excess_positions import Overrun
 from firetrail.cli.main import main
-from firetrail.format import config_json
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
+from firetrail.format.values.delay import DelayLevels
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import ORDERS, ConfigFile
 from firetrail.store.queues.queue_table import QueueTable

@@ -18,7 +18,7 @@ from firetrail.broker.state.offset_files import (
     split,
 )
 from firetrail.errors import StoreError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, LMQ_OFFSETS
 from firetrail.remoting.messages.bodies import LmqConsumerOffsets
 from firetrail.system import System

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.brokers import Talk, talking
 
 from firetrail.errors import StoreError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 
 

@@ -12,10 +12,10 @@ from firetrail import Message, Store
 from firetrail.broker.pop.pop_checkpoints import REVIVE_GROUP
 from firetrail.broker.state.salvaged_positions import Renumbering
 from firetrail.cli.main import main
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.names import CONSUMER_OFFSETS, DELAY_OFFSETS
 from firetrail.format.record import decode_message
-from firetrail.remoting.messages.pop_bodies import CheckpointBody
+from firetrail.remoting.messages.pop.pop_bodies import CheckpointBody
 from firetrail.settings.config_file import ORDERS, ConfigFile
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord

@@ -14,10 +14,10 @@ from firetrail import Message
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.timer.timer_service import TimerService
+from firetrail.format.files.timer import TIMER_TOPIC, TimerCheck
 from firetrail.format.message_types import has_delivery_time
 from firetrail.format.properties import encode_properties
 from firetrail.format.record import Record
-from firetrail.format.timer import TIMER_TOPIC, TimerCheck
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.settings.config import StoreConfig

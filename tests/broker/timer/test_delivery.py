@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from tests.broker.timer.bench import Bench
 
+from firetrail.format.files.timer import WHEEL
 from firetrail.format.properties import decode_properties
-from firetrail.format.timer import WHEEL
 
 
 async def test_a_rebuild_with_a_longer_window_delivers_far_messages_once(tmp_path: Path) -> None:

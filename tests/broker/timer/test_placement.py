@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.broker.brokers import SMALL
 from tests.broker.timer.bench import Bench
 
-from firetrail.format.timer import WAIT_MAX_MS, WHEEL_SLOTS
+from firetrail.format.files.timer import WAIT_MAX_MS, WHEEL_SLOTS
 
 DAY_MS = 86_400_000
 

@@ -10,7 +10,7 @@ import pytest
 from tests.broker.timer.bench import Bench
 from tests.helpers import crash_image
 
-from firetrail.format.timer import CHECK, LOG, SLOT, UNIT, WHEEL, WHEEL_SLOTS, decode_check
+from firetrail.format.files.timer import CHECK, LOG, SLOT, UNIT, WHEEL, WHEEL_SLOTS, decode_check
 
 
 async def test_waiting_messages_survive_a_clean_stop(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tests.broker.timer.test_wheel_damage import DAMAGES, spoil
 from tests.helpers import crash_image
 
 from firetrail.broker.timer.timer_inspection import timer_problems, timer_waiting
-from firetrail.format.timer import CHECK, LOG, SLOT, UNIT, WHEEL, WHEEL_SLOTS
+from firetrail.format.files.timer import CHECK, LOG, SLOT, UNIT, WHEEL, WHEEL_SLOTS
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.problems import Problem, ProblemKind, advice
 

@@ -9,7 +9,7 @@ import pytest
 from tests.broker.timer.bench import Bench
 from tests.helpers import PATIENCE_S
 
-from firetrail.format.timer import LOG, WHEEL
+from firetrail.format.files.timer import LOG, WHEEL
 
 
 async def test_a_stop_waits_for_the_save_that_is_under_way(tmp_path: Path) -> None:

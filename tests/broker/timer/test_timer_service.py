@@ -11,8 +11,8 @@ from tests.broker.timer.bench import REVIVE, START_S, Bench
 from tests.helpers import ManualClock
 
 from firetrail.errors import StoreError
+from firetrail.format.files.timer import WHEEL, WHEEL_SLOTS
 from firetrail.format.kernels.draft import Message
-from firetrail.format.timer import WHEEL, WHEEL_SLOTS
 
 DAY_MS = 86_400_000
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.broker.timer.bench import START_S, Bench
 
-from firetrail.format.timer import CHECK, LOG, SLOT, UNIT, WHEEL, decode_slot, encode_slot
+from firetrail.format.files.timer import CHECK, LOG, SLOT, UNIT, WHEEL, decode_slot, encode_slot
 
 SLOTS = 1 << 16
 REBUILT = "the timer is rebuilt from the topic rmq_sys_wheel_timer: "

@@ -32,9 +32,9 @@ from firetrail.broker.state.topic_table import CHECKED_OFTEN_TOPIC, HALF_TOPIC, 
 from firetrail.broker.transactions import transactions as module
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FlushFailedError, StoreBusyError
-from firetrail.format.ids import decode_message_id
 from firetrail.format.kernels.draft import Message
 from firetrail.format.record import decode_message
+from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

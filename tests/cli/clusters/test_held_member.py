@@ -21,7 +21,7 @@ from firetrail.cli.clusters.local_cluster import (
     LocalMember,
     create_cluster,
 )
-from firetrail.cli.clusters.member_states import GroupStates, MemberState, MemberView
+from firetrail.cli.replication.member_states import GroupStates, MemberState, MemberView
 from firetrail.errors import FiretrailError, NotReachedError
 from firetrail.system import SYSTEM
 

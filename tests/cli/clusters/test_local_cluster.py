@@ -13,7 +13,7 @@ from tests.helpers import PATIENCE_S
 
 from firetrail.cli.clusters.etcd_program import PROGRAM, etcd_command
 from firetrail.cli.clusters.local_cluster import ClusterPorts, LocalCluster, create_cluster
-from firetrail.cli.clusters.member_states import GroupStates, MemberState, MemberView
+from firetrail.cli.replication.member_states import GroupStates, MemberState, MemberView
 from firetrail.errors import ConfigError, NoSuchError, NotReachedError
 from firetrail.remoting.messages.replica_bodies import GroupReport, ReplicaStatus, SeenReport
 from firetrail.replication.group.group_memory import GroupMemory, MemberFile

@@ -20,8 +20,8 @@ from firetrail.broker.config import BrokerConfig
 from firetrail.cli.clusters import tail
 from firetrail.client import Message, Producer
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.hosts import Host
 from firetrail.format.layout import COMPRESSED
+from firetrail.format.values.hosts import Host
 from firetrail.namesrv import NameServerConfig
 from firetrail.store.settings.config import StoreConfig
 

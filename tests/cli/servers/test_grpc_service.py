@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.access.actors import user_store
-from tests.access.test_audit_log import events
+from tests.access.audit.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.helpers import PATIENCE_S
 

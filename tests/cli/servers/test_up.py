@@ -23,7 +23,7 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.config import BrokerConfig
 from firetrail.cli.servers import up
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -23,9 +23,9 @@ from tests.stores import (
 )
 
 from firetrail import Message, Store
-from firetrail.format.hosts import format_host
 from firetrail.format.layout import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from firetrail.format.record import Record
+from firetrail.format.values.hosts import format_host
 from firetrail.store.inspect.view import StoreView
 
 FIELDS = [

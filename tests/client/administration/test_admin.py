@@ -26,7 +26,7 @@ from firetrail.errors import RequestError
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,

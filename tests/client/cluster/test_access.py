@@ -29,8 +29,8 @@ from firetrail.client import (
     TlsError,
 )
 from firetrail.errors import NoSuchError, NotReachedError, RequestError
-from firetrail.format.hosts import Host
-from firetrail.format.ids import encode_message_id
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import encode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.tls.config import TlsConfig
 from firetrail.tls.server_tls import ServerTls

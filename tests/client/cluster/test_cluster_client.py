@@ -26,7 +26,7 @@ from firetrail.client import (
 )
 from firetrail.client.cluster.cluster_client import ClusterClient
 from firetrail.client.cluster.session import _SessionState
-from firetrail.remoting.messages.receipts import Receipt
+from firetrail.remoting.messages.pop.receipts import Receipt
 from firetrail.remoting.wire.codes import Permission
 
 QUEUE = MessageQueue("T", "broker-a", 0)

@@ -34,7 +34,7 @@ from firetrail.remoting.messages.headers import SendResponse
 from firetrail.remoting.servers.server import RemotingServer
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.queue_lookups import QueueLookups
+from firetrail.store.reads.queue_lookups import QueueLookups
 from firetrail.system import SYSTEM
 
 
@@ -137,7 +137,7 @@ class TestNameServerThatHasJustStarted:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A topic that is unknown before brokers register is not treated as a new topic."""
-        monkeypatch.setattr("firetrail.client.consumers.push_consumer.TOPIC_POLL_S", 0.05)
+        monkeypatch.setattr("firetrail.client.consumers.push.push_consumer.TOPIC_POLL_S", 0.05)
         monkeypatch.setattr(QueueLookups, "is_recent", lambda *_: False)  # as of a large topic
         heard: list[bytes] = []
 

@@ -20,10 +20,10 @@ from firetrail.client import (
 )
 from firetrail.client.messages.send import DEFAULT_QUEUES
 from firetrail.errors import RequestError
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import ConsumeFromWhere
 from firetrail.remoting.wire.codes import Permission
-from firetrail.store.reader import Reader
+from firetrail.store.reads.reader import Reader
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 

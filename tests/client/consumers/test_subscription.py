@@ -19,7 +19,7 @@ from firetrail.client import (
     by_sql,
     by_tags,
 )
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 
 
 class TestSubscriptions:

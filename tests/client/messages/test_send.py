@@ -21,7 +21,7 @@ from firetrail.client import (
 )
 from firetrail.client.messages import send as send_module
 from firetrail.client.messages.send import batch_of, draft_of, unique_ids
-from firetrail.format.hosts import Host
+from firetrail.format.values.hosts import Host
 
 QUEUE = MessageQueue("T", "broker-a", 2)
 BORN = 1_700_000_000_123

@@ -31,8 +31,8 @@ from firetrail.errors import (
     NoSuchError,
     RequestError,
 )
-from firetrail.format.ids import decode_message_id
 from firetrail.format.layout import COMPRESSED
+from firetrail.format.values.ids import decode_message_id
 from firetrail.namesrv import NameServer, NameServerConfig
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.javahash import java_hash, java_text
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX
 from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.kernels.scan import scan
 from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
 from firetrail.format.record import Record, decode_record
+from firetrail.format.values.javahash import java_hash, java_text
 
 ANY_RECORD = (Check.NONE, Check.BODY, Check.RECORD)
 """The checks that records with and without a property CRC pass."""

@@ -15,7 +15,7 @@ from tests.format.kernels.drafts import V4, V6, Draft
 
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.columns import Check, Columns
-from firetrail.format.index import index_file_size
+from firetrail.format.files.index import index_file_size
 from firetrail.format.kernels.derive import (
     ENTRIES_PER_RECORD_MAX,
     derive_entries,

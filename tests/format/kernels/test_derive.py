@@ -21,8 +21,6 @@ from tests.format.kernels.drafts import (
 
 from firetrail.format import columns as col
 from firetrail.format.columns import COLUMN_NAMES, Check, Columns, Stop
-from firetrail.format.delay import DelayLevels
-from firetrail.format.javahash import index_key_hash, java_hash, java_text
 from firetrail.format.kernels.derive import (
     ENTRIES_PER_RECORD_MAX,
     derive_entries,
@@ -31,6 +29,8 @@ from firetrail.format.kernels.derive import (
 from firetrail.format.kernels.scan import scan
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.properties import DELAY, KEYS, TAGS, UNIQ_KEY, decode_properties
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.javahash import index_key_hash, java_hash, java_text
 
 LEVELS = DelayLevels.parse("1s 5s 10s 30s")
 WAITS = array("q", LEVELS.waits_ms)

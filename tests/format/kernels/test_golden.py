@@ -12,9 +12,7 @@ from tests.format.kernels.golden import STORES, Piece, index_files, queue_files,
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.columns import Check, Stop
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.hosts import encode_host
-from firetrail.format.index import (
+from firetrail.format.files.index import (
     IndexGeometry,
     IndexHeader,
     decode_index_header,
@@ -22,7 +20,7 @@ from firetrail.format.index import (
     find_geometry,
     index_file_size,
 )
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, encode_unit
 from firetrail.format.kernels.derive import (
     ENTRIES_PER_RECORD_MAX,
     derive_entries,
@@ -36,7 +34,9 @@ from firetrail.format.kernels.encode import (
 )
 from firetrail.format.kernels.index import append_entries, cut_entries, walk
 from firetrail.format.record import Blank, Record, decode_record
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, encode_unit
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.hosts import encode_host
+from firetrail.format.values.javahash import index_key_hash
 
 WAITS = array("q", DelayLevels.parse(DEFAULT_DELAY_LEVELS).waits_ms)
 every_store = pytest.mark.parametrize("store", STORES)

@@ -7,9 +7,9 @@ from struct import pack
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrail.format.hosts import parse_host
-from firetrail.format.ids import encode_message_id
 from firetrail.format.kernels.ids import join_ids
+from firetrail.format.values.hosts import parse_host
+from firetrail.format.values.ids import encode_message_id
 
 HOSTS = ("127.0.0.1:10911", "[2001:db8::1]:10911")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.format.kernels.drafts import fenced
 
 from firetrail.errors import FormatError
-from firetrail.format.index import (
+from firetrail.format.files.index import (
     IndexEntry,
     IndexHeader,
     decode_index_header,

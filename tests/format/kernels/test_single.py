@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import Draft, drafts, fenced, pack_log
 
-from firetrail.format.javahash import index_key_hash, java_text
 from firetrail.format.kernels.single import KeyQuestion, unpack_record
 from firetrail.format.properties import KEYS, UNIQ_KEY, decode_properties
 from firetrail.format.record import Record, _decode_carefully
+from firetrail.format.values.javahash import index_key_hash, java_text
 
 FOREVER = (-(2**63), 2**63 - 1)
 

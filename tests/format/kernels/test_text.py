@@ -12,7 +12,7 @@ from tests.format.kernels.drafts import Draft, fenced, scan_all
 
 from firetrail.format import kernels
 from firetrail.format.columns import Check, Stop
-from firetrail.format.javahash import java_hash, java_text
+from firetrail.format.values.javahash import java_hash, java_text
 
 # One of each kind of byte that UTF-8 tells apart, and the edges of each range.
 LEADS = [0x00, 0x41, 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1]

@@ -29,7 +29,7 @@ from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import DataFile, LakeLayout
 from firetrail.pipeline.jobs.archive.parquet_files import ArchivePart, PartitionFile, archive_part
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_sight
 from firetrail.store.inspect.view import StoreView
 
 Put = Callable[..., None]

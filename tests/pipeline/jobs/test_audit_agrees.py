@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.store import test_check, test_check_derived, test_check_repeats
 from tests.store.checks import DELAYS, checked
 from tests.store.conftest import ours, v4  # noqa: F401 (fixtures of the tests below)
-from tests.store.test_check import *  # noqa: F403
-from tests.store.test_check_derived import *  # noqa: F403
-from tests.store.test_check_repeats import *  # noqa: F403
+from tests.store.inspect.fsck import test_check, test_check_derived, test_check_repeats
+from tests.store.inspect.fsck.test_check import *  # noqa: F403
+from tests.store.inspect.fsck.test_check_derived import *  # noqa: F403
+from tests.store.inspect.fsck.test_check_repeats import *  # noqa: F403
 
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.jobs.audit import job as audit_module
 from firetrail.pipeline.jobs.audit.job import audit
 from firetrail.store.inspect.fsck.report import CheckReport

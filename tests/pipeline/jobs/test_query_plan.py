@@ -12,7 +12,7 @@ from firetrail.errors import PipelineError
 from firetrail.pipeline.jobs.query_plan import Need, needs
 from firetrail.pipeline.jobs.sql import VIEWS, sql
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
 from firetrail.pipeline.source.schema import NAMES, ddl
 
 DAY = 86_400_000

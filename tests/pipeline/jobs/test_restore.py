@@ -14,7 +14,7 @@ from tests.stores import copy_of, overwrite, records, truncate
 
 from firetrail import Message, Store
 from firetrail.errors import DiskFullError, LakeError, StoreError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs import restore as module
 from firetrail.pipeline.jobs.archive import job as archive_module
 from firetrail.pipeline.jobs.archive.job import archive

@@ -15,8 +15,8 @@ from tests.format.kernels.golden import STORES, scan_log
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns
-from firetrail.format.hosts import unpack_ip
 from firetrail.format.record import Record, decode_record
+from firetrail.format.values.hosts import unpack_ip
 from firetrail.pipeline.kernels import arrow
 from firetrail.pipeline.kernels.arrow import KEYS, PROPERTIES, Rows
 from firetrail.pipeline.kernels.arrow_lists import fill_keys, measure_items

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.format.kernels.drafts import Draft, fenced, few_queues, pack_log, scan_all
 
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.files.unit import ConsumeQueueUnit, encode_unit
 from firetrail.format.kernels.scan import scan_units
 from firetrail.format.record import Record, decode_record
-from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 from firetrail.pipeline.kernels.pick import ANY_QUEUE, NO_UNITS, TIME_MAX, TIME_MIN, Picker
 
 PREPARED, ROLLED_BACK = 4, 12

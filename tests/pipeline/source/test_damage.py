@@ -8,12 +8,12 @@ from tests.pipeline.source.shelf import consumed, fill, rows_of, some_messages
 from tests.stores import field_position, flip, log_file, overwrite, records, truncate
 
 from firetrail.errors import StoreDamagedError
-from firetrail.format.index import entry_at
+from firetrail.format.files.index import entry_at
 from firetrail.format.record import Record
 from firetrail.pipeline.batch_plan import plan_batch
-from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.damage import DDL, SCHEMA, plan_damage, read_damage
 from firetrail.pipeline.source.options import parse_options
+from firetrail.pipeline.source.plan import log_splits
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ from tests.stores import NAMES as STORES
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.format.names import CONSUME_QUEUE
-from firetrail.pipeline.source import log_splits, split_reader
+from firetrail.pipeline.source import split_reader
+from firetrail.pipeline.source.plan import log_splits
 from firetrail.pipeline.source.schema import METADATA, NAMES
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.backup import back_up

@@ -14,10 +14,10 @@ from firetrail import Store
 from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
 from firetrail.format.record import Record
-from firetrail.pipeline.source import log_splits
 from firetrail.pipeline.source.arrays import Gatherer
+from firetrail.pipeline.source.plan import log_splits
+from firetrail.pipeline.source.plan.store_splits import EVERYTHING, QueueRange
 from firetrail.pipeline.source.schema import CHEAPEST, METADATA, NAMES, fields
-from firetrail.pipeline.source.store_splits import EVERYTHING, QueueRange
 from firetrail.pipeline.source.unit_reader import Chooser
 from firetrail.pipeline.wire.broker_reader import _Decoder
 from firetrail.pipeline.wire.broker_splits import BrokerRange

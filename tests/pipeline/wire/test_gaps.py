@@ -18,7 +18,7 @@ from firetrail.client.consumers.pull import Puller, PullResult
 from firetrail.errors import DataLostError, PipelineError, StoreDamagedError
 from firetrail.format.layout import RECORD_SIZE_MIN
 from firetrail.pipeline.failures import _from_text
-from firetrail.pipeline.source.store_splits import QueueRange
+from firetrail.pipeline.source.plan.store_splits import QueueRange
 from firetrail.pipeline.wire import retry
 from firetrail.pipeline.wire.broker_splits import BrokerRange
 from firetrail.pipeline.wire.gaps import left_out, take

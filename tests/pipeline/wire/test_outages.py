@@ -23,7 +23,7 @@ from firetrail.broker.background import BackgroundBroker
 from firetrail.broker.config import BrokerConfig
 from firetrail.client import Admin
 from firetrail.errors import ConfigError, PipelineError
-from firetrail.format.hosts import parse_host
+from firetrail.format.values.hosts import parse_host
 from firetrail.pipeline.batch_plan import plan_batch
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.sql import sql

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from tests.access.actors import SECURE, Users, acl, credentials, info, user_store
-from tests.access.test_audit_log import events
+from tests.access.audit.test_audit_log import events
 from tests.broker.brokers import SMALL
 from tests.client.clusters import until
 from tests.proxy.fakes import METADATA, FakeCall, FakeStream
 from tests.proxy.services import receive_request
 from tests.remoting.clocks import Clock
 
-from firetrail.access.audit_log import AuditLog
+from firetrail.access.audit.audit_log import AuditLog
 from firetrail.access.guard import AccessPolicy, Guard
 from firetrail.access.implied_permissions import NOT_YOURS
 from firetrail.access.user_bodies import UserInfo

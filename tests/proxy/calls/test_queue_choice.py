@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 from firetrail.proxy.calls import queue_choice
 from firetrail.proxy.calls.queue_choice import QueueChoice, WriteQueue, consistent_hash
 from firetrail.remoting.messages.bodies import BrokerData, QueueData, TopicRouteData

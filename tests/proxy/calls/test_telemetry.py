@@ -10,9 +10,9 @@ from tests.proxy.calls.test_client_settings import publishing, subscribing
 from tests.proxy.fakes import METADATA, FakeBrokers, FakeCall, FakeStream
 
 from firetrail.errors import RequestError
-from firetrail.format.hosts import Host
 from firetrail.format.layout import MAGIC_V1
 from firetrail.format.record import Record, encode_record
+from firetrail.format.values.hosts import Host
 from firetrail.proxy.calls import telemetry as module
 from firetrail.proxy.calls.telemetry import SETTINGS_WAITING_MAX, Telemetry
 from firetrail.proxy.schema.messages import (
@@ -27,7 +27,7 @@ from firetrail.proxy.schema.messages import (
 )
 from firetrail.proxy.transport.call import StatusCode, StreamHandler
 from firetrail.proxy.upstream.grpc_clients import ProxyClients
-from firetrail.remoting.messages.admin_bodies import ConsumerRunningInfo, DirectlyConsumed
+from firetrail.remoting.messages.admin.admin_bodies import ConsumerRunningInfo, DirectlyConsumed
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.wire.codes import CommandFlag, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

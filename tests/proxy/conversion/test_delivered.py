@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.proxy.services import at, message
 
-from firetrail.format.hosts import Host
 from firetrail.format.layout import COMPRESSED, MAGIC_V1
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.format.record import Record, encode_record
+from firetrail.format.values.hosts import Host
 from firetrail.proxy.conversion import delivered as module
 from firetrail.proxy.conversion.delivered import delivered, records_in
 from firetrail.proxy.conversion.message_checks import check_message

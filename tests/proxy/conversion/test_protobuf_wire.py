@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.proxy.services import Service, code, message
 
-from firetrail.format.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN
 from firetrail.proxy.conversion.protobuf_wire import field, int64, key_of, varint
 from firetrail.proxy.schema.messages import SendResultEntry, SystemProperties
 from firetrail.remoting.messages.headers import SendResponse

@@ -61,7 +61,7 @@ from firetrail.proxy.upstream.interface import RegisteringBrokers, resolved
 from firetrail.proxy.upstream.remote_brokers import ABSENT_S, KNOWN_S, ClusterBrokers, KnownSettings
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig
-from firetrail.remoting.messages.receipts import Receipt
+from firetrail.remoting.messages.pop.receipts import Receipt
 from firetrail.remoting.wire.codes import RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.audit_settings import AuditSettings

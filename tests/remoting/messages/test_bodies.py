@@ -9,9 +9,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pytest
 
 from firetrail.errors import ProtocolError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.remoting.messages import bodies
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerStatus,
     ConsumeStats,
     OffsetWrapper,

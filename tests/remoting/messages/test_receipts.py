@@ -7,15 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from firetrail.errors import ProtocolError, RequestError
-from firetrail.remoting.messages.pop_bodies import (
+from firetrail.remoting.messages.pop.pop_bodies import (
     AckBody,
     BatchAck,
     CheckpointBody,
     encode_ack,
     encode_checkpoint,
 )
-from firetrail.remoting.messages.pop_headers import PopResponse
-from firetrail.remoting.messages.receipts import (
+from firetrail.remoting.messages.pop.pop_headers import PopResponse
+from firetrail.remoting.messages.pop.receipts import (
     NORMAL,
     RETRY,
     RETRY_V2,

@@ -10,8 +10,8 @@ from firetrail import Batch, Message, PutStatus, Store
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
 from firetrail.format.batch import BatchItem, encode_batch
-from firetrail.format.hosts import Host
 from firetrail.format.properties import encode_properties
+from firetrail.format.values.hosts import Host
 
 pytestmark = pytest.mark.stepped_threads
 

@@ -11,9 +11,9 @@ from tests.store.conftest import OpenStore
 from firetrail import Batch, Message, PutStatus, Record, Store
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
-from firetrail.format.hosts import Host
-from firetrail.format.ids import decode_message_id
 from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import decode_message_id
 
 pytestmark = pytest.mark.stepped_threads
 
@@ -195,7 +195,7 @@ class TestDelay:
         assert stored(store, Message("T", b"x", delay_level=1, sys_flag=kind)).topic == topic
 
     def test_a_level_beyond_the_last_is_clamped(self, open_store: OpenStore) -> None:
-        from firetrail.format.delay import DelayLevels
+        from firetrail.format.values.delay import DelayLevels
 
         store = open_store(delay_levels=DelayLevels.parse("2s 1m"))
         assert store.put(Message("T", b"x", delay_level=9)).queue_id == 1

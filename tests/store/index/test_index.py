@@ -9,9 +9,9 @@ import pytest
 from tests.helpers import START_MS, Machine
 
 from firetrail.errors import DiskFullError, StoreDamagedError
-from firetrail.format.index import IndexGeometry
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.files.index import IndexGeometry
 from firetrail.format.kernels.single import KeyQuestion
+from firetrail.format.values.javahash import index_key_hash
 from firetrail.store.index.index import Index
 
 pytestmark = pytest.mark.stepped_threads

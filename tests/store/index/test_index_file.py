@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import START_MS, Machine
 
 from firetrail.errors import DiskFullError, StoreDamagedError
-from firetrail.format.index import IndexGeometry, index_file_size
+from firetrail.format.files.index import IndexGeometry, index_file_size
 from firetrail.format.names import parse_index_name
 from firetrail.store.index.index_file import IndexFile
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from firetrail import Message, Store, StoreConfig
-from firetrail.format.index import IndexGeometry
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.files.index import IndexGeometry
+from firetrail.format.values.javahash import index_key_hash
 from firetrail.store.index.index import Index
 from firetrail.store.root.sizes import adopt_sizes
 from firetrail.system import System

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.format.kernels.drafts import Draft, fenced
 
 from firetrail.format.columns import Check
-from firetrail.format.unit import ConsumeQueueUnit, encode_unit
+from firetrail.format.files.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.kernels.answer import GetResult, GetStatus, QueueCursor
 from firetrail.store.kernels.select import UNCHECKED
 

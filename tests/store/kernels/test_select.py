@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.format.kernels.drafts import fenced
 
-from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit, encode_unit
+from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit, encode_unit
 from firetrail.store.kernels.select import ELSEWHERE, EXHAUSTED, FULL, Selection
 
 BASE = 1000

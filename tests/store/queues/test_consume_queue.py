@@ -13,8 +13,8 @@ from firetrail.errors import (
     StoreClosedError,
     StoreDamagedError,
 )
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.format.names import segment_name
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.store.queues.consume_queue import ConsumeQueue
 
 UNITS = 10

@@ -11,9 +11,9 @@ from tests.helpers import PATIENCE_S, crash_image, small_config
 
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
-from firetrail.format.bloom import BloomFilter
-from firetrail.format.extended_unit import ExtendedUnit, is_address
+from firetrail.format.files.extended_unit import ExtendedUnit, is_address
 from firetrail.format.names import CONSUME_QUEUE_EXT, segment_name
+from firetrail.format.values.bloom import BloomFilter
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.queues.filter_bits import FilterBits

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import Machine, in_threads
 
 from firetrail.errors import SegmentSizeError, StoreClosedError
-from firetrail.format.unit import ConsumeQueueUnit, encode_unit
+from firetrail.format.files.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.queues.queue_table import QueueTable
 
 SIZE = 200

@@ -24,8 +24,8 @@ from tests.store.recoveries import (
 )
 
 from firetrail import FlushMode, Message
+from firetrail.format.files.unit import ConsumeQueueUnit, encode_unit
 from firetrail.format.names import segment_name
-from firetrail.format.unit import ConsumeQueueUnit, encode_unit
 from firetrail.store.dispatch.derivation import Deriver, Step
 from firetrail.store.root import sizes
 

@@ -17,7 +17,7 @@ from tests.stores import copy_of, derived, list_topics, truncate
 
 from firetrail import Message, StoreConfig
 from firetrail.errors import FlushFailedError, StoreDamagedError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.names import INVENTORY, LOCK_CONTENT, SCHEDULE_TOPIC
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.evidence import evidence, inventory

@@ -14,7 +14,7 @@ from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreDamagedError, StoreError
 from firetrail.format.columns import Check
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.dispatch import derivation
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.repair.rebuild import Rebuilt, rebuild

@@ -13,7 +13,7 @@ from tests.helpers import FaultyFiles, crash_image, tree
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreDamagedError, StoreError, StoreLockedError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import RecordBatch
 from firetrail.store.repair.repair import Repair, repair_store

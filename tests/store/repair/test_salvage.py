@@ -12,8 +12,8 @@ from tests.stores import flip
 from firetrail import Message, Store, StoreConfig
 from firetrail.cli.main import main
 from firetrail.errors import StoreError, StoreLockedError
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.record import Record
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.repair.salvage import Numbering, Salvaged, salvage_store
 from firetrail.system import System
 

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import Machine
 
 from firetrail.errors import DiskFullError
-from firetrail.format.checkpoint import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
+from firetrail.format.files.checkpoint import CHECKPOINT_SIZE, Checkpoint, encode_checkpoint
 from firetrail.format.names import CHECKPOINT, WATERMARK
 from firetrail.store.root.watermark import (
     SLOT_SIZE,

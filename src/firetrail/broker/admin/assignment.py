@@ -13,7 +13,7 @@ from firetrail.broker.state.group_table import check_group
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import check_topic_name
 from firetrail.client.cluster.topic_route import queues_of
-from firetrail.client.consumers.rebalance import Strategy, averagely, by_circle
+from firetrail.client.consumers.push.rebalance import Strategy, averagely, by_circle
 from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.remoting.connections.connection import Connection
@@ -27,8 +27,8 @@ from firetrail.remoting.messages.bodies import (
     RequestMode,
     TopicRouteData,
 )
-from firetrail.remoting.messages.pop_bodies import RequestModeBody, RequestModes
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_bodies import RequestModeBody, RequestModes
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.settings.config_file import ConfigFile

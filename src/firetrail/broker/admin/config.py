@@ -18,10 +18,10 @@ from firetrail.broker.broker_conf import load_entries
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ConfigError, RequestError
-from firetrail.format.java_properties import Entry, parse_properties, update_properties
+from firetrail.format.files.java_properties import Entry, parse_properties, update_properties
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.admin_headers import VersionResponse
+from firetrail.remoting.messages.admin.admin_headers import VersionResponse
 from firetrail.remoting.messages.bodies import DataVersion
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

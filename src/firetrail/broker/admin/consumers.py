@@ -9,16 +9,16 @@ from firetrail.access.implied_permissions import SUB, no_record, require_record
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import Client, ConsumerGroup
 from firetrail.errors import RequestError
-from firetrail.format.ids import decode_message_id
+from firetrail.format.values.ids import decode_message_id
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerStatus,
     QueueOffset,
     ResetOffsetList,
     ResetOffsets,
 )
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_headers import (
     CloneOffsetHeader,
     ConsumeDirectlyHeader,
     ConsumerStatusHeader,
@@ -26,10 +26,10 @@ from firetrail.remoting.messages.admin_headers import (
 )
 from firetrail.remoting.messages.bodies import MessageModel, MessageQueue
 from firetrail.remoting.messages.headers import ResetOffsetHeader
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.reader import Boundary
+from firetrail.store.reads.reader import Boundary
 
 NOW = -1
 """The time of a reset to the end of the queue, after the newest message."""

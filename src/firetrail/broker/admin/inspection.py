@@ -10,10 +10,10 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.services.clients import LANGUAGES, Client
 from firetrail.broker.services.traffic import DAY, HOUR, MINUTE, Count
 from firetrail.errors import ConfigError, RequestError
-from firetrail.format.integers import INT64_MAX
+from firetrail.format.values.integers import INT64_MAX
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     BrokerStatsData,
     ColdDataInfo,
     ConsumeQueueBody,
@@ -22,7 +22,7 @@ from firetrail.remoting.messages.admin_bodies import (
     ProducerInfo,
     ProducerTable,
 )
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_headers import (
     ConsumeQueueHeader,
     CorrectionHeader,
     StatsHeader,
@@ -31,7 +31,7 @@ from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
 from firetrail.remoting.servers.large_answers import answer_with
 from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.store.reader import tag_hashes
+from firetrail.store.reads.reader import tag_hashes
 
 UNITS_MAX = 1_000
 """Maximum number of queue units in one answer."""

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
-from firetrail.format.timer import CHECK_FIELDS
+from firetrail.format.files.timer import CHECK_FIELDS
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     HAClientRuntimeInfo,
     HAConnectionRuntimeInfo,
     HARuntimeInfo,
     TimerMetrics,
 )
-from firetrail.remoting.messages.admin_headers import ExchangeHAInfoHeader
+from firetrail.remoting.messages.admin.admin_headers import ExchangeHAInfoHeader
 from firetrail.remoting.messages.replica_headers import LogRecordsHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -12,7 +12,7 @@ from firetrail.errors import RequestError
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler, WaitingHandler
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
@@ -24,7 +24,7 @@ from firetrail.remoting.messages.admin_bodies import (
     TopicOffset,
     TopicStats,
 )
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_headers import (
     BrokerConsumeStatsHeader,
     ConsumeStatsHeader,
     GroupNameHeader,

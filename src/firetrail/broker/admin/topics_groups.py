@@ -16,8 +16,8 @@ from firetrail.errors import RequestError
 from firetrail.format.light import LIGHT_PREFIX
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler
-from firetrail.remoting.messages.admin_bodies import GroupForbidden
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_bodies import GroupForbidden
+from firetrail.remoting.messages.admin.admin_headers import (
     DeleteGroupHeader,
     ForbiddenHeader,
     GroupNameHeader,

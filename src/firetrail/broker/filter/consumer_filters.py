@@ -19,8 +19,8 @@ from dataclasses import replace
 from firetrail.broker.filter.sql92 import SqlFilter, parse
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import FormatError
-from firetrail.format.bloom import BloomFilter
 from firetrail.format.record import decode_message
+from firetrail.format.values.bloom import BloomFilter
 from firetrail.remoting.messages.bodies import BY_TAG, SubscriptionData
 from firetrail.remoting.messages.filter_bodies import (
     BloomFilterData,

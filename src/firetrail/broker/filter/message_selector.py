@@ -14,7 +14,7 @@ from firetrail.remoting.messages.bodies import BY_TAG
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.settings_table import Live
 from firetrail.store.broker_store import BrokerStore
-from firetrail.store.reader import tag_hashes
+from firetrail.store.reads.reader import tag_hashes
 from firetrail.store.results import GetResult, GetStatus
 
 SCANNED_MAX = 800

@@ -18,13 +18,13 @@ from firetrail.broker.pop.pop_checkpoints import (
 from firetrail.errors import RequestError
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler, failure
-from firetrail.remoting.messages.pop_bodies import BatchAckBody
-from firetrail.remoting.messages.pop_headers import (
+from firetrail.remoting.messages.pop.pop_bodies import BatchAckBody
+from firetrail.remoting.messages.pop.pop_headers import (
     AckHeader,
     ChangeInvisibleTimeHeader,
     ChangeInvisibleTimeResponse,
 )
-from firetrail.remoting.messages.receipts import ORDERED, Receipt, real_topic
+from firetrail.remoting.messages.pop.receipts import ORDERED, Receipt, real_topic
 from firetrail.remoting.servers.refusals import CompoundRequest
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

@@ -16,7 +16,7 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.errors import RequestError
-from firetrail.remoting.messages.pop_bodies import OrderInfo, OrderInfos
+from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.config_file import ConfigFile
 from firetrail.store.queues.queue_table import QueueKey

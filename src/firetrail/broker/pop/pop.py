@@ -32,7 +32,7 @@ from firetrail.format.properties import POP_CK, PROPERTY_CRC, replace_properties
 from firetrail.format.record import decode_message, encode_record
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler, failure, outcome_of
-from firetrail.remoting.messages.pop_headers import (
+from firetrail.remoting.messages.pop.pop_headers import (
     ANY_QUEUE,
     NotificationHeader,
     NotificationResponse,
@@ -43,7 +43,7 @@ from firetrail.remoting.messages.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.messages.receipts import (
+from firetrail.remoting.messages.pop.receipts import (
     ORDERED,
     Receipt,
     encode_counts,

@@ -30,7 +30,7 @@ from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import TAGS, TIMER_DELIVER_MS, encode_properties
 from firetrail.format.record import Record
 from firetrail.remoting.connections.handlers import Answer
-from firetrail.remoting.messages.pop_bodies import (
+from firetrail.remoting.messages.pop.pop_bodies import (
     ACK,
     ACKS,
     CHECKPOINT,

@@ -11,7 +11,7 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.format.message_types import MessageType, type_of_topic
 from firetrail.format.names import RETRY_PREFIX, pop_retry_topic, pop_retry_topic_v2
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.store.results import GetResult, GetStatus

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from firetrail.broker.broker_state import BrokerState
 from firetrail.errors import RequestError
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.messages.requests import BUSY
 from firetrail.remoting.wire.codes import Permission, ResponseCode
 from firetrail.store.settings.config import BrokerRole

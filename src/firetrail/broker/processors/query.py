@@ -19,7 +19,7 @@ from firetrail.remoting.messages.headers import (
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.log.log_records import record_offset
-from firetrail.store.reader import Boundary
+from firetrail.store.reads.reader import Boundary
 
 UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 """The request field that says that the key is a unique key."""

@@ -13,7 +13,7 @@ from firetrail.broker.broker_state import BrokerState
 from firetrail.broker.timer.admission import TimerAdmission, slot_before
 from firetrail.broker.timer.due_slot import delete_keys
 from firetrail.errors import FormatError, RequestError
-from firetrail.format.integers import number_in
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     REAL_TOPIC,
@@ -26,7 +26,7 @@ from firetrail.format.properties import (
 )
 from firetrail.format.recall import RecallHandle, decode_handle
 from firetrail.format.record import decode_message
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler, WaitingHandler
 from firetrail.remoting.messages.headers import RecallHeader, RecallResponse

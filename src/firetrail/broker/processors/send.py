@@ -22,8 +22,7 @@ from firetrail.broker.timer.admission import TimerAdmission
 from firetrail.broker.transactions.transactions import Transactions
 from firetrail.errors import FormatError, RequestError
 from firetrail.format.batch import has_property
-from firetrail.format.hosts import Host, parse_host
-from firetrail.format.ids import encode_message_id
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.kernels.draft import Message
 from firetrail.format.kernels.ids import join_ids
 from firetrail.format.kernels.properties import join_properties, parse_properties
@@ -47,7 +46,8 @@ from firetrail.format.properties import (
     UNIQ_KEY,
     WAIT,
 )
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.hosts import Host, parse_host
+from firetrail.format.values.ids import encode_message_id
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Answer, Handler, LaterAnswer
 from firetrail.remoting.messages.bodies import TopicConfig

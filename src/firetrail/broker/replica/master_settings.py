@@ -18,7 +18,7 @@ from firetrail.errors import (
     ReplicationError,
     RequestError,
 )
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.remoting_client import RemotingClient, split_address
 from firetrail.remoting.messages.bodies import ClusterInfo

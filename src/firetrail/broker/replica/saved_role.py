@@ -5,7 +5,7 @@ file counts as long as ``broker.conf`` still has the role and the id that it had
 changed. If they are edited afterwards, the file is removed.
 
 A hand-over that is not finished is noted in the same file on both sides, so that a restart can
-finish it or undo it (:mod:`firetrail.broker.replica.unfinished_hand_over`).
+finish it or undo it (:mod:`firetrail.broker.replica.hand_over.unfinished_hand_over`).
 """
 
 from __future__ import annotations

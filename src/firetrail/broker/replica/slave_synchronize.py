@@ -26,7 +26,7 @@ from firetrail.remoting.messages.bodies import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from firetrail.remoting.messages.pop_bodies import RequestModes
+from firetrail.remoting.messages.pop.pop_bodies import RequestModes
 from firetrail.remoting.messages.replica_bodies import EpochEntryCache, TimerCheckpoint
 from firetrail.remoting.messages.replica_headers import EpochHeader
 from firetrail.remoting.messages.typed_body import Body

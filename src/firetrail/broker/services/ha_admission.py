@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 
-from firetrail.access.audit_log import CERTIFICATE, SIGNATURE
+from firetrail.access.audit.audit_log import CERTIFICATE, SIGNATURE
 from firetrail.access.guard import Guard
 from firetrail.access.implied_permissions import CLUSTER, UPDATE
 from firetrail.auth.caller import NO_PERMISSION, Caller
@@ -21,7 +21,7 @@ from firetrail.auth.resources import need
 from firetrail.auth.signature import ACCESS_KEY
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import ReplicationError, RequestError
-from firetrail.format.integers import number_in
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.servers.addresses import source_of
 from firetrail.replication.ha.ha_client import PURPOSE
 from firetrail.replication.ha.ha_frames import REPORT, authentication_size, decode_authentication

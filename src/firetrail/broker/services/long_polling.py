@@ -14,7 +14,7 @@ from enum import Enum
 from threading import get_ident
 
 from firetrail.remoting.connections.connection import Connection
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.servers.fair_shares import FairShares, holder_of, unknown_holder
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.broker_store import BrokerStore

@@ -14,9 +14,9 @@ from firetrail.broker.state.excess_positions import Overrun, Overshoot, set_back
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import IllegalMessageError, StoreDamagedError
-from firetrail.format.delay import DelayLevels
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import Record
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pace.periodic import repeat
 from firetrail.remoting.messages.bodies import DelayOffsets
 from firetrail.settings.config_file import ConfigFile

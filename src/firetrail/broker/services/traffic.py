@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from firetrail.remoting.messages.admin_bodies import StatsItem
+from firetrail.remoting.messages.admin.admin_bodies import StatsItem
 from firetrail.store.broker_store import BrokerStore
 from firetrail.store.dispatch.derivation import Arrival
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from firetrail.errors import RequestError
-from firetrail.format.integers import number_in
 from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.wire.codes import ResponseCode
 
 ADD, DROP = "+", "-"

@@ -19,7 +19,7 @@ from firetrail.remoting.messages.bodies import (
     SubscriptionGroupTable,
     TopicConfigTable,
 )
-from firetrail.remoting.messages.pop_bodies import OrderInfos, RequestModes
+from firetrail.remoting.messages.pop.pop_bodies import OrderInfos, RequestModes
 from firetrail.remoting.messages.typed_body import Body
 from firetrail.settings.config_file import ORDERS, REQUEST_MODES, ConfigFile
 from firetrail.store.problems import Problem, ProblemKind

@@ -20,7 +20,7 @@ from firetrail.broker.unsupported import unread_topics
 from firetrail.errors import StoreError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.remoting.messages.bodies import DelayOffsets
-from firetrail.remoting.messages.pop_bodies import OrderInfo, OrderInfos
+from firetrail.remoting.messages.pop.pop_bodies import OrderInfo, OrderInfos
 from firetrail.settings.config_file import ORDERS, change_file
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System

@@ -11,8 +11,8 @@ from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver
 from firetrail.broker.state.topic_table import QUEUES_MAX
 from firetrail.errors import RequestError
-from firetrail.format.integers import INT32_MAX, INT32_MIN
 from firetrail.format.names import GROUP_RULE, is_group
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.remoting.messages.bodies import (
     DataVersion,
     SubscriptionGroupConfig,

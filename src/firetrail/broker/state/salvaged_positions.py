@@ -15,7 +15,7 @@ from firetrail.errors import FormatError, ProtocolError
 from firetrail.format.names import DELAY_OFFSETS, SCHEDULE_TOPIC
 from firetrail.format.record import decode_message
 from firetrail.remoting.messages.bodies import DelayOffsets
-from firetrail.remoting.messages.pop_bodies import CHECKPOINT, CheckpointBody, OrderInfos
+from firetrail.remoting.messages.pop.pop_bodies import CHECKPOINT, CheckpointBody, OrderInfos
 from firetrail.settings.config_file import ORDERS, change_file
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord

@@ -10,6 +10,7 @@ from firetrail.broker.state.attributes import ADD, altered
 from firetrail.broker.state.auto_creation import AutoCreation
 from firetrail.broker.state.saver import Saver
 from firetrail.errors import IllegalMessageError, RequestError
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.light import is_light
 from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.format.names import (
@@ -19,7 +20,6 @@ from firetrail.format.names import (
     check_topic,
     reply_topic,
 )
-from firetrail.format.timer import TIMER_TOPIC
 from firetrail.remoting.messages.bodies import DataVersion, TopicConfig, TopicConfigTable
 from firetrail.remoting.messages.headers import SendHeader
 from firetrail.remoting.wire.codes import Permission, ResponseCode

@@ -15,10 +15,10 @@ from firetrail.broker.state.offsets import OffsetTable
 from firetrail.broker.state.topic_table import TopicTable
 from firetrail.broker.stored_messages import internal_records
 from firetrail.errors import FormatError
-from firetrail.format.integers import INT32_MAX, number_in
+from firetrail.format.files.timer import CHECK, TIMER_QUEUE, TIMER_TOPIC, decode_check
 from firetrail.format.names import CONFIG
 from firetrail.format.properties import REAL_QID, REAL_TOPIC, TIMER_OUT_MS
-from firetrail.format.timer import CHECK, TIMER_QUEUE, TIMER_TOPIC, decode_check
+from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import Files
 

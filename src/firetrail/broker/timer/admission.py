@@ -8,8 +8,7 @@ from random import random
 from firetrail.broker.config import BrokerConfig
 from firetrail.broker.timer.timer_service import TimerService
 from firetrail.errors import RequestError
-from firetrail.format.delay import level_in
-from firetrail.format.integers import number_in
+from firetrail.format.files.timer import TIMER_QUEUE, TIMER_TOPIC
 from firetrail.format.names import RETRY_PREFIX
 from firetrail.format.properties import (
     DELAY,
@@ -24,7 +23,8 @@ from firetrail.format.properties import (
     UNIQ_KEY,
 )
 from firetrail.format.recall import RecallHandle
-from firetrail.format.timer import TIMER_QUEUE, TIMER_TOPIC
+from firetrail.format.values.delay import level_in
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.settings.settings_table import Live
 from firetrail.text import human_duration

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from firetrail.broker.stored_messages import copy_record, destination_of
 from firetrail.errors import FormatError, IllegalMessageError, StoreDamagedError
-from firetrail.format.integers import INT32_MAX, number_in
+from firetrail.format.files.timer import TIMER_TOPIC
 from firetrail.format.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -25,7 +25,7 @@ from firetrail.format.properties import (
     without_crc,
 )
 from firetrail.format.record import Record, decode_message
-from firetrail.format.timer import TIMER_TOPIC
+from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.store.admission.draft import DELAY_ELAPSED
 from firetrail.store.broker_store import BrokerStore
 

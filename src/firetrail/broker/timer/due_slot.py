@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator
 
 from firetrail.broker.timer.timer_log import TimerLog
+from firetrail.format.files.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
 from firetrail.format.properties import (
     REAL_TOPIC,
     TIMER_DEL_UNIQKEY,
@@ -16,7 +17,6 @@ from firetrail.format.properties import (
     get_property,
 )
 from firetrail.format.record import Record
-from firetrail.format.timer import DELETES, NONE, ROLLS, TimerSlot, TimerUnit
 
 KEY_SEPARATOR = "+"
 """In a mark of RocketMQ up to 5.3, between the topic and the unique key of the message."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from firetrail.format.timer import ROLLS, WAIT_MAX_MS, WAITS, WINDOW_MAX
+from firetrail.format.files.timer import ROLLS, WAIT_MAX_MS, WAITS, WINDOW_MAX
 from firetrail.store.broker_store import BrokerStore
 
 _HOUR_MS = 3_600_000

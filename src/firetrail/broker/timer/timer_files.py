@@ -21,9 +21,7 @@ from typing import NamedTuple
 from firetrail.broker.timer.timer_log import TimerLog
 from firetrail.broker.timer.wheel import TimerWheel
 from firetrail.errors import FormatError, StoreError
-from firetrail.format.javahash import java_hash
-from firetrail.format.names import CONFIG
-from firetrail.format.timer import (
+from firetrail.format.files.timer import (
     CHECK,
     LOG,
     NONE,
@@ -37,7 +35,9 @@ from firetrail.format.timer import (
     decode_check,
     encode_unsealed,
 )
-from firetrail.format.timer_seal import decode_seal, encode_check, flipped_bit
+from firetrail.format.files.timer_seal import decode_seal, encode_check, flipped_bit
+from firetrail.format.names import CONFIG
+from firetrail.format.values.javahash import java_hash
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from firetrail.broker.timer.wheel import used_slots
 from firetrail.errors import FormatError
-from firetrail.format.names import CONFIG, parse_segment_name
-from firetrail.format.timer import (
+from firetrail.format.files.timer import (
     CHECK,
     LOG,
     NONE,
@@ -34,7 +33,7 @@ from firetrail.format.timer import (
     encode_slot,
     units_per_file,
 )
-from firetrail.format.timer_seal import (
+from firetrail.format.files.timer_seal import (
     WheelSeal,
     added,
     decode_seal,
@@ -42,6 +41,7 @@ from firetrail.format.timer_seal import (
     sealed_precision_ms,
     slot_sum,
 )
+from firetrail.format.names import CONFIG, parse_segment_name
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import Problem, ProblemKind
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firetrail.broker.timer.wheel import REBUILT
 from firetrail.errors import StoreDamagedError
-from firetrail.format.timer import (
+from firetrail.format.files.timer import (
     BLANK,
     UNIT,
     TimerUnit,

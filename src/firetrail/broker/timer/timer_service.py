@@ -22,14 +22,7 @@ from firetrail.broker.timer.timer_files import Enqueued, TimerFiles, TimerShape,
 from firetrail.broker.timer.timer_saver import TimerProgress, TimerSaver
 from firetrail.broker.timer.wheel import REBUILT, WheelDamagedError
 from firetrail.errors import StoreDamagedError
-from firetrail.format.integers import number_in
-from firetrail.format.properties import (
-    REAL_TOPIC,
-    TIMER_DEL_UNIQKEY,
-    TIMER_OUT_MS,
-    get_property,
-)
-from firetrail.format.timer import (
+from firetrail.format.files.timer import (
     DELETES,
     ROLLS,
     TIMER_QUEUE,
@@ -39,7 +32,14 @@ from firetrail.format.timer import (
     WHEEL_SLOTS,
     TimerCheck,
 )
-from firetrail.format.unit import ConsumeQueueUnit
+from firetrail.format.files.unit import ConsumeQueueUnit
+from firetrail.format.properties import (
+    REAL_TOPIC,
+    TIMER_DEL_UNIQKEY,
+    TIMER_OUT_MS,
+    get_property,
+)
+from firetrail.format.values.integers import number_in
 from firetrail.pace.periodic import repeat
 from firetrail.store.broker_store import BrokerStore
 from firetrail.system import System

@@ -17,8 +17,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from firetrail.errors import StoreDamagedError
-from firetrail.format.timer import EMPTY, SLOT, WHEEL_SLOTS, TimerSlot, decode_slot, encode_slot
-from firetrail.format.timer_seal import NEXT_SLOTS, WheelSeal, added, slot_sum
+from firetrail.format.files.timer import (
+    EMPTY,
+    SLOT,
+    WHEEL_SLOTS,
+    TimerSlot,
+    decode_slot,
+    encode_slot,
+)
+from firetrail.format.files.timer_seal import NEXT_SLOTS, WheelSeal, added, slot_sum
 from firetrail.system import Files
 
 CHUNK = 8192

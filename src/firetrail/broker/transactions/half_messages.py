@@ -10,9 +10,6 @@ from dataclasses import dataclass, field
 from firetrail.auth.caller import Caller
 from firetrail.broker.services.clients import Client
 from firetrail.broker.stored_messages import copy_record
-from firetrail.format.hosts import Host
-from firetrail.format.ids import encode_message_id
-from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
@@ -24,6 +21,9 @@ from firetrail.format.properties import (
     without_crc,
 )
 from firetrail.format.record import Record, encode_record
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import encode_message_id
+from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.remoting.messages.headers import CheckTransactionHeader
 from firetrail.remoting.servers.fair_shares import ShareHolder, holder_of, unknown_holder
 from firetrail.remoting.wire.codes import RequestCode

@@ -41,9 +41,6 @@ from firetrail.errors import (
     StoreDamagedError,
 )
 from firetrail.format import layout
-from firetrail.format.hosts import Host
-from firetrail.format.ids import decode_message_id, encode_message_id
-from firetrail.format.integers import number_in
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
@@ -55,9 +52,12 @@ from firetrail.format.properties import (
     replace_properties,
 )
 from firetrail.format.record import Record
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import decode_message_id, encode_message_id
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
-from firetrail.remoting.messages.admin_headers import MessageIdHeader
+from firetrail.remoting.messages.admin.admin_headers import MessageIdHeader
 from firetrail.remoting.messages.headers import EndTransactionHeader
 from firetrail.remoting.servers.fair_shares import FairShares
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode

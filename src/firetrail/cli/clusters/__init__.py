@@ -1,1 +1,1 @@
-"""Subcommands that ask and change running brokers, groups of brokers, and replicas."""
+"""Subcommands that ask and change running brokers and groups of brokers."""

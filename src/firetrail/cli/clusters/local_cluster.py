@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 
 from firetrail.broker.broker_conf import LoadedBroker, load_entries
-from firetrail.cli.clusters.member_states import GroupStates, MemberView
+from firetrail.cli.replication.member_states import GroupStates, MemberView
 from firetrail.cli.servers import server_command
 from firetrail.errors import ConfigError, NoSuchError, NotReachedError
 from firetrail.remoting.connections.remoting_client import split_address

@@ -11,7 +11,7 @@ from firetrail.cli.command import ExitCode, Subparsers
 from firetrail.cli.common import positive
 from firetrail.cli.output import counted, human_time, say, table
 from firetrail.client import Admin, MessageType
-from firetrail.remoting.messages.admin_bodies import TopicOffset
+from firetrail.remoting.messages.admin.admin_bodies import TopicOffset
 from firetrail.remoting.messages.bodies import MessageQueue
 
 DESCRIPTION = """\

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 
 from firetrail.access.settings import SECRET_KEYS
 from firetrail.access.user_store import IGNORE_USERS
-from firetrail.format.hosts import PORT_MAX
-from firetrail.format.integers import parse_whole
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.files.java_properties import Entry, parse_properties
+from firetrail.format.values.hosts import PORT_MAX
+from firetrail.format.values.integers import parse_whole
 from firetrail.system import SYSTEM, allow_many_files
 from firetrail.tls.certificates import check_private
 

@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 
-from firetrail.format.integers import number_in
+from firetrail.format.values.integers import number_in
 from firetrail.system import SYSTEM
 
 SOCKET = "NOTIFY_SOCKET"

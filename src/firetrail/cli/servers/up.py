@@ -22,7 +22,7 @@ from firetrail.cli.servers.reload import FileReload
 from firetrail.cli.servers.secure_folder import STORE, SecureFolder
 from firetrail.cli.servers.service import Reload, Service
 from firetrail.errors import ConfigError, UnsupportedError
-from firetrail.format.java_properties import Entry
+from firetrail.format.files.java_properties import Entry
 from firetrail.namesrv import NameServerConfig
 from firetrail.proxy.grpc_extra import INSTALL, is_missing
 from firetrail.remoting.servers.exposure import LOCALHOST, is_loopback

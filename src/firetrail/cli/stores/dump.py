@@ -16,9 +16,9 @@ from firetrail.cli.record_output import HEADING, Row, Shower, row_of, rows_of
 from firetrail.errors import FiretrailError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns
-from firetrail.format.javahash import java_text
+from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.format.light import is_light, numbered_queues
-from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
+from firetrail.format.values.javahash import java_text
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped
 from firetrail.store.inspect.gaps import queue_gaps
 from firetrail.store.inspect.tail import TailKind, read_tail

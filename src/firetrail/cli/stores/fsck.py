@@ -14,7 +14,7 @@ from firetrail.cli.common import open_view
 from firetrail.cli.output import Progress, colour, counted, human_size, human_time
 from firetrail.cli.stores.discarded_messages import confirm, loss_lines
 from firetrail.errors import FiretrailError
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.store.evidence.dropped_records import is_copy_of_dropped
 from firetrail.store.inspect.fsck.check import check_store
 from firetrail.store.inspect.fsck.report import CheckReport

@@ -12,7 +12,7 @@ from firetrail.cli.record_output import HEADING, Shower, row_of
 from firetrail.format.columns import Columns
 from firetrail.store.inspect.gaps import key_gaps
 from firetrail.store.log.log_records import record_offset
-from firetrail.store.reader import TIME_MAX
+from firetrail.store.reads.reader import TIME_MAX
 from firetrail.store.settings.config import StoreConfig
 
 DESCRIPTION = """\

@@ -10,18 +10,18 @@ from firetrail.client.cluster.arguments import checked_address, checked_group
 from firetrail.client.cluster.offsets import Offsets
 from firetrail.client.messages.received_message import Received, decode_all
 from firetrail.errors import RequestError
-from firetrail.format.arguments import instance, number, text, truth
-from firetrail.format.hosts import format_host
-from firetrail.format.ids import decode_message_id
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.values.arguments import instance, number, text, truth
+from firetrail.format.values.hosts import format_host
+from firetrail.format.values.ids import decode_message_id
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.remoting.connections.access import Access
-from firetrail.remoting.messages.admin_bodies import (
+from firetrail.remoting.messages.admin.admin_bodies import (
     ConsumerConnection,
     ConsumeStats,
     ProducerConnection,
     ResetOffsets,
 )
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_headers import (
     ConsumeStatsHeader,
     DeleteGroupHeader,
     MessageIdHeader,

@@ -10,13 +10,13 @@ from firetrail.client.cluster.arguments import check_settings, checked_address
 from firetrail.client.cluster.cluster_client import ClusterClient
 from firetrail.client.cluster.topic_route import queues_of
 from firetrail.errors import NoRouteYetError, RequestError
-from firetrail.format.arguments import instance, number, text, truth
-from firetrail.format.integers import INT32_MAX
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.format.message_types import TYPE_ATTRIBUTE, MessageType
 from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
+from firetrail.format.values.arguments import instance, number, text, truth
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.remoting.connections.remoting_client import REQUEST_S
-from firetrail.remoting.messages.admin_bodies import TopicStats
+from firetrail.remoting.messages.admin.admin_bodies import TopicStats
 from firetrail.remoting.messages.bodies import (
     ClusterInfo,
     GroupList,

@@ -19,10 +19,10 @@ from firetrail.errors import (
     RequestError,
     UnsupportedError,
 )
-from firetrail.format.arguments import several, text
+from firetrail.format.values.arguments import several, text
+from firetrail.remoting.messages.admin.user_headers import AclHeader, UserHeader
 from firetrail.remoting.messages.bodies import MASTER_ID
 from firetrail.remoting.messages.typed_header import Header
-from firetrail.remoting.messages.user_headers import AclHeader, UserHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 

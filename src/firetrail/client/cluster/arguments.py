@@ -1,4 +1,4 @@
-"""Checks of the arguments of clients, in addition to :mod:`firetrail.format.arguments`."""
+"""Checks of the arguments of clients, in addition to :mod:`firetrail.format.values.arguments`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from firetrail.errors import ConfigError, WrongTypeError
-from firetrail.format.arguments import instance, mapping, number, text
-from firetrail.format.integers import INT32_MAX
 from firetrail.format.names import GROUP_RULE, is_group
+from firetrail.format.values.arguments import instance, mapping, number, text
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
 

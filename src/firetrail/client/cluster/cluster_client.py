@@ -12,7 +12,7 @@ from firetrail.client.cluster.background_tasks import END_S
 from firetrail.client.cluster.backoff import BrokerPatience
 from firetrail.client.cluster.open_calls import Calls
 from firetrail.client.cluster.session import Session
-from firetrail.format.arguments import instance, seconds
+from firetrail.format.values.arguments import instance, seconds
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.handlers import Handler
 

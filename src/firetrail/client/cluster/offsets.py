@@ -5,7 +5,7 @@ from __future__ import annotations
 from firetrail.client.cluster.arguments import checked_queue
 from firetrail.client.cluster.session import Session
 from firetrail.errors import RequestError
-from firetrail.format.arguments import number, text
+from firetrail.format.values.arguments import number, text
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import (
     ConsumerOffsetHeader,

@@ -11,8 +11,8 @@ from firetrail.client.messages.received_message import Received, decode_good
 from firetrail.errors import RequestError
 from firetrail.format.properties import POP_CK
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
-from firetrail.remoting.messages.pop_bodies import BatchAck, BatchAckBody
-from firetrail.remoting.messages.pop_headers import (
+from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
+from firetrail.remoting.messages.pop.pop_headers import (
     ANY_QUEUE,
     AckHeader,
     ChangeInvisibleTimeHeader,
@@ -22,7 +22,7 @@ from firetrail.remoting.messages.pop_headers import (
     PopHeader,
     PopResponse,
 )
-from firetrail.remoting.messages.receipts import PopReceipts, Receipt
+from firetrail.remoting.messages.pop.receipts import PopReceipts, Receipt
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.system import SYSTEM
 

@@ -17,8 +17,8 @@ from firetrail.client.consumers.pull import BATCH, Pulled, Puller
 from firetrail.client.consumers.subscription import by_tags
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError
-from firetrail.format.arguments import number, seconds, text
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.values.arguments import number, seconds, text
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.messages.bodies import MessageQueue, SubscriptionData
 from firetrail.remoting.wire.codes import Permission

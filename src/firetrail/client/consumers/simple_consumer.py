@@ -15,7 +15,7 @@ from firetrail.client.consumers.pop import Popped, Popper
 from firetrail.client.consumers.subscription import check_with_brokers, wanted_of
 from firetrail.client.consumers.topic_queues import TOPIC_POLL_S, TopicQueues
 from firetrail.errors import RequestError, WrongTypeError
-from firetrail.format.arguments import MS, instance, number, seconds
+from firetrail.format.values.arguments import MS, instance, number, seconds
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.messages.bodies import (
     ConsumeFromWhere,

@@ -9,10 +9,10 @@ from firetrail.client.cluster.arguments import checked_subscription
 from firetrail.client.cluster.session import Session
 from firetrail.client.messages.received_message import Received
 from firetrail.errors import ConfigError, RequestError, WrongTypeError
-from firetrail.format.arguments import instance, text
-from firetrail.format.javahash import java_hash
 from firetrail.format.names import check_topic
-from firetrail.format.tags import ALL_TAGS, tags_in
+from firetrail.format.values.arguments import instance, text
+from firetrail.format.values.javahash import java_hash
+from firetrail.format.values.tags import ALL_TAGS, tags_in
 from firetrail.remoting.messages.bodies import (
     BY_SQL,
     BY_TAG,

@@ -18,10 +18,7 @@ from firetrail.errors import (
     RequestError,
 )
 from firetrail.format import compression
-from firetrail.format.arguments import instance, number, several
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
-from firetrail.format.ids import encode_unique_id
-from firetrail.format.integers import INT32_MAX, INT32_MIN
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
 from firetrail.format.message_types import is_transactional
@@ -33,6 +30,9 @@ from firetrail.format.properties import (
     encode_properties,
     get_property,
 )
+from firetrail.format.values.arguments import instance, number, several
+from firetrail.format.values.ids import encode_unique_id
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
 from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from firetrail.errors import ConfigError, IllegalMessageError, WrongTypeError
-from firetrail.format.integers import whole
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import DELAY, TIMER_DELIVER_MS, TIMER_TIMES, decode_properties
+from firetrail.format.values.integers import whole
 from firetrail.system import SYSTEM
 
 DeliveryTime = datetime | timedelta | int

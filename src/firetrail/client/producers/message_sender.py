@@ -30,9 +30,9 @@ from firetrail.errors import (
     NotReachedError,
     RequestError,
 )
-from firetrail.format.javahash import java_hash
 from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.format.recall import decode_handle
+from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import RecallHeader, RecallResponse
 from firetrail.remoting.messages.typed_header import Header

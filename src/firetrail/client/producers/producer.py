@@ -37,7 +37,6 @@ from firetrail.client.producers.transaction_outcome import (
     end_header,
 )
 from firetrail.errors import ConfigError, FormatError, NoAnswerError, RequestError
-from firetrail.format.arguments import MS, function, instance, number, seconds, text
 from firetrail.format.compression import inflated
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import COMPRESSED
@@ -52,6 +51,7 @@ from firetrail.format.properties import (
     decode_properties,
 )
 from firetrail.format.record import decode_received
+from firetrail.format.values.arguments import MS, function, instance, number, seconds, text
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler

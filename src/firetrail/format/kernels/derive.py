@@ -14,8 +14,8 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 from firetrail.format import layout
-from firetrail.format.javahash import java_hash
 from firetrail.format.names import SCHEDULE_TOPIC
+from firetrail.format.values.javahash import java_hash
 
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k

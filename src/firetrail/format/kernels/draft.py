@@ -15,9 +15,6 @@ except ImportError:
 
 from firetrail.errors import IllegalMessageError, PropertiesTooLongError, WrongTypeError
 from firetrail.format import layout
-from firetrail.format.arguments import mapping
-from firetrail.format.hosts import Host, encode_host
-from firetrail.format.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.format.kernels.encode import with_crc_room
 from firetrail.format.properties import (
     DELAY,
@@ -28,6 +25,9 @@ from firetrail.format.properties import (
     encode_properties,
     without_crc,
 )
+from firetrail.format.values.arguments import mapping
+from firetrail.format.values.hosts import Host, encode_host
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.kernels import SourceSignature
 
 if not cython.compiled:  # first, because it tells type checkers what RecordFields is

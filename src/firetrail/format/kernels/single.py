@@ -14,7 +14,7 @@ try:
 except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
-from firetrail.format.javahash import java_text
+from firetrail.format.values.javahash import java_text
 
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k

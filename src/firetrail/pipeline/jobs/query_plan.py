@@ -22,7 +22,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from firetrail.pipeline.source.filters import (
+from firetrail.pipeline.source.plan.filters import (
     Both,
     Comparison,
     Either,
@@ -31,7 +31,7 @@ from firetrail.pipeline.source.filters import (
     bounds_of,
     union,
 )
-from firetrail.pipeline.source.ranges import NO_BOUNDS, Bounds
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, Bounds
 
 _COMMAND = "org.apache.spark.sql.catalyst.plans.logical.Command"
 _COMPARISONS = {

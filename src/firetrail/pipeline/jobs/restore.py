@@ -27,10 +27,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from firetrail.errors import LakeError, StoreError
-from firetrail.format.delay import DelayLevels
-from firetrail.format.hosts import pack_ip, parse_host
 from firetrail.format.kernels.encode import RecordFields, RecordWriter
 from firetrail.format.names import COMMIT_LOG, segment_name
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.hosts import pack_ip, parse_host
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import DataFile, Manifest, Range
 from firetrail.pipeline.tasks import run_tasks

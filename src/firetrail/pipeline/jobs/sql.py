@@ -17,9 +17,9 @@ from firetrail.format.names import name_server
 from firetrail.pipeline.datasource import prepare
 from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.query_plan import Need, needs
-from firetrail.pipeline.source.filters import bounds_text, with_slack
 from firetrail.pipeline.source.places import absolute
-from firetrail.pipeline.source.ranges import NO_BOUNDS
+from firetrail.pipeline.source.plan.filters import bounds_text, with_slack
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS
 from firetrail.pipeline.source.schema import CHEAPEST, NAMES, STORE, ddl
 from firetrail.pipeline.wire.broker_plan import check_name_server
 

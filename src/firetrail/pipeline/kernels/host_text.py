@@ -1,6 +1,7 @@
 """Hosts and ids as text, written directly from a record to a buffer.
 
-The text forms are those of :mod:`~firetrail.format.hosts` and :mod:`~firetrail.format.ids`.
+The text forms are those of :mod:`~firetrail.format.values.hosts` and
+:mod:`~firetrail.format.values.ids`.
 """
 
 from __future__ import annotations

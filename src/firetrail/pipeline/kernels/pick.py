@@ -16,7 +16,7 @@ except ImportError:
     from firetrail.format.kernels import _shadow as cython
 
 from firetrail.format import layout
-from firetrail.format.integers import INT64_MAX, INT64_MIN
+from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 
 if cython.compiled:
     import cython.cimports.firetrail.format.kernels._constants as k

@@ -14,9 +14,9 @@ from enum import Enum
 from typing import Any, NamedTuple, Self, TypeVar
 
 from firetrail.errors import ConfigError
-from firetrail.format.integers import INT64_MAX, parse_whole
 from firetrail.format.names import OFFSET_MAX
-from firetrail.format.tags import tags_in
+from firetrail.format.values.integers import INT64_MAX, parse_whole
+from firetrail.format.values.tags import tags_in
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.options import (
     GROUP,

@@ -14,21 +14,21 @@ from firetrail.errors import StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.kernels.scan import scan_units
 from firetrail.format.names import queue_folder
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
-from firetrail.pipeline.source.fingerprint import Sight, log_lost
 from firetrail.pipeline.source.places import is_remote, open_log
-from firetrail.pipeline.source.schema import NAMES, fields
-from firetrail.pipeline.source.store_splits import (
+from firetrail.pipeline.source.plan.fingerprint import Sight, log_lost
+from firetrail.pipeline.source.plan.store_splits import (
     EVERYTHING,
     LogSplit,
     OffsetSplit,
     StoreSplit,
     UnitSplit,
 )
+from firetrail.pipeline.source.schema import NAMES, fields
 from firetrail.pipeline.source.unit_reader import Chooser, check_queue, open_queue, read_units
 from firetrail.store.log.files import ViewLog
 from firetrail.store.log.walk import ROWS_PER_BATCH, Damage, LogWalk, RecordBatch, describe_stop

@@ -7,9 +7,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from firetrail.errors import DataLostError
-from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
+from firetrail.format.files.unit import UNIT_SIZE, ConsumeQueueUnit
 from firetrail.pipeline.kernels.pick import ANY_QUEUE, NO_UNITS, Picker
-from firetrail.pipeline.source.store_splits import QueueRange, QueueSet, RowSelection
+from firetrail.pipeline.source.plan.store_splits import QueueRange, QueueSet, RowSelection
 from firetrail.pipeline.workers import not_shared
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.system import SYSTEM

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
-from firetrail.pipeline.source.log_splits import share_out, split_count
 from firetrail.pipeline.source.options import QueueName, ReadOptions
-from firetrail.pipeline.source.ranges import Bounds, check_edges_in, resolve
-from firetrail.pipeline.source.store_splits import QueueRange, RowSelection
+from firetrail.pipeline.source.plan.log_splits import share_out, split_count
+from firetrail.pipeline.source.plan.ranges import Bounds, check_edges_in, resolve
+from firetrail.pipeline.source.plan.store_splits import QueueRange, RowSelection
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.broker_queues import Cluster, Ends, name_of
 from firetrail.pipeline.wire.broker_splits import BrokerRange, WireSplit

@@ -17,7 +17,7 @@ from firetrail.format.record import Record, decode_received
 from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import QueueName, ReadOptions
-from firetrail.pipeline.source.ranges import Bounds, check_topics_in, is_in
+from firetrail.pipeline.source.plan.ranges import Bounds, check_topics_in, is_in
 from firetrail.pipeline.wire.access import access_in
 from firetrail.pipeline.wire.loop import Loop
 from firetrail.pipeline.wire.retry import Patience, no_broker

@@ -22,7 +22,7 @@ from firetrail.errors import DataLostError, RequestError, StoreDamagedError
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns, Stop
 from firetrail.format.kernels.scan import ANYWHERE, scan
-from firetrail.format.tags import ALL_TAGS
+from firetrail.format.values.tags import ALL_TAGS
 from firetrail.pipeline.source.arrays import Gatherer
 from firetrail.pipeline.source.damage_text import SKIP_DAMAGED
 from firetrail.pipeline.source.schema import NAMES, fields

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrail.pipeline.options import RETRY_MS
-from firetrail.pipeline.source.store_splits import EVERYTHING, QueueRange, RowSelection, StoreSplit
+from firetrail.pipeline.source.plan.store_splits import (
+    EVERYTHING,
+    QueueRange,
+    RowSelection,
+    StoreSplit,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from firetrail.pipeline.kernels.pick import TIME_MAX, TIME_MIN
 from firetrail.pipeline.logger import LOGGER
 from firetrail.pipeline.source.options import LATEST, Edge, QueueName, parse_offsets_by
 from firetrail.pipeline.source.partition import read_partition
-from firetrail.pipeline.source.ranges import NO_BOUNDS, clipped, report_missing, resolve
-from firetrail.pipeline.source.store_splits import RowSelection
+from firetrail.pipeline.source.plan.ranges import NO_BOUNDS, clipped, report_missing, resolve
+from firetrail.pipeline.source.plan.store_splits import RowSelection
 from firetrail.pipeline.source.store_stream import StreamReader, as_json, cut_to
 from firetrail.pipeline.wire.broker_plan import BrokerPart, check_queues, measured, split_parts
 from firetrail.pipeline.wire.broker_queues import Cluster, Ends, name_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from firetrail.errors import ProxyError
-from firetrail.proxy.calls.receive import BATCH_MAX
+from firetrail.proxy.calls.consumption.receive import BATCH_MAX
 from firetrail.proxy.calls.resource_names import group_name, topic_name
 from firetrail.proxy.calls.wait_time import POLL_MAX_S, subscription_of
 from firetrail.proxy.conversion.message_checks import BODY_MAX

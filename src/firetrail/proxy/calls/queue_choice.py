@@ -12,7 +12,7 @@ from itertools import count
 from random import randrange
 from typing import NamedTuple
 
-from firetrail.format.javahash import java_hash
+from firetrail.format.values.javahash import java_hash
 from firetrail.remoting.messages.bodies import TopicRouteData
 from firetrail.remoting.wire.codes import Permission
 

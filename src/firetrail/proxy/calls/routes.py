@@ -35,7 +35,7 @@ from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import Brokers, resolved
 from firetrail.remoting.connections.remoting_client import split_address
 from firetrail.remoting.messages.bodies import MASTER_ID, QueueData, TopicConfig, TopicRouteData
-from firetrail.remoting.messages.pop_headers import ANY_QUEUE
+from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE
 from firetrail.remoting.wire.codes import Permission as TopicPermission
 
 ADDRESSES_MAX = 64

@@ -15,8 +15,8 @@ from firetrail.format.layout import COMPRESSED, TRANSACTION_PREPARED
 from firetrail.format.message_types import type_conflict
 from firetrail.format.names import AUTO_CREATE_TOPIC
 from firetrail.format.properties import SHARDING_KEY
+from firetrail.proxy.calls.consumption.receipt_calls import common_status
 from firetrail.proxy.calls.queue_choice import QueueChoice, WriteQueue
-from firetrail.proxy.calls.receipt_calls import common_status
 from firetrail.proxy.calls.resource_names import topic_name
 from firetrail.proxy.calls.status_codes import OK, code_of, status_of
 from firetrail.proxy.calls.transactions import KnownTransactions

@@ -14,13 +14,13 @@ from typing import Any
 from firetrail.broker.config import BrokerConfig
 from firetrail.pace.periodic import GuardedStep, every
 from firetrail.proxy.calls.client_presence import SessionCalls
+from firetrail.proxy.calls.consumption.pop_requests import PopRequests
+from firetrail.proxy.calls.consumption.receipt_calls import ReceiptCalls
+from firetrail.proxy.calls.consumption.receive import ReceiveCalls
+from firetrail.proxy.calls.consumption.renewal import Renewals
 from firetrail.proxy.calls.grpc_guard import GrpcGuard, check_rate
 from firetrail.proxy.calls.offsets import OffsetCalls
-from firetrail.proxy.calls.pop_requests import PopRequests
 from firetrail.proxy.calls.recall import RecallCalls
-from firetrail.proxy.calls.receipt_calls import ReceiptCalls
-from firetrail.proxy.calls.receive import ReceiveCalls
-from firetrail.proxy.calls.renewal import Renewals
 from firetrail.proxy.calls.routes import RouteCalls
 from firetrail.proxy.calls.send import SendCalls
 from firetrail.proxy.calls.status_codes import status_of

@@ -32,8 +32,8 @@ from firetrail.proxy.schema.messages import (
 from firetrail.proxy.transport.call import StatusCode, Stream, StreamHandler
 from firetrail.proxy.upstream.grpc_clients import ProxyClient, ProxyClients
 from firetrail.proxy.upstream.interface import RegisteringBrokers, resolved
-from firetrail.remoting.messages.admin_bodies import ConsumerRunningInfo, DirectlyConsumed
-from firetrail.remoting.messages.admin_headers import RunningInfoHeader
+from firetrail.remoting.messages.admin.admin_bodies import ConsumerRunningInfo, DirectlyConsumed
+from firetrail.remoting.messages.admin.admin_headers import RunningInfoHeader
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand

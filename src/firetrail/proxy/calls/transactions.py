@@ -13,10 +13,10 @@ from typing import NamedTuple
 from firetrail.broker.processors.query import UNIQUE_KEY_QUERY
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.errors import FormatError, ProxyError
-from firetrail.format.ids import decode_message_id
-from firetrail.format.integers import INT64_MAX
 from firetrail.format.layout import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from firetrail.format.properties import PGROUP, REAL_TOPIC, UNIQ_KEY
+from firetrail.format.values.ids import decode_message_id
+from firetrail.format.values.integers import INT64_MAX
 from firetrail.proxy.calls.resource_names import topic_name
 from firetrail.proxy.calls.status_codes import OK, checked
 from firetrail.proxy.conversion.delivered import delivered, records_in

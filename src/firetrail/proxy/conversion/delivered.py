@@ -8,8 +8,6 @@ from hashlib import md5
 
 from firetrail.errors import FormatError
 from firetrail.format.compression import ZLIB, inflated, method_of
-from firetrail.format.hosts import format_host
-from firetrail.format.integers import INT32_MAX, number_in
 from firetrail.format.layout import COMPRESSED, RECORD_SIZE_MIN
 from firetrail.format.message_types import type_of_message
 from firetrail.format.properties import (
@@ -24,6 +22,8 @@ from firetrail.format.properties import (
     UNIQ_KEY,
 )
 from firetrail.format.record import Record, decode_received
+from firetrail.format.values.hosts import format_host
+from firetrail.format.values.integers import INT32_MAX, number_in
 from firetrail.proxy.conversion.message_properties import (
     BORN_HOST,
     HIDDEN,

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from functools import lru_cache
 from hashlib import md5
 
-from firetrail.format.hosts import Host, format_host
 from firetrail.format.layout import COMPRESSED
 from firetrail.format.properties import (
     DELAY,
@@ -26,6 +25,7 @@ from firetrail.format.properties import (
     UNIQ_KEY,
 )
 from firetrail.format.record import Record
+from firetrail.format.values.hosts import Host, format_host
 from firetrail.proxy.conversion.delivered import set_topic
 from firetrail.proxy.conversion.message_properties import (
     BORN_HOST,

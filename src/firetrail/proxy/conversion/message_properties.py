@@ -7,7 +7,6 @@ not delivered as such.
 
 from __future__ import annotations
 
-from firetrail.format.integers import INT64_MAX, INT64_MIN
 from firetrail.format.properties import (
     CHECK_IMMUNITY_TIME,
     INNER_BASE,
@@ -27,6 +26,7 @@ from firetrail.format.properties import (
     TRANSACTION_ID,
     UNIQ_KEY,
 )
+from firetrail.format.values.integers import INT64_MAX, INT64_MIN
 from firetrail.proxy.schema.messages import Duration, Message, MessageType, Timestamp
 
 TRACE_CONTEXT = "TRACE_CONTEXT"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
-from firetrail.access.audit_log import CERTIFICATE, SIGNATURE, AuditLog
+from firetrail.access.audit.audit_log import CERTIFICATE, SIGNATURE, AuditLog
 from firetrail.access.client_owners import ClientOwners, owned_by_another
 from firetrail.access.user_limits import UserLimits
 from firetrail.auth.caller import Caller

@@ -25,7 +25,7 @@ from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection
 from firetrail.remoting.connections.handlers import Handler
 from firetrail.remoting.connections.remoting_client import REQUEST_S
-from firetrail.remoting.messages.admin_headers import GroupNameHeader
+from firetrail.remoting.messages.admin.admin_headers import GroupNameHeader
 from firetrail.remoting.messages.bodies import (
     HeartbeatData,
     ProducerData,
@@ -39,7 +39,7 @@ from firetrail.remoting.messages.headers import (
     UnregisterClientHeader,
     ViewMessageHeader,
 )
-from firetrail.remoting.messages.pop_headers import AckHeader
+from firetrail.remoting.messages.pop.pop_headers import AckHeader
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 

@@ -25,7 +25,7 @@ from typing import Self
 
 from firetrail.auth.credentials import Credentials
 from firetrail.errors import ConfigError
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.system import SYSTEM, System
 from firetrail.text import os_reason
 from firetrail.tls.certificates import check_private

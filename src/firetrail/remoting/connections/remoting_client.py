@@ -8,7 +8,7 @@ from functools import partial
 
 from firetrail.auth.signature import Signer
 from firetrail.errors import ConfigError, RequestError, TlsError
-from firetrail.format.integers import number_in
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.connections.access import Access
 from firetrail.remoting.connections.connection import Connection, address_text
 from firetrail.remoting.connections.handlers import Handler, answer_to, failure, respond

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from firetrail.format.integers import INT64_MIN, parse_whole
+from firetrail.format.values.integers import INT64_MIN, parse_whole
 
 try:
     import cython

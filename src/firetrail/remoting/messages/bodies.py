@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from firetrail.format.tags import ALL_TAGS
+from firetrail.format.values.tags import ALL_TAGS
 from firetrail.remoting.messages.retry_policies import GroupRetryPolicy
 from firetrail.remoting.messages.typed_body import Body, ServerBody, named
 

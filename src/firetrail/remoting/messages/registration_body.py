@@ -17,8 +17,8 @@ import zlib
 from struct import pack, unpack_from
 
 from firetrail.errors import ProtocolError
-from firetrail.format import config_json
-from firetrail.format.integers import parse_whole
+from firetrail.format.files import config_json
+from firetrail.format.values.integers import parse_whole
 from firetrail.remoting.messages.bodies import (
     DataVersion,
     RegisterBrokerBody,

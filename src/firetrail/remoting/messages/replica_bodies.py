@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from firetrail.errors import FormatError, ProtocolError
-from firetrail.format.timer import TimerCheck, decode_check
+from firetrail.format.files.timer import TimerCheck, decode_check
 from firetrail.remoting.messages.typed_body import Body
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, Flag, auto
 from typing import NamedTuple
 
-from firetrail.remoting.messages.admin_headers import (
+from firetrail.remoting.messages.admin.admin_headers import (
     BrokerConsumeStatsHeader,
     CloneOffsetHeader,
     ConsumeDirectlyHeader,
@@ -30,6 +30,14 @@ from firetrail.remoting.messages.admin_headers import (
     RunningInfoHeader,
     StatsHeader,
     TopicGroupHeader,
+)
+from firetrail.remoting.messages.admin.user_headers import (
+    AccountHeader,
+    AclFilterHeader,
+    AclHeader,
+    UserFilterHeader,
+    UserHeader,
+    WhiteAddressesHeader,
 )
 from firetrail.remoting.messages.headers import (
     CheckTransactionHeader,
@@ -52,7 +60,7 @@ from firetrail.remoting.messages.headers import (
     UnregisterClientHeader,
     ViewMessageHeader,
 )
-from firetrail.remoting.messages.pop_headers import (
+from firetrail.remoting.messages.pop.pop_headers import (
     AckHeader,
     ChangeInvisibleTimeHeader,
     NotificationHeader,
@@ -79,14 +87,6 @@ from firetrail.remoting.messages.route_headers import (
 )
 from firetrail.remoting.messages.typed_body import DIALECT_MAX
 from firetrail.remoting.messages.typed_header import Header, NoHeader
-from firetrail.remoting.messages.user_headers import (
-    AccountHeader,
-    AclFilterHeader,
-    AclHeader,
-    UserFilterHeader,
-    UserHeader,
-    WhiteAddressesHeader,
-)
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.codes import RequestCode as Code
 from firetrail.remoting.wire.frames import FRAME_MAX

@@ -30,9 +30,9 @@ from typing import (
 )
 
 from firetrail.errors import FormatError, ProtocolError
-from firetrail.format import config_json
-from firetrail.format.config_json import ObjectKey
-from firetrail.format.integers import INT64_MAX, INT64_MIN, number_in
+from firetrail.format.files import config_json
+from firetrail.format.files.config_json import ObjectKey
+from firetrail.format.values.integers import INT64_MAX, INT64_MIN, number_in
 from firetrail.text import camel
 
 Read = Callable[[Any, str], Any]

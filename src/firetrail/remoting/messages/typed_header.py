@@ -13,7 +13,7 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
 
 from firetrail.errors import RequestError
-from firetrail.format.integers import INT32_MAX, INT32_MIN, INT64_MIN, parse_whole
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MIN, parse_whole
 from firetrail.remoting.kernels.fields import BOOL, INT32, INT64, TEXT, TRUE, fill_header
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.text import camel

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from firetrail.errors import ProtocolError
-from firetrail.format.integers import number_in
+from firetrail.format.values.integers import number_in
 from firetrail.remoting.wire.codes import Language, Serialize
 from firetrail.remoting.wire.command import RemotingCommand
 

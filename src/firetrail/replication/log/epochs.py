@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import FormatError, StoreError
-from firetrail.format.integers import number_in
 from firetrail.format.names import EPOCHS, EPOCHS_BACKUP
+from firetrail.format.values.integers import number_in
 from firetrail.system import System
 
 EPOCHS_MAX = 65_536

@@ -29,7 +29,7 @@ from firetrail.errors import (
     RequestError,
     StuckError,
 )
-from firetrail.format.java_properties import parse_properties
+from firetrail.format.files.java_properties import parse_properties
 from firetrail.format.layout import MAGIC_BLANK
 from firetrail.remoting.connections.access import ACCESS_KEY, SECRET_KEY_FILE
 from firetrail.remoting.connections.remoting_client import REQUEST_S, RemotingClient, split_address

@@ -11,11 +11,7 @@ from typing import Self
 
 from firetrail.errors import FormatError, IllegalMessageError, PropertiesTooLongError
 from firetrail.format import layout
-from firetrail.format.arguments import instance, number, several, truth
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch, has_property
-from firetrail.format.delay import level_in
-from firetrail.format.hosts import Host, encode_host
-from firetrail.format.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.format.kernels.draft import Draft, DraftRules, Message
 from firetrail.format.kernels.encode import RecordFields, measure_batch
 from firetrail.format.light import (
@@ -38,6 +34,10 @@ from firetrail.format.properties import (
     replace_properties,
     without_crc,
 )
+from firetrail.format.values.arguments import instance, number, several, truth
+from firetrail.format.values.delay import level_in
+from firetrail.format.values.hosts import Host, encode_host
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, whole
 from firetrail.store.log.commit_log import BatchDraft
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueTable

@@ -14,12 +14,12 @@ from typing import NamedTuple
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.delay import DelayLevels
-from firetrail.format.javahash import java_text
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries, derive_units
 from firetrail.format.kernels.scan import scan
 from firetrail.format.light import LIGHT_QUEUE_ID, is_light, light_units
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
+from firetrail.format.values.delay import DelayLevels
+from firetrail.format.values.javahash import java_text
 from firetrail.storage.segment import Segment
 from firetrail.store.index.index import Index
 from firetrail.store.log.scan import ROWS_PER_STEP

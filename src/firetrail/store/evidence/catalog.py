@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from firetrail.errors import FormatError
-from firetrail.format import config_json
+from firetrail.format.files import config_json
 from firetrail.format.light import SYSTEM_PREFIX, is_light
 from firetrail.format.names import (
     BATCH_CONSUME_QUEUE,

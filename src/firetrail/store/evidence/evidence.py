@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from firetrail.errors import FormatError
-from firetrail.format import config_json
 from firetrail.format.columns import Check
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files import config_json
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, decode_unit
 from firetrail.format.light import is_light
 from firetrail.format.names import (
     CONFIG,
@@ -27,7 +27,7 @@ from firetrail.format.names import (
     SCHEDULE_TOPIC,
     is_queue,
 )
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, decode_unit
+from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.dispatch.derivation import Derivation, DerivedRun, DerivePolicy, Step
 from firetrail.store.log.scan import find_record

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.store.index.index_file import IndexFile

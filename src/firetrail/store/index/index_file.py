@@ -12,7 +12,7 @@ from pathlib import Path
 from struct import Struct
 
 from firetrail.errors import FormatError, StoreDamagedError
-from firetrail.format.index import (
+from firetrail.format.files.index import (
     IndexGeometry,
     IndexHeader,
     decode_index_header,

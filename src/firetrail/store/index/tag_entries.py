@@ -11,8 +11,8 @@ from contextlib import suppress
 from itertools import groupby
 
 from firetrail.errors import FormatError
-from firetrail.format.index import IndexEntry, decode_index_entry, entry_at
-from firetrail.format.javahash import index_key_hash
+from firetrail.format.files.index import IndexEntry, decode_index_entry, entry_at
+from firetrail.format.values.javahash import index_key_hash
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.index.index import Index
 from firetrail.store.index.index_file import IndexFile

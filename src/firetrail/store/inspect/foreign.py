@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from firetrail.format.files.store_files import is_of_store
 from firetrail.format.names import (
     CONSUME_QUEUE,
     INDEX,
@@ -14,7 +15,6 @@ from firetrail.format.names import (
     parse_segment_name,
     queue_folder,
 )
-from firetrail.format.store_files import is_of_store
 from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.queues.queue_table import QueueKey
 from firetrail.system import Files

@@ -12,18 +12,18 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 
-from firetrail.format.index import entry_at, slot_at
+from firetrail.format.files.index import entry_at, slot_at
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.kernels.single import KeyQuestion
 from firetrail.format.layout import INDEX_ENTRY, INDEX_SLOT
 from firetrail.format.names import queue_folder
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.evidence.inventory import read_inventory
 from firetrail.store.index.index_file import IndexFile
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.queue_table import Extent, QueueKey
-from firetrail.store.reader import TIME_MAX
+from firetrail.store.reads.reader import TIME_MAX
 from firetrail.store.root.folder import last_held_by_java
 
 SECTOR = 512

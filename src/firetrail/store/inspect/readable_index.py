@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from firetrail.errors import StoreDamagedError
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
 from firetrail.format.names import INDEX, parse_index_name
 from firetrail.store.index.index_file import IndexFile
 from firetrail.store.problems import Problem, ProblemKind

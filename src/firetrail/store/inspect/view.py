@@ -31,14 +31,14 @@ from typing import NamedTuple, Self
 
 from firetrail.errors import ConfigError, SegmentSizeError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
+from firetrail.format.files.unit import ConsumeQueueUnit
 from firetrail.format.names import (
     CONSUME_QUEUE,
     is_folder_name,
     parse_queue_id,
     queue_folder,
 )
-from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.settings.settings_table import Live
 from firetrail.storage.parallel import map_in_threads
 from firetrail.storage.segment_queue import usual_size
@@ -54,7 +54,7 @@ from firetrail.store.log.walk import LogWalk
 from firetrail.store.problems import Problem, ProblemKind
 from firetrail.store.queues.consume_queue import ConsumeQueue
 from firetrail.store.queues.queue_table import QueueKey, QueueTable
-from firetrail.store.reader import Reader
+from firetrail.store.reads.reader import Reader
 from firetrail.store.root.folder import (
     AbortFile,
     check_is_store,

@@ -6,9 +6,9 @@ import logging
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Columns, Stop
+from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.format.kernels.scan import scan
 from firetrail.format.layout import UNIT
-from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.integrity.queue_place import contradiction

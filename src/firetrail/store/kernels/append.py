@@ -20,8 +20,8 @@ from firetrail.errors import (
     IllegalMessageError,
     StoreError,
 )
-from firetrail.format.hosts import Host
-from firetrail.format.ids import encode_message_id
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.ids import encode_message_id
 from firetrail.store.outcomes import OUTCOMES, PutStatus
 
 if cython.compiled:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from firetrail.errors import SegmentSizeError
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.javahash import java_text
 from firetrail.format.names import COMMIT_LOG, parse_segment_name, segment_name
+from firetrail.format.values.javahash import java_text
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue, usual_size
 from firetrail.storage.spread import Twins

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import ConfigError, StoreDamagedError, StoreError
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.files.java_properties import Entry, parse_properties
 from firetrail.format.names import (
     CHECKPOINT,
     COMMIT_LOG,

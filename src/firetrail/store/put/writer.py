@@ -14,8 +14,8 @@ from firetrail.errors import (
     StoreError,
     WrongTypeError,
 )
-from firetrail.format.arguments import instance
 from firetrail.format.kernels.draft import Message
+from firetrail.format.values.arguments import instance
 from firetrail.store.admission.draft import Batch
 from firetrail.store.admission.gate import Gate
 from firetrail.store.dispatch.loop_dispatch import LoopDispatch

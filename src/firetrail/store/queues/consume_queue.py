@@ -43,9 +43,9 @@ from pathlib import Path
 
 from firetrail.errors import QueueGapError, SegmentSizeError, StoreClosedError
 from firetrail.format import layout
-from firetrail.format.extended_unit import is_address
+from firetrail.format.files.extended_unit import is_address
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.format.names import queue_folder
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, encode_unit
 from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments

@@ -1,8 +1,8 @@
 """The extension files of a consume queue, which RocketMQ calls ConsumeQueueExt.
 
-They hold an extended unit (:mod:`firetrail.format.extended_unit`) per message, whose address is in
-the tags code of the message's unit. Extended units are written before the units that point to them,
-and synced before them. They only help filters: a unit without its extended unit matches every
+They hold an extended unit (:mod:`firetrail.format.files.extended_unit`) per message, whose address
+is in the tags code of the message's unit. Extended units are written and synced before the units
+that point to them. They only help filters: a unit without its extended unit matches every
 filter, so damaged or missing extension files are dropped, and never keep a store from opening.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from firetrail.errors import SegmentSizeError, StoreClosedError, StoreDamagedError
 from firetrail.format import layout
-from firetrail.format.extended_unit import (
+from firetrail.format.files.extended_unit import (
     END_MARK,
     END_ROOM,
     HEAD,
@@ -26,7 +26,7 @@ from firetrail.format.extended_unit import (
     is_address,
     offset_of,
 )
-from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit
+from firetrail.format.files.unit import UNIT_SIZE, ConsumeQueueUnit
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import SegmentQueue
 

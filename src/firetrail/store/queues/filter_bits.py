@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from firetrail.format.bloom import has_bits
-from firetrail.format.extended_unit import ExtendedUnit
+from firetrail.format.files.extended_unit import ExtendedUnit
+from firetrail.format.values.bloom import has_bits
 from firetrail.store.queues.extension import QueueExtension
 
 MAYBE = 1

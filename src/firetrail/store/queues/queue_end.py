@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.format import layout
+from firetrail.format.files.unit import UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.format.names import parse_segment_name, segment_name
-from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.growth import PAGE_SIZE, QUEUE_GROWTH
 from firetrail.system import Files
 

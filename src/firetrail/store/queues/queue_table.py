@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreClosedError
+from firetrail.format.files.unit import UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.format.light import is_light
 from firetrail.format.names import (
     CONSUME_QUEUE,
@@ -25,7 +26,6 @@ from firetrail.format.names import (
     queue_folder,
     segment_name,
 )
-from firetrail.format.unit import UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.storage.growth import QUEUE_GROWTH
 from firetrail.storage.new_files import NewFiles
 from firetrail.storage.open_files import OpenSegments

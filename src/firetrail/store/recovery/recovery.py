@@ -24,13 +24,13 @@ from functools import partial
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format import layout
-from firetrail.format.checkpoint import Checkpoint
 from firetrail.format.columns import Check, Stop
-from firetrail.format.javahash import java_text
+from firetrail.format.files.checkpoint import Checkpoint
+from firetrail.format.files.unit import PRE_BLANK, ConsumeQueueUnit
 from firetrail.format.layout import UNIT
 from firetrail.format.light import is_light
 from firetrail.format.names import segment_name
-from firetrail.format.unit import PRE_BLANK, ConsumeQueueUnit
+from firetrail.format.values.javahash import java_text
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.dispatch.derivation import DerivePolicy, Deriver
 from firetrail.store.evidence.dropped_records import find_dropped, set_aside

@@ -43,10 +43,10 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreDamagedError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files.unit import decode_unit
 from firetrail.format.light import is_light
 from firetrail.format.names import OFFSET_MAX, TOPICS_FILE, is_queue
-from firetrail.format.unit import decode_unit
+from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.parallel import map_in_threads
 from firetrail.store.dispatch.derivation import Derivation, DerivedRun, DerivePolicy, Deriver
 from firetrail.store.evidence.catalog import Catalog

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from firetrail.format.files.store_files import COPY_ORDER, is_aside
 from firetrail.format.names import (
     ABORT,
     COMMIT_LOG,
@@ -24,7 +25,6 @@ from firetrail.format.names import (
     LOG_PATHS,
     parse_segment_name,
 )
-from firetrail.format.store_files import COPY_ORDER, is_aside
 from firetrail.storage.copies import copy_file
 from firetrail.store.log.paths import log_folders, shown_path
 from firetrail.store.repair.rebuild import check_outside

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from firetrail.format import columns as col
 from firetrail.format.columns import Check
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.files.unit import PRE_BLANK
 from firetrail.format.light import numbered_queues
 from firetrail.format.properties import INNER_MULTI_DISPATCH
 from firetrail.format.record import decode_message
-from firetrail.format.unit import PRE_BLANK
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.store.dispatch.derivation import derive_runs, note_runs
 from firetrail.store.evidence.catalog import Catalog
 from firetrail.store.inspect.tail import TailKind, read_tail

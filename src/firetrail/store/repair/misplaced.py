@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from firetrail.errors import StoreError
+from firetrail.format.files.unit import UNIT_SIZE, decode_unit
 from firetrail.format.light import is_light
 from firetrail.format.names import BATCH_CONSUME_QUEUE, is_queue
-from firetrail.format.unit import UNIT_SIZE, decode_unit
 from firetrail.store.dispatch.derivation import DerivedRun, derive_runs
 from firetrail.store.inspect.view import StoreState, StoreView
 from firetrail.store.log.walk import Damage, RecordBatch

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from firetrail.errors import QueueGapError, StoreDamagedError, StoreError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.delay import DelayLevels
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
+from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.derivation import (
     Derivation,

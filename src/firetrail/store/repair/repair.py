@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Protocol
 
 from firetrail.errors import FormatError
-from firetrail.format.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint, encode_checkpoint
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import (
     ABORT,
     CHECKPOINT,
@@ -37,7 +37,7 @@ from firetrail.format.names import (
     REPAIR_PREFIX,
     WATERMARK,
 )
-from firetrail.format.unit import UNIT_SIZE
+from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.copies import copy_file
 from firetrail.storage.segment import Segment
 from firetrail.store.evidence.inventory import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from firetrail.format.delay import DelayLevels
 from firetrail.format.names import COMMIT_LOG, REPAIR_PREFIX, parse_segment_name
+from firetrail.format.values.delay import DelayLevels
 from firetrail.store.bulk import BulkAppend
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.good_records import GoodRecord, good_records

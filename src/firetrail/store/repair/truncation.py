@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import StoreError
-from firetrail.format.checkpoint import encode_checkpoint
 from firetrail.format.columns import Check
+from firetrail.format.files.checkpoint import encode_checkpoint
 from firetrail.format.names import CHECKPOINT, COMMIT_LOG, WATERMARK
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.evidence.dropped_records import Dropped, find_dropped, set_aside

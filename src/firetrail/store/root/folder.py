@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from firetrail.errors import NotAStoreError, StoreError, StoreLockedError
+from firetrail.format.files.store_files import STORE_MARKS
 from firetrail.format.names import (
     ABORT,
     COMMIT_LOG,
@@ -16,7 +17,6 @@ from firetrail.format.names import (
     LOCK_CONTENT,
     LOG_PATHS,
 )
-from firetrail.format.store_files import STORE_MARKS
 from firetrail.system import System
 
 ABORT_MARK = b"firetrail "

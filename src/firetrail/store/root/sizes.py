@@ -6,7 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 from firetrail.errors import ConfigError, SegmentSizeError
-from firetrail.format.index import IndexGeometry, find_geometry, index_file_size
+from firetrail.format.files.index import IndexGeometry, find_geometry, index_file_size
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import (
     CONSUME_QUEUE,
     CONSUME_QUEUE_EXT,
@@ -14,7 +15,6 @@ from firetrail.format.names import (
     parse_index_name,
     parse_segment_name,
 )
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.storage.segment import Segment
 from firetrail.storage.segment_queue import usual_size
 from firetrail.store.log.paths import log_folders

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.errors import DiskFullError, FormatError
-from firetrail.format.checkpoint import (
+from firetrail.format.files.checkpoint import (
     CHECKPOINT_SIZE,
     Checkpoint,
     decode_checkpoint,

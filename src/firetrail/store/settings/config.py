@@ -19,10 +19,10 @@ from typing import Any, Self
 
 from firetrail.errors import ConfigError
 from firetrail.format import layout
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.hosts import Host
-from firetrail.format.integers import INT32_MAX
-from firetrail.format.java_properties import Entry, parse_properties
+from firetrail.format.files.java_properties import Entry, parse_properties
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.hosts import Host
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.settings.conf_file import Remark, read_settings
 from firetrail.settings.settings_table import (
     Address,

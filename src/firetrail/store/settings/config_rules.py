@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from firetrail.format import layout
-from firetrail.format.index import index_file_size
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.files.index import index_file_size
+from firetrail.format.values.integers import INT32_MAX
 
 RECORD_SLACK = 64 << 10
 """The bytes by which a whole record may exceed ``max_message_size``: topic, properties and

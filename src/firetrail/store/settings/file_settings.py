@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from firetrail.format import layout
-from firetrail.format.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
-from firetrail.format.integers import INT32_MAX
+from firetrail.format.files.index import DEFAULT_ENTRIES, DEFAULT_SLOTS
+from firetrail.format.values.integers import INT32_MAX
 from firetrail.settings.settings_table import Folders, Whole
 from firetrail.store.settings.config_groups import FILES, FLAG, GIB, MIB
 from firetrail.store.settings.config_rules import MOST_SLOTS

@@ -23,7 +23,7 @@ from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.lake_reader import archived_files
 from firetrail.pipeline.jobs.archive.manifest import MANIFEST, LakeLayout, Retired, gaps
 from firetrail.pipeline.jobs.restore import restore
-from firetrail.pipeline.source.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_sight
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.inspect.view import StoreView
 from firetrail.system import Files

@@ -21,10 +21,10 @@ from firetrail.errors import (
     StoreError,
     StoreLockedError,
 )
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.hosts import Host
-from firetrail.format.index import index_file_size
-from firetrail.format.unit import PRE_BLANK, encode_unit
+from firetrail.format.files.index import index_file_size
+from firetrail.format.files.unit import PRE_BLANK, encode_unit
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
+from firetrail.format.values.hosts import Host
 from firetrail.pipeline.jobs.rebuild import arrangement
 from firetrail.pipeline.jobs.rebuild import job as rebuild_module
 from firetrail.pipeline.jobs.rebuild.job import rebuild

@@ -21,8 +21,8 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import ConfigError, LakeError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.hosts import format_host
 from firetrail.format.record import decode_message
+from firetrail.format.values.hosts import format_host
 from firetrail.pipeline.jobs.archive.compaction import compact
 from firetrail.pipeline.jobs.archive.lake import Lake
 from firetrail.pipeline.jobs.archive.manifest import (
@@ -40,7 +40,7 @@ from firetrail.pipeline.jobs.archive.parquet_files import (
     archive_part,
 )
 from firetrail.pipeline.jobs.archive.table_formats import LakeTable, table_of
-from firetrail.pipeline.source.log_splits import plan_log
+from firetrail.pipeline.source.plan.log_splits import plan_log
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.store.index.tag_entries import has_tag_entries
 from firetrail.store.inspect.view import StoreState, StoreView

@@ -29,7 +29,7 @@ from firetrail.pipeline.jobs.archive.manifest import Anchor, DataFile, LakeLayou
 from firetrail.pipeline.kernels.arrow import Rows
 from firetrail.pipeline.kernels.plain import OPEN, OTHER, classify
 from firetrail.pipeline.source.arrays import Gatherer
-from firetrail.pipeline.source.fingerprint import Sight
+from firetrail.pipeline.source.plan.fingerprint import Sight
 from firetrail.pipeline.source.schema import arrow_schema, fields
 from firetrail.pipeline.source.split_reader import BATCH_BYTES
 from firetrail.pipeline.workers import worker_name

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.format.names import CONSUME_QUEUE, INDEX
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs.audit.tasks import (
     Compared,
     CompareTask,
@@ -39,7 +39,7 @@ from firetrail.pipeline.jobs.audit.tasks import (
 )
 from firetrail.pipeline.jobs.rebuild.arrangement import deal_out, shared_out
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece
-from firetrail.pipeline.source.fingerprint import whole_sight
+from firetrail.pipeline.source.plan.fingerprint import whole_sight
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import make_shared
 from firetrail.store.index.tag_entries import has_tag_entries

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from firetrail.format.columns import Columns
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.kernels.derive import derive_entries
-from firetrail.format.unit import UNIT_SIZE
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.jobs.rebuild.assembly import Entries
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, Stage, StagedFiles, StagedPiece
-from firetrail.pipeline.source.fingerprint import Sight, check_store
+from firetrail.pipeline.source.plan.fingerprint import Sight, check_store
 from firetrail.pipeline.workers import check_shared, not_shared
 from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.entries import ENTRIES_PER_BATCH, IndexCheck

@@ -9,10 +9,10 @@ from heapq import heappop, heappush
 from itertools import repeat, takewhile
 from typing import NamedTuple, Protocol, TypeVar
 
-from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.files.index import IndexGeometry, IndexHeader
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.light import is_light
 from firetrail.format.names import index_name, queue_folder
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.rebuild.assembly import Entries, IndexFiles, QueueFiles, Units
 from firetrail.pipeline.jobs.rebuild.pieces import DerivedPiece, StagedFiles, StagedPiece
 from firetrail.store.evidence.catalog import Catalog

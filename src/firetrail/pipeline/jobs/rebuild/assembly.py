@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from firetrail.format.index import IndexGeometry, IndexHeader
+from firetrail.format.files.index import IndexGeometry, IndexHeader
+from firetrail.format.files.unit import UNIT_SIZE
 from firetrail.format.names import INDEX
-from firetrail.format.unit import UNIT_SIZE
 from firetrail.pipeline.jobs.rebuild.pieces import ENTRY_SIZE, StagedFiles
 from firetrail.pipeline.workers import check_shared, worker_name
 from firetrail.store.index.index_file import IndexFile

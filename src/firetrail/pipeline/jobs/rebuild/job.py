@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 from firetrail.errors import StoreError
 from firetrail.format.columns import Stop
-from firetrail.format.delay import DEFAULT_DELAY_LEVELS, DelayLevels
-from firetrail.format.index import IndexGeometry
+from firetrail.format.files.index import IndexGeometry
 from firetrail.format.names import INDEX
+from firetrail.format.values.delay import DEFAULT_DELAY_LEVELS, DelayLevels
 from firetrail.pipeline.jobs.rebuild.arrangement import index_files, queue_files, shared_out
 from firetrail.pipeline.jobs.rebuild.assembly import (
     AssembledFiles,
@@ -33,8 +33,8 @@ from firetrail.pipeline.jobs.rebuild.assembly import (
     assemble,
 )
 from firetrail.pipeline.jobs.rebuild.tasks import Derived, DeriveTask, derive
-from firetrail.pipeline.source.fingerprint import sight_of
-from firetrail.pipeline.source.log_splits import record_from
+from firetrail.pipeline.source.plan.fingerprint import sight_of
+from firetrail.pipeline.source.plan.log_splits import record_from
 from firetrail.pipeline.tasks import run_tasks
 from firetrail.pipeline.workers import check_arrived, make_shared
 from firetrail.storage.segment import Segment

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 from uuid import uuid4
 
 from firetrail.errors import DiskFullError
-from firetrail.format.unit import UNIT_SIZE, decode_unit
+from firetrail.format.files.unit import UNIT_SIZE, decode_unit
 from firetrail.pipeline.workers import not_shared
 from firetrail.store.dispatch.derivation import DerivedRun
 from firetrail.system import NO_SPACE

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from firetrail.errors import StoreError
 from firetrail.format.columns import Check, Stop
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.pipeline.jobs.rebuild.pieces import Stage, StagedPiece
-from firetrail.pipeline.source.fingerprint import Sight, check_store
+from firetrail.pipeline.source.plan.fingerprint import Sight, check_store
 from firetrail.pipeline.workers import check_shared
 from firetrail.storage.segment import Segment
 from firetrail.store.dispatch.derivation import Derivation, DerivePolicy

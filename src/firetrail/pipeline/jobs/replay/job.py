@@ -32,8 +32,8 @@ from firetrail.pipeline.failures import original_errors
 from firetrail.pipeline.jobs.archive.job import anchor_of, safe_end
 from firetrail.pipeline.jobs.replay.targets import BrokerTarget, ReplayPiece, StoreTarget, Target
 from firetrail.pipeline.jobs.sql import Mode, sql
-from firetrail.pipeline.source.log_splits import plan_log
 from firetrail.pipeline.source.places import is_remote
+from firetrail.pipeline.source.plan.log_splits import plan_log
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.settings.config import StoreConfig
 from firetrail.system import SYSTEM

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.delay import DelayLevels
+from firetrail.format.values.delay import DelayLevels
 from firetrail.store.inspect.fsck.entries import IndexCheck
 from firetrail.store.inspect.fsck.log_check import LogCheck, StoreTimes, note_problem, note_torn
 from firetrail.store.inspect.fsck.marks import MarkCheck, check_inventory

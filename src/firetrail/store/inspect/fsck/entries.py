@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.index import IndexEntry, IndexHeader
+from firetrail.format.files.index import IndexEntry, IndexHeader
 from firetrail.format.kernels.derive import ENTRIES_PER_RECORD_MAX, derive_entries
 from firetrail.format.names import INDEX
 from firetrail.store.index.tag_entries import has_tag_entries

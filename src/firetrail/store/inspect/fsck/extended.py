@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 
 from firetrail.errors import SegmentSizeError, StoreDamagedError
-from firetrail.format.extended_unit import ExtendedUnit, is_address
+from firetrail.format.files.extended_unit import ExtendedUnit, is_address
+from firetrail.format.files.unit import ConsumeQueueUnit
 from firetrail.format.names import extension_folder
-from firetrail.format.unit import ConsumeQueueUnit
 from firetrail.storage.segment_queue import SegmentQueue
 from firetrail.store.inspect.view import StoreView
 from firetrail.store.log.log_records import store_time_at

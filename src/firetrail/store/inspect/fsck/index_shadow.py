@@ -12,7 +12,7 @@ from array import array
 from struct import iter_unpack
 from typing import NamedTuple
 
-from firetrail.format.index import (
+from firetrail.format.files.index import (
     IndexEntry,
     IndexHeader,
     encode_index_header,

@@ -6,8 +6,8 @@ from contextlib import closing
 from functools import partial
 
 from firetrail.errors import FormatError
-from firetrail.format.checkpoint import CHECKPOINT as LAYOUT
-from firetrail.format.checkpoint import Checkpoint, decode_checkpoint
+from firetrail.format.files.checkpoint import CHECKPOINT as LAYOUT
+from firetrail.format.files.checkpoint import Checkpoint, decode_checkpoint
 from firetrail.format.names import CHECKPOINT, CONFIG, WATERMARK
 from firetrail.store.evidence.inventory import (
     CONFIG_FILES,

@@ -16,10 +16,10 @@ from typing import NamedTuple
 from firetrail.errors import SegmentSizeError
 from firetrail.format import layout
 from firetrail.format.columns import Check, Columns, Stop
-from firetrail.format.delay import DelayLevels
+from firetrail.format.files.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
 from firetrail.format.light import is_light
 from firetrail.format.names import is_queue, queue_folder, segment_name
-from firetrail.format.unit import PRE_BLANK, UNIT_SIZE, ConsumeQueueUnit, decode_unit
+from firetrail.format.values.delay import DelayLevels
 from firetrail.storage.segment import Segment, any_data
 from firetrail.store.dispatch.derivation import derive_runs
 from firetrail.store.inspect.fsck.extended import ExtendedUnits

@@ -1,0 +1,1 @@
+"""The audit log: its events, its lines, and its files."""

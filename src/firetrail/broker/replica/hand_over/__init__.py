@@ -1,0 +1,1 @@
+"""Planned changes of the master, for pairs and groups, and those that were interrupted."""

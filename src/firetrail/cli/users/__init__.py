@@ -1,0 +1,1 @@
+"""Subcommands that list and change users and their policies."""

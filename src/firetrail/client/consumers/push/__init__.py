@@ -1,0 +1,1 @@
+"""The push consumer: its queues, listeners, commits and offsets."""

@@ -1,0 +1,1 @@
+"""The plan of a read: filters, ranges of positions, and the splits that tasks read."""

@@ -1,0 +1,1 @@
+"""The calls of consumers: receives, receipts and their renewal."""

@@ -1,0 +1,1 @@
+"""The headers and bodies of administration."""

@@ -1,0 +1,1 @@
+"""The headers, bodies and receipts of POP consumption."""

@@ -1,0 +1,1 @@
+"""Reads of an open store: messages, records, and lookups in queues."""

@@ -1,0 +1,56 @@
+"""A member whose folder was restored from an old copy, and that is elected while no other runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.broker.groups import FIRST, broker_group, status_of
+from tests.client.clusters import until
+
+from firetrail.broker.replica.replicated_broker import replica_status
+from firetrail.cli.replication.member_states import MemberState, state_of
+from firetrail.remoting.wire.codes import ResponseCode
+from firetrail.store.settings.config import BrokerRole
+
+OK = ResponseCode.SUCCESS
+
+
+async def test_the_others_keep_what_it_lacks_and_name_the_remedy(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with broker_group(tmp_path) as group:
+        shutil.copytree(tmp_path / "2", tmp_path / "old")
+        assert (await group.send(1, b"later")).code == OK
+        await until(
+            lambda: (
+                group.members[3].broker_store.log.confirmed_end
+                == group.members[1].store.log_range[1]
+            )
+        )
+        for number in (1, 2, 3):
+            group.cut_off(number)
+        for number in (3, 2, 1):
+            await group.stop(number)
+        group.end_lease()
+        shutil.rmtree(tmp_path / "2")
+        (tmp_path / "old").rename(tmp_path / "2")
+
+        older = await group.start(2)
+        await until(lambda: older.role is not BrokerRole.SLAVE)
+        member = await group.start(3)
+        await until(lambda: bool(status_of(member).older_master))
+        state, reason = state_of(replica_status(member, "", "", None))
+        assert state is MemberState.OLDER_MASTER
+        assert f"the elected master {older.address} lacks messages" in reason
+        assert "'firetrail replica replace'" in reason
+        assert reason in caplog.text
+        bodies = [record.body for record in member.store.read("T1")]
+        assert bodies[-2:] == [FIRST, b"later"]
+
+        await group.stop(2)
+        group.end_lease()
+        await group.start(1)
+        await group.master()
+        assert not any(status_of(each).older_master for each in group.members.values())

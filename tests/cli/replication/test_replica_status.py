@@ -1,0 +1,46 @@
+"""The output of ``firetrail replica status``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from tests.broker.brokers import SMALL
+from tests.cli.conftest import Firetrail
+
+from firetrail.broker.state.slave_mark import SlaveMark
+from firetrail.cli.replication import replica_status
+from firetrail.remoting.messages.replica_bodies import FollowerReport, ReplicaStatus
+from firetrail.store.broker_store import BrokerStore
+from firetrail.system import SYSTEM
+
+SLAVE_STATUS = ReplicaStatus("a:1", "C", "B", 1, "SLAVE")
+
+
+def test_the_status_of_a_slave_that_follows_does_not_show_an_old_failure() -> None:
+    failed = replace(SLAVE_STATUS, step_error="why", follower=FollowerReport("failed"))
+    said = "the last change of its role failed: why"
+    assert said in replica_status._lines(replica_status._BrokerStatus(failed, []))
+    status = replace(failed, follower=FollowerReport("following"))
+    assert said not in replica_status._lines(replica_status._BrokerStatus(status, []))
+
+
+def test_tables_that_cannot_be_copied_for_one_reason_are_one_line() -> None:
+    report = FollowerReport("failed", table_errors={"topics": "no answer", "groups": "no answer"})
+    lines = replica_status._follower_lines(report)
+    assert lines[1:] == ["not copied: topics, groups: no answer"]
+
+
+def test_the_status_of_a_folder_says_that_it_is_a_replica(
+    tmp_path: Path, firetrail: Firetrail
+) -> None:
+    with BrokerStore.open(tmp_path, SMALL, system=SYSTEM):
+        mark = SlaveMark(SYSTEM, tmp_path)
+        mark.set(known_epoch=0)
+        mark.learn_comparison("DefaultCluster/broker-a", "")
+        mark.learn_comparison("DefaultCluster/broker-a", "they differ")
+    lines = firetrail("replica", "status", tmp_path).out.splitlines()
+    assert "a replica of DefaultCluster/broker-a (cluster/broker)" in lines
+    assert "it has diverged: they differ" in lines
+    found = firetrail("replica", "status", tmp_path, "--json").json
+    assert (found["replica_of"], found["diverged"]) == ("DefaultCluster/broker-a", "they differ")
