@@ -15,7 +15,7 @@ from tests.broker.brokers import SMALL, Talk, talking
 from tests.client.clusters import running_cluster
 from tests.proxy.services import message, serving
 
-from firetrail import Store
+from firetrail import Batch, Store
 from firetrail.broker.state.topic_table import HALF_TOPIC
 from firetrail.client import Message, Producer
 from firetrail.errors import IllegalMessageError
@@ -149,6 +149,8 @@ async def test_a_dead_letter_is_not_delayed(talk: Talk) -> None:
 async def test_a_batch_and_its_messages(talk: Talk) -> None:
     """The properties of a batch are those of each message; neither makes it anything special."""
     for text in TEXTS:
+        if is_level(parsed(text).get("DELAY", "")):
+            continue
         items = [BatchItem(0, b"0", text.encode()), BatchItem(0, b"1", b"")]
         answer = await talk.send("T", encode_batch(items), m=True, i=None)
         assert answer.code == 0, (text, answer.remark)
@@ -163,13 +165,46 @@ async def test_a_batch_and_its_messages(talk: Talk) -> None:
         assert stored(talk, whole) == Expected("topic", kept | ADDED), text
 
 
-@pytest.mark.parametrize("name", TIMER_TIMES)
-async def test_only_a_delivery_time_refuses_a_batch(name: str, talk: Talk) -> None:
+BATCHES = {
+    **dict.fromkeys(("DELAY\x013\x02", "DELAY\x010\x02DELAY\x013\x02", "DELAY\x01+3"), True),
+    **dict.fromkeys((f"K\x01v\x02{name}\x015\x02" for name in TIMER_TIMES), True),
+    **dict.fromkeys((f"X{name}\x015\x02" for name in ("DELAY", *TIMER_TIMES)), False),
+    **dict.fromkeys((f"{name}S\x015\x02" for name in ("DELAY", *TIMER_TIMES)), False),
+    **dict.fromkeys((f"K\x01{name}\x02" for name in ("DELAY", *TIMER_TIMES)), False),
+    **dict.fromkeys(("TIMER_DEL\x011", "DELAY\x010", "DELAY\x01-3", "DELAY\x01x"), False),
+    # A timer has delivered it before.
+    "TIMER_DELAY_SEC\x015\x02TIMER_OUT_MS\x017\x02": False,
+}
+"""Whether a batch with such properties, or with such a message, is refused because of a delay."""
+
+
+async def test_no_way_into_the_store_loses_the_delay_of_a_batch(tmp_path: Path) -> None:
+    async with running_cluster() as namesrv, Producer(namesrv, "PG") as producer, talking() as talk:
+        for text, refused in BATCHES.items():
+            messages = [Message("T", b"0"), Message("T", b"1", raw_properties=text.encode())]
+            items = encode_batch(BatchItem(0, b"x", each.encode_properties()) for each in messages)
+            for answer in (
+                await talk.send("T", items, m=True, i="K\x01v"),
+                await talk.send("T", encode_batch([BatchItem(0, b"0", b"")]), m=True, i=text),
+            ):
+                assert answer.code == (13 if refused else 0), text
+                assert ("batches are not delayed" in (answer.remark or "")) is refused
+            with Store.open(tmp_path, SMALL) as store:
+                assert store.try_put_batch(Batch("T", items)).ok is not refused, text
+                assert store.try_put_batch(Batch.of(messages)).ok is not refused, text
+            if refused:
+                with pytest.raises(IllegalMessageError, match="delayed message"):
+                    await producer.send_batch(messages)
+            else:
+                assert await producer.send_batch(messages)
+
+
+async def test_no_batch_is_sent_back(talk: Talk) -> None:
+    await talk.beat("CG")
     items = encode_batch([BatchItem(0, b"0", b"")])
-    for text in (f"X{name}\x015\x02", f"{name}S\x015\x02", f"K\x01{name}\x02", "TIMER_DEL\x011"):
-        assert (await talk.send("T", items, m=True, i=text)).code == 0, text
-    refused = await talk.send("T", items, m=True, i=f"{name}\x015\x02")
-    assert "a batch cannot have a delivery time" in (refused.remark or "")
+    for times in (0, 1, 17):  # the last one is too many, but a dead letter is one message
+        answer = await talk.send("%RETRY%CG", items, m=True, j=times)
+        assert (answer.code, "accepts no batches" in (answer.remark or "")) == (13, True)
 
 
 async def test_a_reply() -> None:

@@ -17,11 +17,13 @@ from firetrail.format.properties import (
     LITE_TOPIC,
     PRIORITY,
     SHARDING_KEY,
+    TIMER_OUT_MS,
     TIMER_TIMES,
     TRAN_MSG,
     TRANSFER_FLAG,
     WAIT,
 )
+from firetrail.format.values.delay import level_in
 from firetrail.format.values.integers import INT32_MAX, number_in
 
 TYPE_ATTRIBUTE = "message.type"
@@ -78,6 +80,16 @@ def begins_transaction(properties: Mapping[str, str], reconsume_times: int) -> b
 def has_delivery_time(properties: Mapping[str, str]) -> bool:
     """Return whether a message with these properties asks for delivery at a time."""
     return not _TIMES.isdisjoint(properties)
+
+
+def is_delayed(properties: Mapping[str, str]) -> bool:
+    """Return whether a message with these properties is delivered later than it is stored.
+
+    One that a timer has delivered before is not delayed again.
+    """
+    if level_in(properties.get(DELAY)):
+        return True
+    return has_delivery_time(properties) and TIMER_OUT_MS not in properties
 
 
 def waits_for_disk(properties: Mapping[str, str]) -> bool:

@@ -10,7 +10,6 @@ from tests.broker.timer.bench import START_S, Bench
 
 from firetrail.broker.config import BrokerConfig
 from firetrail.errors import RequestError
-from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Message
 from firetrail.format.properties import decode_properties
 from firetrail.format.recall import RecallHandle, decode_handle
@@ -164,13 +163,6 @@ async def test_only_messages_that_wait_and_can_be_named_have_a_handle(talk: Talk
     assert "recallHandle" not in (await talk.send("T1", i=later)).fields
     sent = await talk.send("%RETRY%CG", i=f"{later}UNIQ_KEY\x01U\x02")
     assert (sent.code, "recallHandle" in sent.fields) == (0, False)
-
-
-async def test_a_batch_cannot_have_a_time(talk: Talk) -> None:
-    body = encode_batch([BatchItem(0, b"0", b"")])
-    answer = await talk.send("T1", body, i="TIMER_DELAY_SEC\x015\x02", m=True)
-    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
-    assert (answer.remark or "").startswith("a batch cannot have a delivery time")
 
 
 async def test_without_the_timer_sends_are_refused_and_messages_are_kept(tmp_path: Path) -> None:

@@ -96,8 +96,8 @@ async def test_a_batch_is_stored_contiguously(namesrv: str) -> None:
 
 @pytest.mark.parametrize(
     "messages",
-    [[], [Message("T", b""), Message("U", b"")], [Message("T", b"", delay_level=1)]],
-    ids=["empty", "two topics", "delayed"],
+    [[], [Message("T", b""), Message("U", b"")], [Message("%RETRY%G", b"")]],
+    ids=["empty", "two topics", "retries"],
 )
 async def test_invalid_batches_are_rejected(namesrv: str, messages: list[Message]) -> None:
     async with Producer(namesrv) as producer:

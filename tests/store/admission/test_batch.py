@@ -91,7 +91,7 @@ def test_a_batch_moves_to_the_next_file_as_a_whole(store: Store) -> None:
         ([Message("A", b""), Message("B", b"")], "topic"),
         ([Message("A", b""), Message("A", b"", queue_id=1)], "queue_id"),
         ([Message("A", b""), Message("A", b"", born_host=V4)], "born_host"),
-        ([Message("A", b""), Message("A", b"", delay_level=1)], "delay_level"),
+        ([Message("A", b""), Message("A", b"", delay_level=1)], "batch"),
         ([Message("A", b"", sys_flag=layout.TRANSACTION_PREPARED)], "sys_flag"),
         ([Message("%RETRY%g", b"")], "topic"),
         ([Message("A", b"", keys=["k"], properties={"KEYS": "l"})], "KEYS"),

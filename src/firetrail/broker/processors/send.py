@@ -176,8 +176,6 @@ class SendProcessor:
         for name in _REPLACED:
             properties.pop(name, None)
         if header.batch:
-            if has_delivery_time(properties):
-                raise _no_batch()
             return Batch(
                 topic,
                 request.content,
@@ -233,7 +231,7 @@ class SendProcessor:
 
     def _is_dead_letter(self, header: SendHeader, version: int) -> bool:
         """Whether a message that a consumer sends to its retry topic was retried too often."""
-        if not header.topic.startswith(RETRY_PREFIX):
+        if header.batch or not header.topic.startswith(RETRY_PREFIX):
             return False
         group = self._groups.require(header.topic.removeprefix(RETRY_PREFIX))
         retries = (header.reconsume_times or 0) - 1  # the consumer has counted this one
@@ -340,14 +338,6 @@ def _inner_batch() -> RequestError:
         ResponseCode.MESSAGE_ILLEGAL,
         f"the message has the property {INNER_NUM} or the flag of an inner batch, for which the "
         "topic would need queue.type=BatchCQ; remove them",
-    )
-
-
-def _no_batch() -> RequestError:
-    return RequestError(
-        ResponseCode.MESSAGE_ILLEGAL,
-        "a batch cannot have a delivery time: remove TIMER_DELAY_SEC, TIMER_DELAY_MS and "
-        "TIMER_DELIVER_MS, or send the messages one by one",
     )
 
 

@@ -21,12 +21,13 @@ from firetrail.format import compression
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
-from firetrail.format.message_types import is_transactional
-from firetrail.format.names import AUTO_CREATE_TOPIC, check_topic
+from firetrail.format.message_types import is_delayed, is_transactional
+from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
 from firetrail.format.properties import (
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
+    decode_properties,
     encode_properties,
     get_property,
 )
@@ -180,9 +181,11 @@ def batch_of(
             raise IllegalMessageError("born_time", what)
         if message.topic != topic:
             raise IllegalMessageError("batch", f"has the topics {topic} and {message.topic}")
-        if message.delay_level:
-            raise IllegalMessageError("batch", "has a delayed message; send that one alone")
+        if topic.startswith(RETRY_PREFIX):
+            raise IllegalMessageError("batch", f"{topic}: a retry topic accepts no batches")
         raw, message_id = _properties(message, ids)
+        if is_delayed(decode_properties(raw)):
+            raise IllegalMessageError("batch", "has a delayed message; send that one alone")
         _check_properties(raw)
         names.append(message_id)
         items.append(BatchItem(message.flag, bytes(message.body), raw))

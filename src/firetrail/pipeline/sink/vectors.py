@@ -15,12 +15,13 @@ import pyarrow.compute as pc
 
 from firetrail.format.layout import BATCH_ITEM, MAX_PROPERTIES, PROPERTY_CRC_SIZE
 from firetrail.format.names import QUEUE_ID_MAX
-from firetrail.format.properties import DELAY, KEY_SEPARATOR, NAME_END, VALUE_END
+from firetrail.format.properties import DELAY, KEY_SEPARATOR, NAME_END, TIMER_TIMES, VALUE_END
 from firetrail.pipeline.kernels.pack import pack_items
 from firetrail.store.settings.config import StoreConfig
 
 _ITEM_HEAD = BATCH_ITEM.size + 2
 _TEXT = pa.string()
+_DELAYS = pa.array([DELAY, *TIMER_TIMES], _TEXT)
 
 
 class Chunk(NamedTuple):
@@ -125,7 +126,7 @@ def _map(column: pa.Array) -> pa.ListArray | None:
         return None
     entries = pa.ListArray.from_arrays(column.offsets, column.values).flatten()
     names, values = entries.flatten()
-    if _any_missing(names) or _any_missing(values) or pc.any(pc.equal(names, DELAY)).as_py():
+    if _any_missing(names) or _any_missing(values) or pc.any(pc.is_in(names, _DELAYS)).as_py():
         return None
     items = pc.binary_join_element_wise(names, NAME_END, values, VALUE_END, "")
     first = column.offsets[0].as_py() if len(column) else 0

@@ -24,8 +24,9 @@ from firetrail.errors import ConfigError, IllegalMessageError, PropertiesTooLong
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
+from firetrail.format.message_types import is_delayed
 from firetrail.format.names import check_topic
-from firetrail.format.properties import encode_properties
+from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.pipeline.sink.columns import WireSinkOptions
 from firetrail.pipeline.sink.overrides import prefer_columns
 from firetrail.pipeline.sink.row_checks import check_rows
@@ -179,11 +180,12 @@ class Sender:
                 raw += self._ids.next(message.topic, draft.body, raw)
             _check_length(len(raw))
             key = message.topic, message.queue_id
-            if draft.may_delay:  # brokers refuse a batch with a delayed message
+            is_alone = is_delayed(decode_properties(raw))  # brokers refuse it in a batch
+            if is_alone:
                 close(key)
             waiting.setdefault(key, []).append(BatchItem(0, draft.body, raw))
             sizes[key] = sizes.get(key, 0) + draft.size
-            if draft.may_delay or sizes[key] >= CHUNK_BYTES:
+            if is_alone or sizes[key] >= CHUNK_BYTES:
                 close(key)
         for key in list(waiting):
             close(key)

@@ -5,6 +5,7 @@ All of this happens before the append lock is taken.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -22,6 +23,7 @@ from firetrail.format.light import (
     listed_queues,
     may_name_light_queues,
 )
+from firetrail.format.message_types import is_delayed
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import (
     DELAY,
@@ -29,7 +31,9 @@ from firetrail.format.properties import (
     INNER_MULTI_QUEUE_OFFSET,
     REAL_QID,
     REAL_TOPIC,
+    TIMER_TIMES,
     WAIT,
+    decode_properties,
     get_property,
     replace_properties,
     without_crc,
@@ -49,6 +53,7 @@ DELAY_ELAPSED = -1
 Java leaves that property in the delivered message, where consumers read it."""
 
 
+_MAY_DELAY = re.compile("|".join((DELAY, *TIMER_TIMES)).encode())
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
 
@@ -104,8 +109,8 @@ class Batch:
                 time, born host and number of redeliveries, which a batch has only once.
 
         Raises:
-            IllegalMessageError: The messages differ in one of those, one of them has a delay level
-                or a flag that is not a signed number of 32 bits, or there is no message.
+            IllegalMessageError: The messages differ in one of those, one of them has a flag that is
+                not a signed number of 32 bits, or there is no message.
             PropertiesTooLongError: The properties of a message do not fit into a record.
         """
         if not several("messages", messages, Message):
@@ -116,8 +121,6 @@ class Batch:
         for name in ("topic", "queue_id", "sys_flag", "born_time", "born_host", "reconsume_times"):
             if any(getattr(message, name) != getattr(first, name) for message in messages):
                 raise IllegalMessageError(name, "all messages of a batch must have the same")
-        if any(message.delay_level for message in messages):
-            raise IllegalMessageError("delay_level", "messages of a batch cannot be delayed")
         return cls(
             first.topic,
             encode_batch(_item(number, message) for number, message in enumerate(messages)),
@@ -189,6 +192,12 @@ class Drafter:
             raise IllegalMessageError(
                 INNER_MULTI_DISPATCH,
                 "messages of a batch cannot name light queues; send them one by one",
+            )
+        if _is_delayed(batch):
+            raise IllegalMessageError(
+                "batch",
+                "it has a delay level or a delivery time (DELAY, TIMER_*), and batches are not "
+                "delayed; send delayed messages one by one",
             )
         if len(batch.body) > self.rules.body_max:
             raise IllegalMessageError(
@@ -289,6 +298,16 @@ def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) ->
         prepared_offset=message.prepared_offset,
         raw_properties=properties,
         wait_for_flush=message.wait_for_flush,
+    )
+
+
+def _is_delayed(batch: Batch) -> bool:
+    """Return whether a message of a batch, or the batch for all of them, asks for a delay."""
+    if not _MAY_DELAY.search(batch.body) and not _MAY_DELAY.search(batch.shared_properties):
+        return False
+    shared = decode_properties(batch.shared_properties)
+    return any(
+        is_delayed(decode_properties(item.properties) | shared) for item in _items(batch.body)
     )
 
 

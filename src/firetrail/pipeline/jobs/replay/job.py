@@ -47,6 +47,7 @@ PIECE_MESSAGES = 256
 """Limits of a batch of copies; brokers take no batch of more than 4 MiB."""
 _LEFT_OUT = {
     properties.DELAY,
+    *properties.TIMER_TIMES,
     properties.REAL_TOPIC,
     properties.REAL_QID,
     properties.TRAN_MSG,
