@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from firetrail.remoting.connections.remoting_client import RemotingClient
 from firetrail.remoting.messages.bodies import SubscriptionGroupConfig, TopicConfig
 from firetrail.remoting.messages.pop.pop_bodies import BatchAck, BatchAckBody
 from firetrail.remoting.messages.pop.receipts import ORDERED
-from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.codes import Permission, RequestCode, ResponseCode
 from firetrail.store.admission.gate import Closure
 from firetrail.store.settings.config import FlushMode
 from firetrail.system import System
@@ -225,13 +226,55 @@ async def test_a_batch_acknowledges_several_messages(still: Talk, clock: Stopped
         receipt.invisible_ms,
         bits,
     )
-    body = BatchAckBody("broker-a", [batch]).encode(standard=True)
+    others = [
+        replace(batch, topic="NONE"),
+        replace(batch, queue_id=99),
+        replace(batch, queue_id=-1),
+    ]
+    body = BatchAckBody("broker-a", [*others, batch]).encode(standard=True)
     assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
     clock.advance(MINUTE_MS)
     (again,) = popped(await ask_pop(talk, pollTime=LONG))
     assert again.body == b"3"
     empty = await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=b"{}")
     assert empty.code == ResponseCode.NO_MESSAGE
+
+
+async def test_no_acknowledgement_counts_for_a_queue_that_the_topic_does_not_have(
+    talk: Talk,
+) -> None:
+    """RocketMQ, too, reports success for any batch."""
+    await fill(talk, "T1", b"0", e=3)
+    (found,) = await pop(talk)
+    talk.broker.topics.put([TopicConfig("T1", 1, 1)])
+    start, time, invisible, revive, kind, *_ = found.receipt
+    bits = BatchAck.bits_of(start, [start])
+    batch = BatchAck("CG", "T1", start, 3, revive, time, invisible, bits, kind)
+    body = BatchAckBody("broker-a", [batch]).encode(standard=True)
+    assert (await talk.ask(RequestCode.BATCH_ACK_MESSAGE, body=body)).code == 0
+    assert (await ack(talk, found)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert len(list(talk.broker._parts.checkpoints.pops())) == 1
+
+
+async def test_waiting_pops_are_counted_for_those_who_may_pop(talk: Talk) -> None:
+    await fill(talk, "T1", b"0")
+    await pop(talk)
+    talk.broker.topics.put([TopicConfig("WRITTEN", 4, 4, perm=Permission.WRITE)])
+    talk.broker.groups.put([SubscriptionGroupConfig("STOPPED", consume_enable=False)])
+    where: Fields = {"consumerGroup": "CG", "topic": "T1", "queueId": -1}
+    peek: Fields = {"maxMsgNums": 1}
+    for more, code in (
+        ({}, ResponseCode.SUCCESS),
+        ({"topic": "NONE"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"topic": "WRITTEN"}, ResponseCode.NO_PERMISSION),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"consumerGroup": "STOPPED"}, ResponseCode.NO_PERMISSION),
+    ):
+        asked: Fields = {**where, **more}
+        answer = await talk.ask(RequestCode.POLLING_INFO, asked)
+        sibling = await talk.ask(RequestCode.PEEK_MESSAGE, asked | peek)
+        assert answer.code == code
+        assert answer.remark == sibling.remark or code == ResponseCode.SUCCESS
 
 
 class TestAfterARestart:

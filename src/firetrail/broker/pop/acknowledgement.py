@@ -98,16 +98,21 @@ class AckProcessor:
         pending = []
         name = body.broker_name or self._name
         for ack in body.acks:
-            if ack.revive_queue == ORDERED:
-                queue = (ack.topic, ack.queue_id)
-                offsets = ack.among(self._orders.popped(ack.group, queue, ack.pop_time))
-                self._ack_in_order(ack.group, queue, offsets, ack.pop_time)
-                continue
             topic = real_topic(ack.topic, ack.group, ack.retry)
+            try:
+                stored = self._offsets(topic, ack.queue_id)
+            except RequestError:  # the others count, and RocketMQ reports success as well
+                continue
+            if ack.revive_queue == ORDERED:
+                queue = (topic, ack.queue_id)
+                popped = self._orders.popped(ack.group, queue, ack.pop_time)
+                self._ack_in_order(ack.group, queue, ack.among(popped), ack.pop_time)
+                continue
             key = (topic, ack.group, ack.queue_id, ack.start, ack.pop_time, name)
             point = self._checkpoints.find(key)
             if point is not None:
-                pending.append(self._checkpoints.ack(point, ack.among(point.open)))
+                offsets = [offset for offset in point.open if offset in stored]
+                pending.append(self._checkpoints.ack(point, ack.among(offsets)))
         return answer_when_stored([each for each in pending if each is not None], request.answer())
 
     def _ack_together(self, request: PopAcks) -> Answer:

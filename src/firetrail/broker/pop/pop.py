@@ -66,7 +66,7 @@ POLL_MAX_S = 300.0
 
 _QUEUE_OFFSET_AT = RECORD_HEAD.offsets["queue_offset"]
 Part = Sequence[bytes | memoryview]
-_Header = PopHeader | PeekHeader | NotificationHeader
+_Header = PopHeader | PeekHeader | NotificationHeader | PollingInfoHeader
 
 
 @dataclass(slots=True)
@@ -216,6 +216,7 @@ class PopProcessor:
 
     def _polling_info(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         header = PollingInfoHeader.decode(request.fields)
+        self._check(header)
         queue = (header.topic, max(header.queue_id, ANY_QUEUE))
         waiting = self._long_polling.waiting(queue, header.consumer_group)
         return request.answer(fields=PollingInfoResponse(waiting).encode())
