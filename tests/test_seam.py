@@ -126,7 +126,7 @@ ENTRY_POINTS = {
 }
 # Modules that use it in other ways, and why.
 GLOBAL_USERS = {
-    "remoting/connections/handlers.py": "limits the log of errors, for servers and clients",
+    "remoting/connections/unexpected_errors.py": "limits the log, for servers and clients",
     "tls/certificates.py": "files of servers and clients, which OpenSSL reads, too",
     "tls/certificate_issuer.py": "certificates that commands issue, and servers at their start",
 }

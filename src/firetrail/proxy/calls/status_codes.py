@@ -6,10 +6,9 @@ the ``status`` of a response. RocketMQ's proxy in front of a cluster answers the
 
 from __future__ import annotations
 
-import logging
-
 from firetrail.errors import FiretrailError, ProxyError, RequestError
 from firetrail.proxy.schema.messages import Code, Status
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 from firetrail.remoting.wire.codes import ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 
@@ -27,8 +26,6 @@ _CODES: dict[int, Code] = {
     ResponseCode.TOPIC_NOT_EXIST: Code.TOPIC_NOT_FOUND,
     ResponseCode.NO_PERMISSION: Code.FORBIDDEN,
 }
-
-_log = logging.getLogger(__name__)
 
 
 def code_of(response_code: int) -> Code:
@@ -56,7 +53,7 @@ def error_of(error: Exception) -> ProxyError:
     if isinstance(error, TimeoutError):
         return ProxyError(Code.PROXY_TIMEOUT, str(error) or "the broker did not answer in time")
     if not isinstance(error, FiretrailError):
-        _log.error("a call failed with an unexpected error", exc_info=error)
+        log_unexpected("a call failed with an unexpected error", error)
     return ProxyError(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
 
 

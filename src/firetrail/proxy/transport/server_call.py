@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -24,8 +23,7 @@ from firetrail.proxy.transport.call import (
     UnaryMethod,
 )
 from firetrail.proxy.transport.grpc_limits import GrpcLimits, MemoryAccount
-
-_log = logging.getLogger(__name__)
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 
 _INTERNAL_TEXT = "the server failed to handle the call; its log has the reason"
 
@@ -185,8 +183,9 @@ class BaseCall:
         for callback in callbacks or ():
             try:
                 callback(was_written)
-            except Exception:
-                _log.exception("%s: a callback at the end of the call failed", self.path)
+            except Exception as error:
+                text = f"{self.path}: a callback at the end of the call failed"
+                log_unexpected(text, error)
 
     def fail(self, code: StatusCode, text: str) -> None:
         """End the call with an error, unless it has ended."""
@@ -196,7 +195,7 @@ class BaseCall:
         if isinstance(error, GrpcError):
             self.fail(StatusCode(error.code), error.text)
         else:
-            _log.error("%s of %s failed", self.path, self.peer, exc_info=error)
+            log_unexpected(f"{self.path} of {self.peer} failed", error, self.path)
             self.fail(StatusCode.INTERNAL, _INTERNAL_TEXT)
 
     def stop(self) -> None:

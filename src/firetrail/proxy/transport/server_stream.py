@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from firetrail.errors import GrpcError
 from firetrail.proxy.http2.stream import Http2Stream
 from firetrail.proxy.kernels.request_head import RequestHead
@@ -11,8 +9,7 @@ from firetrail.proxy.transport import codec
 from firetrail.proxy.transport.call import ProtobufMessage, StatusCode, StreamHandler, StreamMethod
 from firetrail.proxy.transport.grpc_limits import GrpcLimits
 from firetrail.proxy.transport.server_call import BaseCall, Line, decoded
-
-_log = logging.getLogger(__name__)
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 
 
 class StreamCall(BaseCall):
@@ -131,7 +128,6 @@ class StreamCall(BaseCall):
         if handler is not None:
             try:
                 handler.closed()
-            except Exception:
-                _log.exception(
-                    "%s of %s: the end of the stream was not handled", self.path, self.peer
-                )
+            except Exception as error:
+                text = f"{self.path} of {self.peer}: the end of the stream was not handled"
+                log_unexpected(text, error, f"end of {self.path}")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
 from firetrail.errors import FiretrailError, RequestError, StoreError
-from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.connections.connection import Connection
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 from firetrail.remoting.messages.missing_features import refusal_of
 from firetrail.remoting.wire.codes import ResponseCode, request_name
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.system import SYSTEM
 
 Answer = RemotingCommand | None | Awaitable[RemotingCommand | None]
 Handler = Callable[[Connection, RemotingCommand], Answer]
@@ -22,8 +20,6 @@ code."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_log = logging.getLogger(__name__)
-_UNEXPECTED = LimitedLog(_log, SYSTEM.clock.monotonic)
 
 
 class Later(Protocol[T_co]):
@@ -136,8 +132,6 @@ def failure(request: RemotingCommand, error: Exception) -> RemotingCommand:
     if isinstance(error, RequestError):
         return request.answer(error.code, error.remark)
     if not isinstance(error, FiretrailError):
-        name = request_name(request.code)
-        text = f"{name} failed with an unexpected error"
-        _UNEXPECTED.log(logging.ERROR, f"{name} {type(error).__name__}", text, error)
+        log_unexpected(f"{request_name(request.code)} failed with an unexpected error", error)
     code = error.code if isinstance(error, StoreError) else ResponseCode.SYSTEM_ERROR
     return request.answer(code, f"{type(error).__name__}: {error}")

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 
 from firetrail.pace.limited_log import LimitedLog
 from firetrail.pace.periodic import GuardedStep, every
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 from firetrail.remoting.servers.addresses import ClientAddresses, Share
 from firetrail.remoting.servers.client_limits import ConnectionLimits
 from firetrail.remoting.servers.server_ports import FREE_IT, Listeners
@@ -185,8 +186,9 @@ class Acceptor(Generic[C]):
         for connection in list(self.connections):
             try:
                 self._check(connection, now)
-            except Exception:
-                _log.exception("%s could not be checked; it is disconnected", connection.peer)
+            except Exception as error:
+                text = f"{connection.peer} could not be checked; it is disconnected"
+                log_unexpected(text, error, "check")
                 connection.abort()
 
 

@@ -34,6 +34,7 @@ from firetrail.proxy.schema.messages import (
 from firetrail.proxy.transport.call import Call
 from firetrail.proxy.upstream.grpc_clients import ProxyClient
 from firetrail.proxy.upstream.interface import Brokers, resolved
+from firetrail.remoting.connections.unexpected_errors import log_unexpected
 from firetrail.remoting.messages.bodies import SubscriptionData, SubscriptionGroupConfig
 from firetrail.remoting.messages.pop.pop_headers import ANY_QUEUE, PopHeader, PopResponse
 from firetrail.remoting.messages.pop.receipts import PopReceipts, Receipt, decode_counts
@@ -273,15 +274,11 @@ class ReceiveCalls:
             attempt = attempt_after(each.earlier)
             try:
                 frames.append(_frame(each, where[2], attempt, handle))
-            except Exception:  # unexpected, so the traceback is logged
-                _log.exception(
-                    "the message in %s queue %d offset %d cannot be encoded and is not delivered "
-                    "to group %s",
-                    each.record.topic,
-                    each.record.queue_id,
-                    each.record.queue_offset,
-                    where[1],
-                )
+            except Exception as error:
+                record = each.record
+                place = f"{record.topic} queue {record.queue_id} offset {record.queue_offset}"
+                text = f"the message in {place} cannot be encoded and is not delivered to group"
+                log_unexpected(f"{text} {where[1]}", error, "encoding")
                 continue
             if renew:
                 self._renewals.add(*where, handle, each.receipt, attempt)

@@ -1,0 +1,24 @@
+"""Log lines about errors that nobody expects, whichever server or handler meets them.
+
+A peer that has found a way to cause one must not fill the disk, so they are limited by kind.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from firetrail.pace.limited_log import LimitedLog
+from firetrail.system import SYSTEM
+
+_LIMITED = LimitedLog(logging.getLogger(__name__), SYSTEM.clock.monotonic)
+
+
+def log_unexpected(text: str, error: BaseException, kind: str = "") -> None:
+    """Log an error with its traceback, unless there were many of its kind.
+
+    Args:
+        text: What failed.
+        error: The error. Its type is part of the kind.
+        kind: The kind, if the text differs from line to line. Default: the text.
+    """
+    _LIMITED.log(logging.ERROR, f"{kind or text} {type(error).__name__}", text, error)
