@@ -61,6 +61,8 @@ _PRIORITY = MessageType.PRIORITY
 _TYPES: Mapping[str, MessageType] = {each.value: each for each in MessageType}
 _TIMES = frozenset(TIMER_TIMES)
 _DELAYS = _TIMES | {DELAY}
+_DELAY_MARKS = (b"DELAY", b"TIMER_DELIVER")
+"""Each name in _DELAYS contains one of them."""
 
 
 def is_transactional(properties: Mapping[str, str]) -> bool:
@@ -90,6 +92,11 @@ def is_delayed(properties: Mapping[str, str]) -> bool:
     if level_in(properties.get(DELAY)):
         return True
     return has_delivery_time(properties) and TIMER_OUT_MS not in properties
+
+
+def may_be_delayed(raw: bytes) -> bool:
+    """Return False if no property in these bytes asks for a delay, so they need no decoding."""
+    return any(mark in raw for mark in _DELAY_MARKS)
 
 
 def waits_for_disk(properties: Mapping[str, str]) -> bool:

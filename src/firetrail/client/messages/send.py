@@ -21,7 +21,7 @@ from firetrail.format import compression
 from firetrail.format.batch import BatchItem, decode_batch, encode_batch
 from firetrail.format.kernels.draft import Message
 from firetrail.format.layout import BATCH_ITEM, COMPRESSED, MAX_PROPERTIES, TRANSACTION_PREPARED
-from firetrail.format.message_types import is_delayed, is_transactional
+from firetrail.format.message_types import is_delayed, is_transactional, may_be_delayed
 from firetrail.format.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, check_topic
 from firetrail.format.properties import (
     TRAN_MSG,
@@ -184,7 +184,7 @@ def batch_of(
         if topic.startswith(RETRY_PREFIX):
             raise IllegalMessageError("batch", f"{topic}: a retry topic accepts no batches")
         raw, message_id = _properties(message, ids)
-        if is_delayed(decode_properties(raw)):
+        if may_be_delayed(raw) and is_delayed(decode_properties(raw)):
             raise IllegalMessageError("batch", "has a delayed message; send that one alone")
         _check_properties(raw)
         names.append(message_id)

@@ -24,7 +24,7 @@ from firetrail.errors import ConfigError, IllegalMessageError, PropertiesTooLong
 from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.kernels.draft import Draft
 from firetrail.format.layout import MAX_PROPERTIES
-from firetrail.format.message_types import is_delayed
+from firetrail.format.message_types import is_delayed, may_be_delayed
 from firetrail.format.names import check_topic
 from firetrail.format.properties import decode_properties, encode_properties
 from firetrail.pipeline.sink.columns import WireSinkOptions
@@ -180,7 +180,8 @@ class Sender:
                 raw += self._ids.next(message.topic, draft.body, raw)
             _check_length(len(raw))
             key = message.topic, message.queue_id
-            is_alone = is_delayed(decode_properties(raw))  # brokers refuse it in a batch
+            # Brokers refuse a delayed message in a batch.
+            is_alone = may_be_delayed(raw) and is_delayed(decode_properties(raw))
             if is_alone:
                 close(key)
             waiting.setdefault(key, []).append(BatchItem(0, draft.body, raw))

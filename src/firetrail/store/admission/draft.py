@@ -5,7 +5,6 @@ All of this happens before the append lock is taken.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -23,7 +22,7 @@ from firetrail.format.light import (
     listed_queues,
     may_name_light_queues,
 )
-from firetrail.format.message_types import is_delayed
+from firetrail.format.message_types import is_delayed, may_be_delayed
 from firetrail.format.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from firetrail.format.properties import (
     DELAY,
@@ -31,7 +30,6 @@ from firetrail.format.properties import (
     INNER_MULTI_QUEUE_OFFSET,
     REAL_QID,
     REAL_TOPIC,
-    TIMER_TIMES,
     WAIT,
     decode_properties,
     get_property,
@@ -53,7 +51,6 @@ DELAY_ELAPSED = -1
 Java leaves that property in the delivered message, where consumers read it."""
 
 
-_MAY_DELAY = re.compile("|".join((DELAY, *TIMER_TIMES)).encode())
 _HOST_FLAGS = layout.BORN_HOST_V6 | layout.STORE_HOST_V6
 
 
@@ -303,7 +300,7 @@ def stored_as(message: Message, topic: str, queue_id: int, properties: bytes) ->
 
 def _is_delayed(batch: Batch) -> bool:
     """Return whether a message of a batch, or the batch for all of them, asks for a delay."""
-    if not _MAY_DELAY.search(batch.body) and not _MAY_DELAY.search(batch.shared_properties):
+    if not may_be_delayed(batch.body) and not may_be_delayed(batch.shared_properties):
         return False
     shared = decode_properties(batch.shared_properties)
     return any(
