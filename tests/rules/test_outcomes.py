@@ -9,10 +9,21 @@ import pytest
 from tests.broker.brokers import SMALL
 
 from firetrail import Message, Store
-from firetrail.errors import RETRIABLE_CODES, StoreBusyError, StoreError, StoreReadOnlyError
+from firetrail.client.messages.send import encoded, result_of
+from firetrail.errors import (
+    RETRIABLE_CODES,
+    ProxyError,
+    RequestError,
+    StoreBusyError,
+    StoreError,
+    StoreReadOnlyError,
+)
+from firetrail.format.batch import BatchItem, encode_batch
 from firetrail.format.values.hosts import Host
+from firetrail.proxy.calls.status_codes import Code, checked
 from firetrail.remoting.connections.handlers import failure
-from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.messages.bodies import MessageQueue
+from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.store.admission.gate import Closure
 from firetrail.store.results import OUTCOMES, UNCONFIRMED, PutResult, PutStatus
@@ -37,6 +48,15 @@ ROWS = {
 """Error, code, whether to try the same call again, and whether the message is in the log."""
 
 
+GRPC_CODES = {
+    "FLUSH_DISK_TIMEOUT": Code.MASTER_PERSISTENCE_TIMEOUT,
+    "FLUSH_SLAVE_TIMEOUT": Code.SLAVE_PERSISTENCE_TIMEOUT,
+    "SLAVE_NOT_AVAILABLE": Code.HA_NOT_AVAILABLE,
+    "MESSAGE_ILLEGAL": Code.BAD_REQUEST,
+    "SYSTEM_BUSY": Code.TOO_MANY_REQUESTS,
+}
+
+
 def test_every_status_has_its_row() -> None:
     found = {
         status: (
@@ -49,6 +69,7 @@ def test_every_status_has_its_row() -> None:
     }
     assert found == ROWS
     assert set(OUTCOMES) == set(PutStatus)
+    assert {OUTCOMES[row].code for row in UNCONFIRMED} == UNCONFIRMED_CODES
     assert {row for row in UNCONFIRMED} == {s for s, row in ROWS.items() if row[3] and row[0]}
 
 
@@ -68,6 +89,22 @@ def test_a_request_that_stores_nothing_gets_the_code_of_the_row(status: PutStatu
     answer = failure(RemotingCommand(RequestCode.ACK_MESSAGE), raised.value)
     assert ResponseCode(answer.code).name == ROWS[status][1]
     assert answer.remark == f"{type(raised.value).__name__}: {raised.value}"
+
+
+@pytest.mark.parametrize("status", [status for status in PutStatus if status.value != "PUT_OK"])
+def test_every_client_is_told_the_same_outcome(status: PutStatus) -> None:
+    """By the gRPC codes, those of a repeated end of a transaction included."""
+    _, code, _, is_stored = ROWS[status]
+    answer = RemotingCommand(ResponseCode[code], {"msgId": "1", "queueId": "0", "queueOffset": "0"})
+    sent = encoded("T", encode_batch([BatchItem(0, b"x", b"")]))
+    with pytest.raises(ProxyError) as raised:
+        checked(answer)
+    assert raised.value.code == GRPC_CODES.get(code, Code.INTERNAL_SERVER_ERROR)
+    if is_stored:
+        assert result_of(sent, MessageQueue("T", "b", 0), answer).status == status.value
+    else:
+        with pytest.raises(RequestError):
+            result_of(sent, MessageQueue("T", "b", 0), answer)
 
 
 def test_a_retriable_outcome_has_a_retriable_code() -> None:

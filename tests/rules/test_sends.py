@@ -18,7 +18,6 @@ from tests.rules.ways import REFUSED, Ways, all_ways, grpc_pull, spark
 
 from firetrail import Message, Store
 from firetrail.client import MessageQueue, RequestError
-from firetrail.client.messages.send import _STATUSES
 from firetrail.errors import FormatError
 from firetrail.format.compression import inflated
 from firetrail.format.files.timer import TIMER_TOPIC
@@ -26,11 +25,9 @@ from firetrail.format.layout import COMPRESSED
 from firetrail.format.names import SCHEDULE_TOPIC
 from firetrail.format.record import Record
 from firetrail.format.values.ids import decode_message_id
-from firetrail.proxy.calls.send import _UNCONFIRMED
 from firetrail.proxy.schema.messages import Encoding, MessageType
 from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.wire.codes import ResponseCode
-from firetrail.store.results import OUTCOMES, UNCONFIRMED
 from firetrail.system import SYSTEM
 
 DAY_MS = 86_400_000
@@ -239,9 +236,3 @@ async def test_the_priority_is_the_queue(ways: Ways, priority: int, queue_id: in
     assert [store.max_offset("P", number) for number in range(4)] == [
         2 if number == queue_id else 0 for number in range(4)
     ]
-
-
-def test_the_codes_of_stored_messages_are_those_of_the_outcomes_of_puts() -> None:
-    """Clients must not send these again: the message is stored."""
-    stored = {OUTCOMES[status].code for status in UNCONFIRMED}
-    assert stored == _UNCONFIRMED.keys() == _STATUSES.keys() - {ResponseCode.SUCCESS}

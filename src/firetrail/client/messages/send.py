@@ -36,7 +36,7 @@ from firetrail.format.values.ids import encode_unique_id
 from firetrail.format.values.integers import INT32_MAX, INT32_MIN
 from firetrail.remoting.messages.bodies import MessageQueue
 from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
-from firetrail.remoting.wire.codes import Language, RequestCode, ResponseCode
+from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, Language, RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
 from firetrail.remoting.wire.frames import FRAME_MAX, HEADER_MAX, encode_frame
 from firetrail.system import SYSTEM
@@ -66,11 +66,9 @@ class SendStatus(StrEnum):
     """The message is stored, but too few replicas are connected to confirm it."""
 
 
-_STATUSES = {
+_STATUSES: Mapping[int, SendStatus] = {
     ResponseCode.SUCCESS: SendStatus.OK,
-    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+    **{code: SendStatus[code.name] for code in UNCONFIRMED_CODES},
 }
 
 
@@ -263,7 +261,7 @@ def encoded(topic: str, items: bytes, sys_flag: int = 0) -> OutgoingMessage:
 
 def result_of(draft: OutgoingMessage, queue: MessageQueue, response: RemotingCommand) -> SendResult:
     """Return the result of a send; raise RequestError if the broker did not store the message."""
-    status = _STATUSES.get(ResponseCode(response.code)) if response.code in _KNOWN else None
+    status = _STATUSES.get(response.code)
     if status is None:
         remark = f"{queue.broker_name}: {response.remark or 'no reason given'}"
         raise RequestError(response.code, remark)
@@ -294,9 +292,6 @@ def needs_pause(error: OSError | RequestError) -> bool:
     if isinstance(error, RequestError):
         return error.code in ROLE_CODES
     return not isinstance(error, TimeoutError)
-
-
-_KNOWN = frozenset(ResponseCode)
 
 
 def _properties(message: Message, ids: Iterator[str]) -> tuple[bytes, str]:

@@ -18,7 +18,7 @@ from firetrail.format.properties import SHARDING_KEY
 from firetrail.proxy.calls.consumption.receipt_calls import common_status
 from firetrail.proxy.calls.queue_choice import QueueChoice, WriteQueue
 from firetrail.proxy.calls.resource_names import topic_name
-from firetrail.proxy.calls.status_codes import OK, code_of, status_of
+from firetrail.proxy.calls.status_codes import OK, checked, code_of, status_of
 from firetrail.proxy.calls.transactions import KnownTransactions
 from firetrail.proxy.conversion.message_checks import BODY_MAX, STORED_SIZE_MAX, check_message
 from firetrail.proxy.conversion.message_properties import milliseconds, stored_properties
@@ -40,7 +40,7 @@ from firetrail.proxy.upstream.interface import Brokers, resolved
 from firetrail.remoting.messages.bodies import TopicConfig, TopicRouteData
 from firetrail.remoting.messages.headers import SendHeaderV2, SendResponse
 from firetrail.remoting.messages.typed_header import TypedFields
-from firetrail.remoting.wire.codes import RequestCode, ResponseCode
+from firetrail.remoting.wire.codes import UNCONFIRMED_CODES, RequestCode
 from firetrail.remoting.wire.command import RemotingCommand
 
 MESSAGES_MAX = 1024
@@ -58,12 +58,6 @@ _MESSAGE_ID, _TRANSACTION_ID, _OFFSET, _RECALL_HANDLE = (
 )
 _OK_RESPONSE = SendMessageResponse(status=OK).SerializeToString()
 _OK_ENTRY = SendResultEntry(status=OK).SerializeToString()
-_UNCONFIRMED: dict[int, Code] = {
-    ResponseCode.FLUSH_DISK_TIMEOUT: Code.MASTER_PERSISTENCE_TIMEOUT,
-    ResponseCode.FLUSH_SLAVE_TIMEOUT: Code.SLAVE_PERSISTENCE_TIMEOUT,
-    ResponseCode.SLAVE_NOT_AVAILABLE: Code.HA_NOT_AVAILABLE,
-}
-"""The codes for messages that are stored but not confirmed."""
 
 
 class OutgoingSend(NamedTuple):
@@ -245,11 +239,9 @@ def _unconfirmed(answer: RemotingCommand) -> SendResultEntry:
     Args:
         answer: The answer of the broker, with another code than SUCCESS.
     """
-    code = _UNCONFIRMED.get(answer.code)
-    if code is None:
-        is_illegal = answer.code == ResponseCode.MESSAGE_ILLEGAL
-        reason = Code.BAD_REQUEST if is_illegal else code_of(answer.code)
-        raise ProxyError(reason, answer.remark or "")
+    if answer.code not in UNCONFIRMED_CODES:
+        checked(answer)
+    code = code_of(answer.code)
     return SendResultEntry(status=Status(code=code, message=answer.remark or code.name))
 
 

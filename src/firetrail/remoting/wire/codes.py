@@ -253,6 +253,16 @@ class ResponseCode(IntEnum):
     ILLEGAL_OPERATION = 604
 
 
+UNCONFIRMED_CODES = frozenset(
+    {
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    }
+)
+"""The message is stored, but the disk or the replicas have not confirmed it."""
+
+
 def request_name(code: int) -> str:
     """Return the name of a request, for log lines and error messages."""
     try:
