@@ -13,10 +13,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from firetrail.access.guard import Guard
-from firetrail.access.implied_permissions import GET, PUB, SUB, consumed, group_need, topic_need
+from firetrail.access.implied_permissions import (
+    GET,
+    PUB,
+    SUB,
+    UPDATE,
+    consumed,
+    group_need,
+    topic_need,
+)
 from firetrail.auth.caller import NO_PERMISSION, Caller
 from firetrail.auth.policies import User
-from firetrail.auth.resources import Requirement
+from firetrail.auth.resources import Action, Requirement
 from firetrail.auth.signature import GRPC_DATE_TIME, GrpcAuthorization, parse_grpc_authorization
 from firetrail.errors import ProxyError, RequestError
 from firetrail.proxy.schema.messages import Code, Settings
@@ -52,6 +60,16 @@ def _route(request: Any) -> Iterator[Requirement]:
     yield topic_need(request.topic.name, PUB, SUB, GET)
 
 
+def _offset(*actions: Action) -> CallNeeds:
+    """Return the needs of a call about the offset of a group in a queue."""
+
+    def needs(request: Any) -> Iterator[Requirement]:
+        yield topic_need(request.message_queue.topic.name, *actions)
+        yield group_need(request.group.name, *actions)
+
+    return needs
+
+
 def _query_offset(request: Any) -> Iterator[Requirement]:
     yield topic_need(request.message_queue.topic.name, SUB, GET)
 
@@ -85,15 +103,16 @@ CALL_NEEDS: dict[str, CallNeeds] = {
     "EndTransaction": _publish,
     "RecallMessage": _publish,
     "PullMessage": _consume_queue,
-    "UpdateOffset": _consume_queue,
-    "GetOffset": _consume_queue,
+    "UpdateOffset": _offset(SUB, UPDATE),
+    "GetOffset": _offset(SUB, GET),
     "QueryOffset": _query_offset,
     "Heartbeat": _optional_group,
     "NotifyClientTermination": _optional_group,
     "SyncLiteSubscription": _consume,
     "Telemetry": _settings,
 }
-"""The permissions that each call requires; a call without an entry is refused."""
+"""The permissions that each call requires, which are those of the remoting requests with the same
+effect; a call without an entry is refused."""
 
 
 def check_rate(call: Call, message: ProtobufMessage) -> None:
