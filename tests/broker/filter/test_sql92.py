@@ -23,7 +23,7 @@ PROPERTIES = {"a": "5", "b": "text", "c": "true", "d": "2.5", "e": "it's", "TAGS
         "5 = a",
         "a <> 6",
         "a != 6",
-        "d > -1",
+        "d > -1.0",
         "d = 2.5",
         "d < 1e3",
         "b = 'text'",
@@ -59,6 +59,8 @@ def test_the_message_matches(text: str) -> None:
         "a = 6",
         "a > 5",
         "b = 5",  # not a number
+        "d > 2",  # not a whole number
+        "a = 5.0 AND d > 2",
         "b > 5",
         "a = '6'",
         "missing = 1",
@@ -84,6 +86,59 @@ def test_the_message_does_not_match(text: str) -> None:
     assert not parse(text).matches(PROPERTIES)
 
 
+WHOLE = {"5": 5, "+5": 5, "-5": -5, "05": 5, "2147483647": 2**31 - 1}
+LONG = {"2147483648": 2**31, "9223372036854775807": 2**63 - 1}
+DOUBLE = {
+    "5.0": 5,
+    "5.": 5,
+    "5e0": 5,
+    ".5e1": 5,
+    " 5 ": 5,
+    "\t5\n": 5,
+    "5d": 5,
+    "5F": 5,
+    "-5.5": -5.5,
+}
+DOUBLE |= {"Infinity": float("inf"), "-Infinity": float("-inf"), "1e400": float("inf")}
+NOT_NUMBERS = [
+    "1_0",
+    "inf",
+    "infinity",
+    "nan",
+    "NaN",
+    "5L",
+    "5 0",
+    "0x5",
+    "\u0665",
+    "\xa05",
+    "text",
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "accepted"),
+    [("0", WHOLE), ("0L", WHOLE), ("3000000000", WHOLE | LONG), ("0.1", WHOLE | LONG | DOUBLE)],
+)
+def test_a_property_becomes_a_number_of_the_type_that_it_is_compared_with(
+    number: str, accepted: dict[str, float]
+) -> None:
+    """The expectations were read off the filter of RocketMQ 4.9.7 and 5.5.0."""
+    for value in [*WHOLE, *LONG, *DOUBLE, *NOT_NUMBERS]:
+        found = [parse(f"a {sign} {number}").matches({"a": value}) for sign in ("<", "=", ">")]
+        limit = float(number.rstrip("L"))
+        expected = accepted.get(value)
+        assert found == [
+            expected is not None and each
+            for each in ((expected or 0) < limit, expected == limit, (expected or 0) > limit)
+        ], value
+
+
+def test_two_properties_are_ordered_as_numbers_with_a_fraction() -> None:
+    assert parse("a < b").matches({"a": " 9", "b": "10.5"})
+    assert not parse("a < b").matches({"a": "9", "b": "1_0"})
+    assert not parse("a = b").matches({"a": "5", "b": "5.0"})  # equality is that of text
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -93,6 +148,8 @@ def test_the_message_does_not_match(text: str) -> None:
         "a > 'text'",
         "a > TRUE",
         "a IN (1, 2)",
+        "a > 9223372036854775808",
+        "a > 1e400",
         "a IN ()",
         "a BETWEEN 1",
         "(a = 1",

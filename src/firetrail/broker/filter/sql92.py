@@ -6,10 +6,12 @@
     factor      NOT factor | predicate  predicate  operand [comparison | BETWEEN | IN | IS | …]
     operand     property, 'text', number, TRUE, FALSE, NULL, or an expression in parentheses
 
-Values of properties are text; compared with a number they are converted to a number. A comparison
-with a missing property, or of values that cannot be compared, is neither true nor false. A message
-matches only if the expression is true. Text can be compared for equality only. CONTAINS, STARTSWITH
-and ENDSWITH were added in RocketMQ 5.
+Values of properties are text. Compared with a number they are converted to its type, as by Java's
+``Integer``, ``Long`` and ``Double``: ``a > 4`` is for whole numbers of 32 bits, and does not match
+``4.5``; ``a > 4.0`` is for all. Two properties are ordered as ``Double``. A comparison with a
+missing property, or of values that cannot be compared, is neither true nor false. A message matches
+only if the expression is true. Text can be compared for equality only. CONTAINS, STARTSWITH and
+ENDSWITH were added in RocketMQ 5.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
+from math import inf
 from typing import NoReturn
 
 from firetrail.errors import FormatError
+from firetrail.format.values.integers import INT32_MAX, INT32_MIN, INT64_MAX, INT64_MIN, number_in
 
 Value = str | int | float | bool | None
 Evaluate = Callable[[Mapping[str, str]], Value]
@@ -35,11 +39,16 @@ PARSED_MAX = 256
 """The most recent filters that are kept: at most some 80 MiB."""
 
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
+    r"\s*(?:(?P<number>[0-9]+(?:[lL]|(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)|\.[0-9]+(?:[eE][+-]?[0-9]+)?)"
     r"|(?P<text>'(?:[^']|'')*')"
     r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$.]*)"
     r"|(?P<sign><>|!=|>=|<=|=|>|<|\(|\)|,|-|\+))"
 )
+_DOUBLE = re.compile(
+    r"[\0- ]*([+-]?(?:Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))"
+    r"[fFdD]?[\0- ]*"
+)
+"""The texts that ``Double.valueOf`` takes, but for NaN and hexadecimal digits."""
 _ORDER: dict[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -230,8 +239,12 @@ class _Parser:
             self._fail("a number is expected")
         if len(self._token) > DIGITS_MAX:
             self._fail(f"has a number of more than {DIGITS_MAX} characters")
-        token = self._read()
-        return int(token) if token.isdigit() else float(token)
+        token = self._token.rstrip("lL")
+        number = number_in(token) if token.isdigit() else float(token)
+        if number is None or number == inf:
+            self._fail("has a number that is too large")
+        self._read()
+        return number
 
     def _read(self) -> str:
         token = self._token
@@ -308,7 +321,7 @@ def _comparison(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
         if one is None or other is None:
             return None
         if sign in _ORDER:
-            first, second = _number(one), _number(other)
+            first, second = _number(one, other), _number(other, one)
             return None if first is None or second is None else _ORDER[sign](first, second)
         equal = _equal(one, other)
         return None if equal is None else equal is (sign == "=")
@@ -322,19 +335,21 @@ def _equal(one: str | int | float | bool, other: str | int | float | bool) -> bo
         return None if first is None or second is None else first is second
     if isinstance(one, str) and isinstance(other, str):
         return one == other
-    number, another = _number(one), _number(other)
+    number, another = _number(one, other), _number(other, one)
     return None if number is None or another is None else number == another
 
 
-def _number(value: str | int | float | bool) -> float | None:
+def _number(value: str | int | float | bool, other: str | int | float | bool) -> float | None:
+    """Return a value as a number to compare with another one; None if it is not such a number."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, str):
-        try:
-            return int(value) if value.lstrip("+-").isdigit() else float(value)
-        except ValueError:
-            return None
-    return value
+    if not isinstance(value, str):
+        return value
+    if isinstance(other, int):
+        is_int = INT32_MIN <= other <= INT32_MAX
+        return number_in(value, *((INT32_MIN, INT32_MAX) if is_int else (INT64_MIN, INT64_MAX)))
+    double = _DOUBLE.fullmatch(value)
+    return None if double is None else float(double[1])
 
 
 def _part_test(test: Callable[[str, str], bool], left: Evaluate, right: Evaluate) -> Evaluate:
