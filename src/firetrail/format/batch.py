@@ -50,11 +50,6 @@ def decode_batch(buffer: ReadableBuffer) -> tuple[BatchItem, ...]:
     return tuple(items)
 
 
-def first_item(buffer: ReadableBuffer) -> BatchItem:
-    """Return the first item; raise FormatError if there is none."""
-    return _decode_item(bytes(buffer), 0, 0)[0]
-
-
 def has_property(buffer: ReadableBuffer, name: str) -> bool:
     """Return whether an item has a property; raise FormatError if that cannot be decided.
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 
 from firetrail.namesrv.routes import Registration
+from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.messages.bodies import MASTER_ID
 
 PAUSE_S = 600.0
@@ -15,7 +16,7 @@ GRACE_S = 60.0
 """The time for which two slaves may have the same id. In a planned hand-over the former master
 registers with the id of its successor, which has it until it registers as the master."""
 PAIRS_MAX = 1_000
-"""Maximum number of remembered pairs. Then all are forgotten, and may be logged again."""
+"""Maximum number of remembered pairs. Then all are forgotten."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ class Rivals:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        # Since when each pair is known, and when it was last logged.
-        self._pairs: dict[tuple[str, int, frozenset[str]], tuple[float, float]] = {}
+        self._log = LimitedLog(_log, now, burst=1, per_s=1 / PAUSE_S)
+        # Since when each pair is known.
+        self._pairs: dict[tuple[str, int, frozenset[str]], float] = {}
 
     def remark(self, who: Registration, rival: str | None) -> str | None:
         """Return the remark for a broker that has registered, None if there is no ``rival``."""
@@ -37,16 +39,15 @@ class Rivals:
         now = self._now()
         if len(self._pairs) >= PAIRS_MAX:
             self._pairs.clear()
-        since, logged = self._pairs.setdefault(pair, (now, now - PAUSE_S))
+        since = self._pairs.setdefault(pair, now)
         if who.broker_id != MASTER_ID and now - since < GRACE_S:
             return None
         remark = (
             f"broker {who.name} with id {who.broker_id} is at {who.address} and at {rival}: "
             f"clients find only the one that registered last; {_remedy(who.broker_id)}"
         )
-        if now - logged >= PAUSE_S:
-            self._pairs[pair] = since, now
-            _log.warning("%s", remark)
+        kind = f"{who.name} {who.broker_id} {' '.join(sorted(pair[2]))}"
+        self._log.log(logging.WARNING, kind, remark)
         return remark
 
     def _forget(self, who: Registration) -> None:

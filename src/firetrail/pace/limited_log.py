@@ -28,11 +28,21 @@ class LimitedLog:
     Args:
         logger: Where the lines go.
         now: A monotonic clock in seconds.
+        burst: Lines of one kind that are logged at once. Default: 10.
+        per_s: Lines of one kind that are logged per second after that. Default: 0.1.
     """
 
-    def __init__(self, logger: logging.Logger, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        logger: logging.Logger,
+        now: Callable[[], float],
+        *,
+        burst: int = BURST,
+        per_s: float = PER_S,
+    ) -> None:
         self._logger = logger
         self._now = now
+        self._burst, self._per_s = burst, per_s
         self._guard = threading.Lock()  # over what follows
         self._kinds: dict[str, TokenBucket] = {}
         self._left_out: dict[str, int] = {}
@@ -52,7 +62,7 @@ class LimitedLog:
                 kind = _OTHER
             bucket = self._kinds.get(kind)
             if bucket is None:
-                bucket = self._kinds[kind] = TokenBucket(BURST, PER_S, now)
+                bucket = self._kinds[kind] = TokenBucket(self._burst, self._per_s, now)
             if not bucket.take(1, now):
                 self._left_out[kind] = self._left_out.get(kind, 0) + 1
                 return

@@ -7,40 +7,36 @@ send them, so they usually show that a topic was created for something else.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 
 from firetrail.errors import FormatError
-from firetrail.format.batch import first_item
-from firetrail.format.message_types import TYPE_ATTRIBUTE, type_conflict
+from firetrail.format.batch import decode_batch
+from firetrail.format.message_types import (
+    TYPE_ATTRIBUTE,
+    MessageType,
+    type_conflict,
+    type_of_topic,
+)
 from firetrail.format.properties import decode_properties
+from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.messages.bodies import TopicConfig
 from firetrail.remoting.messages.headers import SendHeader
 
 REPORT_INTERVAL_S = 60.0
 """Pause between two log lines about one topic."""
-TOPICS_MAX = 1_000
-"""Maximum number of topics whose conflicts are counted; the one counted longest is forgotten."""
 
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class _ConflictCount:
-    messages: int = 0
-    reported_at: float = float("-inf")
-
-
 class TypeConflicts:
-    """Counts such messages by topic, and logs some of them.
+    """Logs some of such messages, by topic.
 
     Args:
         monotonic: returns a time in seconds that never goes back.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
-        self._counts: dict[str, _ConflictCount] = {}
+        self._log = LimitedLog(_log, monotonic, burst=1, per_s=1 / REPORT_INTERVAL_S)
 
     def check(
         self,
@@ -50,42 +46,31 @@ class TypeConflicts:
         content: bytes,
         peer: str,
     ) -> None:
-        """Report a message, or the first message of a batch, if it does not fit its topic."""
-        attributes = topic.attributes or {}
-        if TYPE_ATTRIBUTE not in attributes:
+        """Report a message, or the first one of a batch that does not fit its topic."""
+        name, attributes = topic.topic_name, topic.attributes or {}
+        if type_of_topic(attributes) is MessageType.MIXED or TYPE_ATTRIBUTE not in attributes:
             return
-        if header.batch:
-            try:
-                properties = decode_properties(first_item(content).properties)
-            except FormatError:  # the store refuses the batch and gives the reason
-                return
-        conflict = type_conflict(topic.topic_name, attributes, properties)
-        if conflict is None:
+        for each in _messages(content, properties) if header.batch else (properties,):
+            conflict = type_conflict(name, attributes, each)
+            if conflict is not None:
+                break
+        else:
             return
-        count = self._count(topic.topic_name)
-        count.messages += 1
-        now = self._monotonic()
-        if now - count.reported_at < REPORT_INTERVAL_S:
-            return
-        count.reported_at = now
-        _log.warning(
-            "topic %s has the type %s, but %s (producer group %.120s) sent a message of the type "
-            "%s; it was accepted, but gRPC clients cannot send such a message; %d so far; to allow "
-            "all types: firetrail topic create %s --type MIXED --queues %d",
-            topic.topic_name,
-            conflict.wanted,
-            peer,
-            header.producer_group,
-            conflict.found,
-            count.messages,
-            topic.topic_name,
-            topic.write_queue_nums,
+        self._log.log(
+            logging.WARNING,
+            name,
+            f"topic {name} has the type {conflict.wanted}, but {peer} (producer group "
+            f"{header.producer_group:.120}) sent a message of the type {conflict.found}; it was "
+            "accepted, but gRPC clients cannot send such a message; to allow all types: firetrail "
+            f"topic create {name} --type MIXED --queues {topic.write_queue_nums}",
         )
 
-    def _count(self, topic: str) -> _ConflictCount:
-        count = self._counts.get(topic)
-        if count is None:
-            if len(self._counts) >= TOPICS_MAX:
-                del self._counts[next(iter(self._counts))]
-            count = self._counts[topic] = _ConflictCount()
-        return count
+
+def _messages(batch: bytes, shared: Mapping[str, str]) -> Iterator[Mapping[str, str]]:
+    """Yield the properties of the messages of a batch, with those that all of them get."""
+    try:
+        items = decode_batch(batch)
+    except FormatError:  # the store refuses the batch and gives the reason
+        return
+    for item in items:
+        yield {**decode_properties(item.properties), **shared}

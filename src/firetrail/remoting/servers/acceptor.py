@@ -59,7 +59,6 @@ class Acceptor(Generic[C]):
         limits: What clients may cost.
         system: The clock, and the limit of descriptors.
         tls: The TLS of the ports, whose files are looked at again. Default: none.
-        steps: What else is done in each sweep.
 
     Attributes:
         connections: The accepted connections.
@@ -73,13 +72,11 @@ class Acceptor(Generic[C]):
         limits: ConnectionLimits,
         system: System,
         tls: ServerTls | None = None,
-        *steps: GuardedStep,
     ) -> None:
         self.connections: set[C] = set()
         self.log = LimitedLog(_log, system.clock.monotonic)
         self._check = check
         self._tls = tls
-        self._steps = steps
         self._listeners = Listeners(connected)
         self._addresses = ClientAddresses(limits, system.clock.monotonic)
         self._slots = ConnectionSlots(limits.connections, system.files.descriptor_limit)
@@ -173,7 +170,6 @@ class Acceptor(Generic[C]):
     def _sweep(self) -> Coroutine[None, None, None]:
         """Return the task that keeps the server tidy."""
         steps = [
-            *self._steps,
             GuardedStep(self._addresses.sweep, "addresses could not be forgotten", _log),
             GuardedStep(self._check_all, "connections could not be checked", _log),
         ]

@@ -1,4 +1,4 @@
-"""Log lines for rejected requests: the first of a kind at once, then a count per minute."""
+"""Log lines for rejected requests: one of a kind per minute, with the number of the others."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from firetrail.pace.limited_log import LENGTH_MAX
+from firetrail.pace.limited_log import LimitedLog
 from firetrail.remoting.messages.requests import STORING
 from firetrail.remoting.wire.codes import RequestCode, ResponseCode
 from firetrail.remoting.wire.command import RemotingCommand
-from firetrail.text import printable
 
 LOG_INTERVAL_S = 60.0
 """Interval between two lines about the same kind."""
-KINDS_MAX = 1_000
-"""Kinds that are counted separately; a limit is needed because peers can invent codes."""
 
 _ORDINARY = frozenset(
     {
@@ -44,60 +41,22 @@ class CompoundRequest(RemotingCommand):
     refusals: dict[int, RemotingCommand] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _RefusalKind:
-    logged_at: float
-    unlogged: int = 0
-
-
 class Refusals:
-    """Counts rejections by the codes of request and response. ``now`` is a monotonic clock."""
+    """Logs rejections by the codes of request and response. ``now`` is a monotonic clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._kinds: dict[tuple[int, int], _RefusalKind] = {}
+        self._log = LimitedLog(_log, now, burst=1, per_s=1 / LOG_INTERVAL_S)
 
     def note(self, peer: str, request: RemotingCommand, response: RemotingCommand) -> None:
-        """Count a request that was answered with a code other than success."""
-        if response.code in _ORDINARY:
-            return
-        key = (request.code, response.code)
-        kind = self._kinds.get(key)
-        if kind is not None:
-            kind.unlogged += 1
-            return
-        if len(self._kinds) >= KINDS_MAX:
-            return
-        self._kinds[key] = _RefusalKind(self._now())
-        _log.log(
-            _level(*key),
-            "request %s of %s is answered with code %d: %s",
-            _name(request.code),
-            peer,
-            response.code,
-            printable(response.remark or "no reason given", LENGTH_MAX),
-        )
-
-    def flush(self) -> None:
-        """Log the count of each kind since its last line; called about once per second."""
-        now = self._now()
-        due = [item for item in self._kinds.items() if now - item[1].logged_at >= LOG_INTERVAL_S]
-        for key, kind in due:
-            if not kind.unlogged:
-                del self._kinds[key]
-                continue
-            request, response = key
-            _log.log(
+        """Log a request that was answered with a code other than success, or count it."""
+        key = request.code, response.code
+        if response.code not in _ORDINARY:
+            self._log.log(
                 _level(*key),
-                "%d more %s %s %s answered with code %d in the last %d s",
-                kind.unlogged,
-                "request" if kind.unlogged == 1 else "requests",
-                _name(request),
-                "was" if kind.unlogged == 1 else "were",
-                response,
-                now - kind.logged_at,
+                f"{request.code} {response.code}",
+                f"request {_name(request.code)} of {peer} is answered with code {response.code}: "
+                f"{response.remark or 'no reason given'}",
             )
-            kind.logged_at, kind.unlogged = now, 0
 
 
 def _name(code: int) -> str:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from firetrail.auth.caller import proves
-from firetrail.pace.periodic import GuardedStep
 from firetrail.remoting.connections.backlog import Backlog
 from firetrail.remoting.connections.buffer_budget import BufferBudget
 from firetrail.remoting.connections.connection import Connection
@@ -104,7 +103,6 @@ class RemotingServer:
             self._limits,
             system,
             self._tls,
-            GuardedStep(self._refusals.flush, "refusals could not be logged", _log),
         )
         self.connections = self._acceptor.connections
         self._running_max = self._limits.running
